@@ -70,13 +70,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(autouse=True)
-def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def ordinary_user(monkeypatch) -> None:
     """Use the command lines of an ordinary user, even if root runs the tests."""
     monkeypatch.setattr(kv_transfer, "we_are_root", lambda: False)
 
 
 @pytest.fixture(autouse=True)
-def _no_drawings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_drawings(request, monkeypatch) -> None:
     """Leave the drawing library out of tests that are not about pages: it takes a second."""
     if not {"page", "pictures"} & set(request.node.nodeid.split("/")):
         monkeypatch.setitem(sys.modules, "vl_convert", None)
@@ -105,7 +105,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _cache(tmp_path_factory) -> Iterator[None]:
     """Use separate folders for cache, state and configuration instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -139,7 +139,7 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
-def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data_root(tmp_path_factory) -> Path:
     """Return a data set root with generated data of every task.
 
     The sizes are those that the registered references need.

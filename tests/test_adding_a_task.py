@@ -31,7 +31,7 @@ def _block(kind: str) -> str:
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def root(tmp_path, monkeypatch) -> Iterator[Path]:
     """Return a folder with the page's task, its data and its reference.
 
     The task exists for the length of a test.
@@ -66,7 +66,7 @@ def _run(root: Path, accuracy: float) -> Report:
     return asyncio.run(evaluate(plan, root / f"out-{accuracy}", environ={}))
 
 
-def test_it_is_listed_asked_scored_and_judged(root: Path) -> None:
+def test_it_is_listed_asked_scored_and_judged(root: Path):
     assert "capitals" in registry.names("serve_eval.tasks")
     assert (
         registry.summary("serve_eval.tasks", "capitals")
@@ -79,7 +79,7 @@ def test_it_is_listed_asked_scored_and_judged(root: Path) -> None:
     assert [(t.result.value, t.verdict.outcome.value) for t in bad.tasks] == [(0.0, "FAIL")]
 
 
-def test_its_scorer_reads_what_it_says(root: Path) -> None:
+def test_its_scorer_reads_what_it_says(root: Path):
     task = build_task(SPEC)
     sample = task.load(DataRoots(roots=(root,)), 40).samples[1]
     assert (sample.prompt, sample.target) == ("The capital of Land 1 is", "Town 1")
@@ -122,7 +122,7 @@ def _python(copy: Path, *arguments: str, seconds: float) -> subprocess.Completed
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
+def copy(tmp_path) -> Path:
     """Return a copy of this checkout."""
     left_out = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "outputs")
     shutil.copytree(ROOT, tmp_path / "copy", symlinks=True, ignore=left_out)
@@ -130,7 +130,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_file_a_line_and_a_command_are_all_that_a_task_takes(copy: Path) -> None:
+def test_a_file_a_line_and_a_command_are_all_that_a_task_takes(copy: Path):
     [line] = re.findall(r"^    write_rows\(.*\)$", PAGE, re.MULTILINE)
     (copy / "serve_eval/tasks/capitals.py").write_text(_block("python"))
     head = '    """Write every set below a root, with as many rows as its task asks for."""\n'
@@ -158,7 +158,7 @@ def test_a_file_a_line_and_a_command_are_all_that_a_task_takes(copy: Path) -> No
 
 
 @pytest.mark.slow
-def test_values_that_a_task_refuses_are_named_with_the_line_that_lists_others(copy: Path) -> None:
+def test_values_that_a_task_refuses_are_named_with_the_line_that_lists_others(copy: Path):
     [line] = re.findall(r"^    write_rows\(.*\)$", PAGE, re.MULTILINE)
     more = "*, num_samples: int = ROWS, num_fewshot: int = 3, random_seed: int = 0, style: int = 0"
     more += ', region: str = "all"'
@@ -238,7 +238,7 @@ MISTAKES = [
 
 
 @pytest.mark.slow
-def test_a_mistake_in_a_task_or_its_data_is_named_with_its_line(copy: Path) -> None:
+def test_a_mistake_in_a_task_or_its_data_is_named_with_its_line(copy: Path):
     [line] = re.findall(r"^    write_rows\(.*\)$", PAGE, re.MULTILINE)
     made = (copy / MADE).read_text("utf-8")
     head = '    """Write every set below a root, with as many rows as its task asks for."""\n'
@@ -279,7 +279,7 @@ def _insert_below(file: Path, head: str, line: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_scorer_and_a_rule_take_a_file_and_a_line_each(copy: Path) -> None:
+def test_a_scorer_and_a_rule_take_a_file_and_a_line_each(copy: Path):
     scorers, extending = (
         (ROOT / f"docs/{name}.md").read_text() for name in ("scorers", "extending")
     )

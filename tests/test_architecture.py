@@ -36,7 +36,7 @@ def _imported(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("folder", ALTERNATIVES)
-def test_alternatives_share_only_what_begins_with_an_underscore(folder: str) -> None:
+def test_alternatives_share_only_what_begins_with_an_underscore(folder: str):
     files = [file for file in (ROOT / folder).glob("*.py") if file.stem != "__init__"]
     public = {
         f"{folder.replace('/', '.')}.{file.stem}" for file in files if not file.stem.startswith("_")
@@ -46,7 +46,7 @@ def test_alternatives_share_only_what_begins_with_an_underscore(folder: str) -> 
         assert not _imported(file) & public, file
 
 
-def test_the_page_names_every_package_and_nothing_that_is_not_there() -> None:
+def test_the_page_names_every_package_and_nothing_that_is_not_there():
     page = (ROOT / "docs/architecture.md").read_text()
     packages = [path.parent for path in ROOT.glob("serve_eval/**/__init__.py")]
     for package in packages:
@@ -63,7 +63,7 @@ def test_the_page_names_every_package_and_nothing_that_is_not_there() -> None:
         assert any(place.exists() for place in places), name
 
 
-def test_forty_behaviours_are_where_newcomers_are_sent() -> None:
+def test_forty_behaviours_are_where_newcomers_are_sent():
     behaviours = tomllib.loads((ROOT / "tests/forty_behaviours.toml").read_text())
     assert len(behaviours) == 40
     assert not [file for file in behaviours.values() if not (ROOT / file).exists()]
@@ -115,14 +115,14 @@ def _describe(place: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Funct
     )
 
 
-def test_public_class_names_are_unique() -> None:
+def test_public_class_names_are_unique():
     places = {}
     for place, name in _survey().classes:
         places.setdefault(name, []).append(place)
     assert not {name: files for name, files in places.items() if len(files) > 1}
 
 
-def test_nothing_reads_the_names_of_its_locals() -> None:
+def test_nothing_reads_the_names_of_its_locals():
     files = (
         file for folder in ("serve_eval", "launchers") for file in (ROOT / folder).rglob("*.py")
     )
@@ -131,7 +131,7 @@ def test_nothing_reads_the_names_of_its_locals() -> None:
     ] == []
 
 
-def test_every_package_says_what_it_holds() -> None:
+def test_every_package_says_what_it_holds():
     for init in (*ROOT.glob("serve_eval/**/__init__.py"), *ROOT.glob("launchers/**/__init__.py")):
         tree = ast.parse(init.read_text())
         assert ast.get_docstring(tree), init
@@ -156,7 +156,7 @@ def _begins_with_participle(name: str) -> bool:
     )
 
 
-def test_functions_are_verbs_and_never_participles() -> None:
+def test_functions_are_verbs_and_never_participles():
     assert all(map(_begins_with_participle, ("told_so_far", "_aggregated")))
     assert not any(map(_begins_with_participle, ("seed", "_find_known")))
     named = [
@@ -167,7 +167,7 @@ def test_functions_are_verbs_and_never_participles() -> None:
     assert named == []
 
 
-def test_parameters_of_one_letter_are_those_of_the_field() -> None:
+def test_parameters_of_one_letter_are_those_of_the_field():
     letters = {
         f"{function.place} {parameter}"
         for function in _survey().functions
@@ -182,14 +182,14 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 PRINTED = re.findall(r"^It prints `([^`]+)`", PAGE, re.MULTILINE)
 
 
-def test_the_list_is_sorted_and_every_name_is_there() -> None:
+def test_the_list_is_sorted_and_every_name_is_there():
     assert serve_eval.__all__ == sorted(serve_eval.__all__)
     assert all(getattr(serve_eval, name) is not None for name in serve_eval.__all__)
     with pytest.raises(AttributeError, match="no attribute 'evaluated'"):
         _ = serve_eval.evaluated
 
 
-def test_importing_it_imports_nothing_else() -> None:
+def test_importing_it_imports_nothing_else():
     code = (
         "import sys; before = set(sys.modules); import serve_eval; print(*sorted(set(sys.modules) -"
         " before))"
@@ -202,7 +202,7 @@ def test_importing_it_imports_nothing_else() -> None:
     assert "serve_eval." not in done.stdout
 
 
-def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
+def test_the_examples_print_what_the_page_says(tmp_path):
     script = tmp_path / "example.py"
     script.write_text("".join(EXAMPLES[:3]))
     done = subprocess.run(
@@ -211,7 +211,7 @@ def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == PRINTED[:3], done.stderr
 
 
-def test_the_smoke_example_checks_an_endpoint(tmp_path: Path) -> None:
+def test_the_smoke_example_checks_an_endpoint(tmp_path):
     script = tmp_path / "example.py"
     script.write_text(EXAMPLES[3])
     done = subprocess.run(
@@ -221,7 +221,7 @@ def test_the_smoke_example_checks_an_endpoint(tmp_path: Path) -> None:
     assert "FAIL reachable" in done.stdout
 
 
-async def test_one_server_is_not_compared_with_itself(tmp_path: Path) -> None:
+async def test_one_server_is_not_compared_with_itself(tmp_path):
     launcher = serve_eval.Spec(name="external", options={"base_url": "http://127.0.0.1:9/v1"})
     plan = serve_eval.Plan(model="m", launcher=launcher, tasks=(serve_eval.Spec(name="aime"),))
     with pytest.raises(serve_eval.ServeEvalError, match="A and B are the same server"):
@@ -229,7 +229,7 @@ async def test_one_server_is_not_compared_with_itself(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-async def test_the_text_of_a_report_is_one_line_with_its_folder(tmp_path: Path) -> None:
+async def test_the_text_of_a_report_is_one_line_with_its_folder(tmp_path):
     plan = serve_eval.Plan(
         model="m",
         launcher=serve_eval.Spec(name="simulated", options={"accuracy": 1.0}),
@@ -245,7 +245,7 @@ async def test_the_text_of_a_report_is_one_line_with_its_folder(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_verify_example_finds_other_weights(tmp_path: Path) -> None:
+def test_the_verify_example_finds_other_weights(tmp_path):
     script = tmp_path / "example.py"
     script.write_text(EXAMPLES[4])
     done = subprocess.run(
@@ -255,7 +255,7 @@ def test_the_verify_example_finds_other_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mypy_knows_the_types_of_the_examples(tmp_path: Path) -> None:
+def test_mypy_knows_the_types_of_the_examples(tmp_path):
     script = tmp_path / "example.py"
     script.write_text("".join(EXAMPLES))
     check = [
@@ -427,12 +427,12 @@ def _scan() -> tuple[list[str], list[str]]:
     return named, opened
 
 
-def test_only_storage_knows_the_names_of_the_files_of_a_run() -> None:
+def test_only_storage_knows_the_names_of_the_files_of_a_run():
     found, _ = _scan()
     assert not found, "take them from storage/file_names.py:\n" + "\n".join(found)
 
 
-def test_only_storage_opens_the_files_of_a_run() -> None:
+def test_only_storage_opens_the_files_of_a_run():
     _, found = _scan()
     assert not found, "read and write them by a function of storage/:\n" + "\n".join(found)
 
@@ -449,7 +449,7 @@ def test_only_storage_opens_the_files_of_a_run() -> None:
         ('print(f"see {run}: report.json names the files")', []),
     ],
 )
-def test_the_scan_sees_names_in_paths_and_nowhere_else(source: str, seen: list[str]) -> None:
+def test_the_scan_sees_names_in_paths_and_nowhere_else(source: str, seen: list[str]):
     assert [name for _, name in _literals(ast.parse(source))] == seen
 
 
@@ -462,7 +462,7 @@ def test_the_scan_sees_names_in_paths_and_nowhere_else(source: str, seen: list[s
         ("Journal(scores_file(run, task))\n    other.read_text()", []),
     ],
 )
-def test_the_scan_sees_files_that_are_opened_past_storage(body: str, seen: list[str]) -> None:
+def test_the_scan_sees_files_that_are_opened_past_storage(body: str, seen: list[str]):
     source = (
         f"from {file_names.__name__} import REPORT_FILE, scores_file\ndef f(run, task):\n   "
         f" {body}\n"
@@ -470,7 +470,7 @@ def test_the_scan_sees_files_that_are_opened_past_storage(body: str, seen: list[
     assert [how for _, how in _opened(ast.parse(source))] == seen
 
 
-def test_the_road_is_ten_files_that_are_read_in_an_hour() -> None:
+def test_the_road_is_ten_files_that_are_read_in_an_hour():
     page = (ROOT / "docs/architecture.md").read_text()
     road = re.findall(r"^\| `(serve_eval/[\w/]+\.py)` \|", page, re.MULTILINE)
     assert len(road) == 10
@@ -481,7 +481,7 @@ MOST_LINES = 440
 """A tenth more than docs/architecture.md names, so that a mended fault splits no file."""
 
 
-def test_a_file_is_one_idea() -> None:
+def test_a_file_is_one_idea():
     files = (
         file for folder in ("serve_eval", "launchers") for file in (ROOT / folder).rglob("*.py")
     )

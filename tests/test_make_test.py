@@ -35,8 +35,8 @@ from tests.temporary_in_memory import PREFIX, choose_folder
 
 
 def test_pytest_reads_what_was_compiled_until_the_file_changes(
-    tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
+    tmp_path, pytestconfig: pytest.Config
+):
     file = tmp_path / "test_one.py"
     file.write_text("def test_one():\n    assert 1 + 1 == 2\n")
     cached = get_cache_dir(file) / f"test_one{PYC_TAIL}"
@@ -52,7 +52,7 @@ def test_pytest_reads_what_was_compiled_until_the_file_changes(
     assert _read_pyc(file, cached) is not None
 
 
-def test_make_test_uses_the_plugin_and_ci_leaves_the_sandbox_to_its_own_target() -> None:
+def test_make_test_uses_the_plugin_and_ci_leaves_the_sandbox_to_its_own_target():
     assert " -p tests.compiled_once " in (ROOT / "Makefile").read_text(encoding="utf-8")
     steps = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
     assert 'make test TESTS="tests --ignore=tests/sandbox"' in steps
@@ -108,7 +108,7 @@ def _run(folder: Path, *options: str) -> list[str]:
     return [line for line in said.splitlines() if not line.startswith("created: ")]
 
 
-def test_the_end_of_a_session_is_the_same(tmp_path: Path) -> None:
+def test_the_end_of_a_session_is_the_same(tmp_path):
     (tmp_path / "test_some.py").write_text(TESTS)
     options = ("-p", "no:serve_eval", "-p", "no:kmock", "--durations=9", "--durations-min=.05")
     plain = _run(tmp_path, *options)
@@ -132,7 +132,7 @@ def _report(when: Literal["setup", "call", "teardown"], **others: Any) -> pytest
         (_report("setup", sections=[("Captured stdout setup", "text")]), True),
     ],
 )
-def test_a_phase_that_nothing_shows_is_not_sent(report: pytest.TestReport, sent: bool) -> None:
+def test_a_phase_that_nothing_shows_is_not_sent(report: pytest.TestReport, sent: bool):
     packed = FewMessages(least_shown_s=1).pytest_report_to_serializable(report)
     assert packed is not None or report.sections
     assert (packed is None or UNSENT not in packed) == sent
@@ -140,16 +140,16 @@ def test_a_phase_that_nothing_shows_is_not_sent(report: pytest.TestReport, sent:
 
 @pytest.mark.parametrize("when", ["setup", "call", "teardown"])
 @pytest.mark.parametrize("outcome", ["failed", "skipped"])
-def test_a_phase_that_did_not_pass_is_sent_whole(when: Any, outcome: str) -> None:
+def test_a_phase_that_did_not_pass_is_sent_whole(when: Any, outcome: str):
     report = _report(when, outcome=outcome)
     assert FewMessages(least_shown_s=1).pytest_report_to_serializable(report) is None
 
 
-def test_make_test_uses_the_plugin() -> None:
+def test_make_test_uses_the_plugin():
     assert " -p tests.few_messages " in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-def test_a_folder_of_a_process_that_is_gone_is_removed(tmp_path: Path) -> None:
+def test_a_folder_of_a_process_that_is_gone_is_removed(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     lives, dead = (tmp_path / f"{PREFIX}{one}" for one in (os.getpid(), ended.pid))
@@ -159,12 +159,12 @@ def test_a_folder_of_a_process_that_is_gone_is_removed(tmp_path: Path) -> None:
     assert {one.name for one in tmp_path.iterdir()} == {lives.name, "others"}
 
 
-def test_without_room_pytest_keeps_them_where_it_does(tmp_path: Path) -> None:
+def test_without_room_pytest_keeps_them_where_it_does(tmp_path):
     assert choose_folder(tmp_path, 7, 2**62) is None
     assert choose_folder(tmp_path / "absent", 7, 1) is None
 
 
-def test_make_test_uses_the_plugin_temporary_in_memory() -> None:
+def test_make_test_uses_the_plugin_temporary_in_memory():
     assert " -p tests.temporary_in_memory " in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
@@ -178,7 +178,7 @@ def chosen(budget_s: float, **more: object) -> dict[str, str]:
     return dict(choose(IDS, CHOICE_SECONDS, budget_s=budget_s, **given).chosen)
 
 
-def test_what_failed_comes_first_then_the_nearest_then_a_part_of_the_others() -> None:
+def test_what_failed_comes_first_then_the_nearest_then_a_part_of_the_others():
     assert list(chosen(80).items()) == [
         ("tests/else.py::test_2", FAILED_LATELY),
         ("tests/near.py::test_1", NEAR),
@@ -196,23 +196,23 @@ def test_what_failed_comes_first_then_the_nearest_then_a_part_of_the_others() ->
     ]
 
 
-def test_a_later_change_goes_before_a_nearer_one() -> None:
+def test_a_later_change_goes_before_a_nearer_one():
     first = next(iter(chosen(10, failed=[], ranked={**RANKED, "tests/near.py": (1, 0)})))
     assert first == "tests/far.py::test_1"
 
 
 @given(st.floats(0, 200), st.integers(0, 50))
-def test_no_test_is_lost_and_the_budget_holds(budget_s: float, number: int) -> None:
+def test_no_test_is_lost_and_the_budget_holds(budget_s: float, number: int):
     choice = choose(IDS, CHOICE_SECONDS, ranked=RANKED, failed=[], budget_s=budget_s, number=number)
     assert sorted([*choice.chosen, *choice.left_out]) == sorted(IDS)
     assert sum(CHOICE_SECONDS[one] for one in choice.chosen) <= budget_s
 
 
-def test_a_test_that_is_gone_is_not_chosen() -> None:
+def test_a_test_that_is_gone_is_not_chosen():
     assert "tests/gone.py::test" not in chosen(80, failed=["tests/gone.py::test"])
 
 
-def test_a_test_of_unknown_length_takes_as_long_as_those_of_its_file() -> None:
+def test_a_test_of_unknown_length_takes_as_long_as_those_of_its_file():
     ids = ["a.py::one", "a.py::two", "b.py::three"]
     assert estimate(ids, {"a.py::one": 3.0, "a.py::gone": 5.0}) == {
         "a.py::one": 3.0,
@@ -221,7 +221,7 @@ def test_a_test_of_unknown_length_takes_as_long_as_those_of_its_file() -> None:
     }
 
 
-def test_a_failure_is_recent_for_a_time(tmp_path: Path) -> None:
+def test_a_failure_is_recent_for_a_time(tmp_path):
     today = datetime.date(2026, 11, 29)
     days = [today - datetime.timedelta(age) for age in (KEPT_DAYS + 1, KEPT_DAYS, 1)]
     listed = tmp_path / "failed.txt"
@@ -229,20 +229,20 @@ def test_a_failure_is_recent_for_a_time(tmp_path: Path) -> None:
     assert recently_failed(today, listed) == [f"test[a b {day}]" for day in reversed(days[1:])]
 
 
-def test_the_list_of_failures_names_tests() -> None:
+def test_the_list_of_failures_names_tests():
     for one in recently_failed(datetime.date.min + datetime.timedelta(KEPT_DAYS), FAILED):
         file, _, name = one.partition("::")
         assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text("utf-8"), one
 
 
-def test_distances_are_the_least_numbers_of_imports() -> None:
+def test_distances_are_the_least_numbers_of_imports():
     used_by = {"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": {"a"}}
     found = _spread({"a": 0, "c": 3}, {one: frozenset(of) for one, of in used_by.items()})
     assert found == {"a": 0, "b": 1, "c": 1, "d": 2}
 
 
 @pytest.mark.slow  # reads the imports of all modules
-def test_a_change_affects_the_tests_that_use_it_and_no_others() -> None:
+def test_a_change_affects_the_tests_that_use_it_and_no_others():
     client = distances(["serve_eval/client/http1/connection.py"])
     assert client["tests/client/test_steps.py"] < client["tests/cli/test_run.py"]
     assert "tests/test_yaml_source.py" not in client
@@ -284,7 +284,7 @@ def ran(folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow  # reads the imports of all modules
-def test_the_log_says_what_was_chosen_left_out_and_failed(tmp_path: Path) -> None:
+def test_the_log_says_what_was_chosen_left_out_and_failed(tmp_path):
     done = ran(tmp_path, seconds=100)
     count = int(100 * 1.3 / UNKNOWN_S)
     assert done.returncode == 1
@@ -295,14 +295,14 @@ def test_the_log_says_what_was_chosen_left_out_and_failed(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow  # reads the imports of all modules
-def test_no_test_begins_that_would_end_too_late(tmp_path: Path) -> None:
+def test_no_test_begins_that_would_end_too_late(tmp_path):
     done = ran(tmp_path, seconds=UNKNOWN_S / 1.2)  # enough for one by the table, not by the clock
     assert done.returncode == 0, done.stdout
     assert "slow tests: 1 of 9 chosen" in done.stdout
     assert "no time is left for this slow test" in done.stdout
 
 
-def test_the_command_of_ci_is_that_of_the_makefile() -> None:
+def test_the_command_of_ci_is_that_of_the_makefile():
     assert "    make test-slow-chosen SLOW_S=" in (ROOT / ".ci/run").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     rule = makefile.partition("\ntest-slow-chosen:")[2].partition("\n\n")[0]
@@ -317,7 +317,7 @@ NAMES = st.text("abc", min_size=1, max_size=3)
 @given(st.lists(NAMES, unique=True), st.dictionaries(NAMES, st.floats(0.0, 2 * BUDGET_S)))
 def test_every_test_is_in_one_part_and_no_part_is_too_long(
     ids: list[str], seconds: dict[str, float]
-) -> None:
+):
     made = parts(ids, seconds)
     assert [one for part in made for one in part] == ids
     for part in made:
@@ -325,7 +325,7 @@ def test_every_test_is_in_one_part_and_no_part_is_too_long(
         assert len(part) <= 1 or sum(takes) <= BUDGET_S + 1e-9
 
 
-def test_a_part_holds_as_much_as_fits() -> None:
+def test_a_part_holds_as_much_as_fits():
     assert parts(list("abcde"), {"a": 40.0, "b": 20.0, "c": 1.0, "d": 200.0}) == [
         ["a", "b"],
         ["c"],
@@ -335,7 +335,7 @@ def test_a_part_holds_as_much_as_fits() -> None:
     assert parts([*EXCLUDED, "a"], {}) == [["a"]]
 
 
-def test_known_tests_are_there_and_fit_into_a_part_or_are_excluded() -> None:
+def test_known_tests_are_there_and_fit_into_a_part_or_are_excluded():
     for one in {*KNOWN, *EXCLUDED}:
         file, _, name = one.partition("::")
         assert re.search(
@@ -388,21 +388,21 @@ def ci_by_made_up_steps(folder: Path, *, failing: str) -> subprocess.CompletedPr
 
 
 @pytest.mark.parametrize("failing", ["none", "uv"])
-def test_ci_makes_every_step_once(tmp_path: Path, failing: str) -> None:
+def test_ci_makes_every_step_once(tmp_path, failing: str):
     done = ci_by_made_up_steps(tmp_path, failing=failing)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == sorted(["made"] * len(STEPS) + STEPS)
 
 
 @pytest.mark.parametrize("failing", sorted({*STEPS} - {"debian"}))
-def test_ci_fails_with_any_step_and_prints_it(tmp_path: Path, failing: str) -> None:
+def test_ci_fails_with_any_step_and_prints_it(tmp_path, failing: str):
     done = ci_by_made_up_steps(tmp_path, failing=failing)
     assert done.returncode != 0
     assert f"made {failing}\n" in done.stdout
 
 
 @pytest.mark.parametrize("marker", ["slurm", "mpi", "peers", "gpu"])
-def test_what_needs_more_than_this_machine_is_in_no_part(marker: str) -> None:
+def test_what_needs_more_than_this_machine_is_in_no_part(marker: str):
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     chosen = re.search(r'^SLOW = "(.*)"$', text, re.M)
     assert f"not {marker}" in chosen[1]

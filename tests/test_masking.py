@@ -9,7 +9,6 @@ import json
 import random
 import secrets
 import string
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -87,7 +86,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_known_forms_of_keys_are_found_anywhere_and_hidden(key: str) -> None:
+def test_known_forms_of_keys_are_found_anywhere_and_hidden(key: str):
     assert holds_secret(key)
     assert list(find_secrets({"a": {"b": ["x", f"--word={key}"]}})) == [("a", "b", 1)]
     assert list(find_secrets({"a": [{key: 1}]})) == [("a", 0, "(a name)")]
@@ -113,17 +112,17 @@ def test_known_forms_of_keys_are_found_anywhere_and_hidden(key: str) -> None:
         ["--url", f"https://host/{RANDOM}/v1"],
     ],
 )
-def test_a_secret_is_found_by_the_name_of_its_value(value: object) -> None:
+def test_a_secret_is_found_by_the_name_of_its_value(value: object):
     assert len(list(find_secrets({"extra": value}))) == 1
 
 
 @pytest.mark.parametrize("value", HONEST)
-def test_honest_values_are_no_secrets(value: object) -> None:
+def test_honest_values_are_no_secrets(value: object):
     assert list(find_secrets({"extra": value})) == []
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_honest_addresses_are_accepted(path: str) -> None:
+def test_honest_addresses_are_accepted(path: str):
     assert in_address(f"https://host.example{path}") == ""
 
 
@@ -142,19 +141,19 @@ def test_honest_addresses_are_accepted(path: str) -> None:
         "/sk-12345678/v1",
     ],
 )
-def test_a_key_in_an_address_is_found(path: str) -> None:
+def test_a_key_in_an_address_is_found(path: str):
     assert in_address(f"https://host.example{path}") != ""
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_most_random_parts_of_a_path_are_found(seed: int) -> None:
+def test_most_random_parts_of_a_path_are_found(seed: int):
     """Of 50 keys of 32 letters and digits, at most 5 look like names."""
     rng = random.Random(seed)
     keys = ["".join(rng.choices(string.ascii_letters + string.digits, k=32)) for _ in range(50)]
     assert sum(in_address(f"https://host/{key}/v1") == "path" for key in keys) >= 45
 
 
-def test_hexadecimal_keys_are_found() -> None:
+def test_hexadecimal_keys_are_found():
     assert in_address(f"https://host/{secrets.token_hex(16)}/v1") == "path"
 
 
@@ -191,8 +190,8 @@ PLAN = {"model": "m", "tasks": ["gsm8k"]}
     ],
 )
 def test_a_key_in_a_plan_is_refused_before_anything_is_written(
-    tmp_path: Path, plan: dict[str, Any], place: str
-) -> None:
+    tmp_path, plan: dict[str, Any], place: str
+):
     file, out = tmp_path / "plan.yaml", tmp_path / "out"
     file.write_text(json.dumps(PLAN | plan))
     done = serve_eval("run", file, "-o", out)
@@ -222,7 +221,7 @@ def test_a_key_in_a_plan_is_refused_before_anything_is_written(
         ("run", f"sk-{RANDOM}", f"--sk-{RANDOM}"),
     ],
 )
-def test_no_command_repeats_a_key(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_no_command_repeats_a_key(tmp_path, words: tuple[str, ...]):
     out = ("-o", str(tmp_path / "out")) if words[0] in ("run", "compare", "verify") else ()
     done = serve_eval(*words, *out)
     assert done.returncode == 2, done.stderr
@@ -231,14 +230,14 @@ def test_no_command_repeats_a_key(tmp_path: Path, words: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize("variable", ["SERVE_EVAL_BASE_URL", "OPENAI_BASE_URL"])
-def test_a_key_in_an_address_of_the_environment_is_refused(variable: str, tmp_path: Path) -> None:
+def test_a_key_in_an_address_of_the_environment_is_refused(variable: str, tmp_path):
     address = {variable: f"https://h/{RANDOM}/v1"}
     done = serve_eval("run", "--tasks", "gsm8k", "-o", tmp_path / "out", **address)
     assert (done.returncode, RANDOM in done.stderr) == (2, False)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_key_in_a_suite_is_refused(tmp_path: Path) -> None:
+def test_a_key_in_a_suite_is_refused(tmp_path):
     entry = {"name": "a", **PLAN, "base_url": "h:1", "attributes": {"api_key": RANDOM}}
     (tmp_path / "suite.yaml").write_text(json.dumps({"name": "s", "plans": [entry]}))
     done = serve_eval("run", tmp_path / "suite.yaml", "-o", tmp_path / "out")
@@ -249,7 +248,7 @@ def test_a_key_in_a_suite_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", [KEY, ODD])
 @pytest.mark.parametrize("how", WRITINGS)
-def test_a_secret_is_found_however_it_is_written(key: str, how: str) -> None:
+def test_a_secret_is_found_however_it_is_written(key: str, how: str):
     written = WRITINGS[how](key)
     masking = Masking(["another-secret-of-ours", key])
     for text in (
@@ -286,7 +285,7 @@ def test_a_secret_is_found_however_it_is_written(key: str, how: str) -> None:
         "***",
     ],
 )
-def test_what_is_no_secret_stays_byte_for_byte(text: str) -> None:
+def test_what_is_no_secret_stays_byte_for_byte(text: str):
     masking = Masking([KEY, ODD, "short"])
     assert masking.text(text) == text
     for body in (
@@ -298,7 +297,7 @@ def test_what_is_no_secret_stays_byte_for_byte(text: str) -> None:
         assert not masking.holds(body)
 
 
-def test_json_stays_json_and_numbers_are_looked_at_too() -> None:
+def test_json_stays_json_and_numbers_are_looked_at_too():
     told = {"text": f"a\n{KEY[1:]} b", KEY: [None, True, 1.5, "\\" + ODD], "n": "\u00e9"}
     masked = json.loads(Masking([KEY, ODD]).body(json.dumps(told).encode()))
     assert masked == {"text": "a\n*** b", "***": [None, True, 1.5, "\\***"], "n": "\u00e9"}
@@ -310,7 +309,7 @@ def test_json_stays_json_and_numbers_are_looked_at_too() -> None:
     assert KEY.encode() not in Masking([KEY]).body(nested.encode())
 
 
-def test_a_secret_in_pieces_is_taken_out_of_all_of_them() -> None:
+def test_a_secret_in_pieces_is_taken_out_of_all_of_them():
     masking = Masking([KEY])
     pieces = ["The ", "key", " sk-li", "ve-Q7pRz", "2VwX9m", "T4kLd is", " ", "yours"]
     assert masking.pieces(pieces) == ["The ", "key", " ***", "", "", " is", " ", "yours"]
@@ -320,7 +319,7 @@ def test_a_secret_in_pieces_is_taken_out_of_all_of_them() -> None:
     assert masking.pieces([*KEY, "."]) == ["***", *[""] * 23, "."]
 
 
-def test_every_text_of_an_answer_is_looked_at() -> None:
+def test_every_text_of_an_answer_is_looked_at():
     said = Said()
     for name in said.__struct_fields__:
         if getattr(said, name) is None or isinstance(getattr(said, name), str):
@@ -338,7 +337,7 @@ def test_every_text_of_an_answer_is_looked_at() -> None:
     assert Masking([KEY]).value(plain) is plain
 
 
-def test_short_secrets_are_taken_out_of_messages_alone() -> None:
+def test_short_secrets_are_taken_out_of_messages_alone():
     masking = Masking(["EMPTY", "", KEY])
     assert masking.text("EMPTY") == "EMPTY"
     assert masking.message(f"EMPTY {KEY}") == "*** ***"
@@ -347,13 +346,13 @@ def test_short_secrets_are_taken_out_of_messages_alone() -> None:
     assert not Masking(["x"]).holds(b"x")
 
 
-def test_of_two_secrets_that_overlap_both_are_gone() -> None:
+def test_of_two_secrets_that_overlap_both_are_gone():
     longer = f"{KEY}-and-more-of-it"
     assert Masking([KEY, longer]).text(f"<{longer}> <{KEY}>") == "<***> <***>"
     assert Masking(["abcdefghijkl", "ghijklmnopqr"]).text("-abcdefghijklmnopqr-") == "-***-"
 
 
-def test_a_message_is_masked_before_it_is_cut() -> None:
+def test_a_message_is_masked_before_it_is_cut():
     mask = Masking([KEY]).message
     for length in range(560, 600):
         assert left(describe(b"=" * length + KEY.encode() * 300, mask), KEY) < 4
@@ -371,9 +370,7 @@ _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 @example(secret="aaaaaaaa", before="aaa", after="aaaa", how="plain")
 @example(secret="%41%41%41", before="%", after="41", how="URL")
 @example(secret='\\"\\"\\"\\"', before="\\", after='"', how="JSON")
-def test_whatever_the_secret_nothing_of_it_is_left(
-    secret: str, before: str, after: str, how: str
-) -> None:
+def test_whatever_the_secret_nothing_of_it_is_left(secret: str, before: str, after: str, how: str):
     masking, written = Masking([secret]), WRITINGS[how](secret)
     masked = masking.text(before + written + after)
     assert written not in masked
@@ -383,7 +380,7 @@ def test_whatever_the_secret_nothing_of_it_is_left(
 @given(
     secret=st.text("abcdefghijklmnop0123456789", min_size=LEAST_CUT, max_size=60), data=st.data()
 )
-def test_a_piece_of_half_of_it_is_found_anywhere(secret: str, data: st.DataObject) -> None:
+def test_a_piece_of_half_of_it_is_found_anywhere(secret: str, data: st.DataObject):
     least = -(-len(secret) // 2)
     start = data.draw(st.integers(0, len(secret) - least))
     stop = data.draw(st.integers(start + least, len(secret)))
@@ -392,9 +389,7 @@ def test_a_piece_of_half_of_it_is_found_anywhere(secret: str, data: st.DataObjec
 
 @given(secret=st.text("ab", min_size=LEAST_CUT, max_size=24), data=st.data())
 @example(secret="aabbbbbbbbbbbbaabbbabb", data=None)
-def test_a_piece_is_found_where_the_secret_repeats_itself(
-    secret: str, data: st.DataObject | None
-) -> None:
+def test_a_piece_is_found_where_the_secret_repeats_itself(secret: str, data: st.DataObject | None):
     least = -(-len(secret) // 2)
     start = 0 if data is None else data.draw(st.integers(0, len(secret) - least))
     before = "ababbab" if data is None else data.draw(st.text("ab", max_size=6))
@@ -406,12 +401,12 @@ def test_a_piece_is_found_where_the_secret_repeats_itself(
 @pytest.mark.parametrize(
     "secret", ["P\u00c4SSW\u00d6RD-Q7pRz", "P\u00c4SSW\u00d6RD-\u00c9-\u00c0-Q7pRz2VwX9mT4kLd"]
 )
-def test_capital_letters_beyond_ascii_are_found(secret: str) -> None:
+def test_capital_letters_beyond_ascii_are_found(secret: str):
     for text in (secret, f"proxy://u:{secret}@host"):
         assert secret[:9] not in Masking([secret]).text(text)
         assert secret[:9].encode() not in Masking([secret]).body(text.encode())
 
 
 @given(st.binary(max_size=200))
-def test_bytes_without_a_secret_stay_as_they_are(body: bytes) -> None:
+def test_bytes_without_a_secret_stay_as_they_are(body: bytes):
     assert Masking([KEY]).body(body) == body

@@ -123,7 +123,7 @@ STEPS = {"smoke", "verify", "compare"}
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Path:
+def images(tmp_path) -> Path:
     """Return a folder with plans of the same model, each with an image of its own."""
     task = Spec(name="word_problems", options={"num_samples": SAMPLES})
     every = Plan(
@@ -161,7 +161,7 @@ def images(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_image_that_does_not_start_is_an_alert(images: Path) -> None:
+def test_an_image_that_does_not_start_is_an_alert(images: Path):
     night = spend_night(images, "old.yaml", "broken.yaml", **ASKED)
     assert night.code == 4
     assert list(night.alerts) == ["new"]
@@ -174,7 +174,7 @@ def test_an_image_that_does_not_start_is_an_alert(images: Path) -> None:
     assert re.search("ERROR +serve: broken.yaml", viewed.stdout), viewed.stdout
 
 
-def test_a_command_that_says_no_error_is_quoted(images: Path) -> None:
+def test_a_command_that_says_no_error_is_quoted(images: Path):
     (images / "bin").mkdir()
     command = images / "bin/serve-eval"
     command.write_text("#!/bin/sh\necho 'Segmentation fault' >&2\necho >&2\nexit 3\n")
@@ -186,21 +186,21 @@ def test_a_command_that_says_no_error_is_quoted(images: Path) -> None:
     assert night.lines == f"old did not start: Segmentation fault ({log})"
 
 
-def test_a_folder_of_another_night_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_another_night_is_refused(tmp_path):
     (tmp_path / "night-sound").mkdir()
     night = spend_night(tmp_path, "old.yaml", "sound.yaml", **ASKED)
     assert (night.code, night.lines) == (2, "")
     assert [*night.folder.iterdir()] == []
 
 
-def test_a_plan_twice_is_no_comparison(images: Path) -> None:
+def test_a_plan_twice_is_no_comparison(images: Path):
     night = spend_night(images, "old.yaml", "old.yaml", **ASKED)
     assert night.code == 2
     assert night.lines.startswith("old and new are the same servers (http://")
     assert not night.pages
 
 
-def test_servers_of_another_night_are_not_taken_for_those_of_this_one(images: Path) -> None:
+def test_servers_of_another_night_are_not_taken_for_those_of_this_one(images: Path):
     # What a night leaves that KILL ended, or one that still runs.
     served = serve_eval(images, "serve", "old.yaml", "--detach", "-o", "yesterday/old")
     assert served.returncode == 0, served.stderr
@@ -237,7 +237,7 @@ def test_servers_of_another_night_are_not_taken_for_those_of_this_one(images: Pa
 
 
 @pytest.mark.slow
-def test_a_sound_image_sends_nothing(images: Path) -> None:
+def test_a_sound_image_sends_nothing(images: Path):
     known = write_known(images, "old.yaml")
     github = {"GITHUB_ACTIONS": "true", "KNOWN": known}
     night = spend_night(images, "old.yaml", "sound.yaml", **ASKED, **github)
@@ -252,7 +252,7 @@ def test_a_sound_image_sends_nothing(images: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_damaged_image_fails_and_says_where(images: Path) -> None:
+def test_a_damaged_image_fails_and_says_where(images: Path):
     night = spend_night(images, "old.yaml", "damaged.yaml", GITHUB_ACTIONS="true", **ASKED)
     assert night.code == 1
     assert night.alerts["verify"].startswith("verify ended with 1: ")
@@ -275,7 +275,7 @@ def test_a_damaged_image_fails_and_says_where(images: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_floor_a_night_says_how_to_measure_one(images: Path) -> None:
+def test_without_a_floor_a_night_says_how_to_measure_one(images: Path):
     asked = {name: value for name, value in ASKED.items() if name != "FLOOR"}
     night = spend_night(images, "old.yaml", "damaged.yaml", **asked)
     assert re.match(r"verify ended with [13]: (UNDECIDED|FAULT OF SINGLE)", night.alerts["verify"])
@@ -285,7 +285,7 @@ def test_without_a_floor_a_night_says_how_to_measure_one(images: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_image_that_dies_is_not_a_regression(images: Path) -> None:
+def test_an_image_that_dies_is_not_a_regression(images: Path):
     night = spend_night(images, "old.yaml", "dying.yaml", **ASKED)
     assert night.code == 4
     assert list(night.alerts) == ["compare"]
@@ -296,7 +296,7 @@ def test_an_image_that_dies_is_not_a_regression(images: Path) -> None:
     )
 
 
-def test_a_server_that_dies_in_the_smoke_test_is_an_error(images: Path) -> None:
+def test_a_server_that_dies_in_the_smoke_test_is_an_error(images: Path):
     night = spend_night(images, "old.yaml", "fragile.yaml", **ASKED)
     assert night.code == 4
     assert night.alerts["smoke"].startswith(
@@ -313,7 +313,7 @@ def test_a_server_that_dies_in_the_smoke_test_is_an_error(images: Path) -> None:
 @pytest.mark.parametrize("new", ["slow.yaml", "sound.yaml"])
 def test_a_night_that_is_interrupted_leaves_no_server(
     number: signal.Signals, new: str, images: Path
-) -> None:
+):
     (images / "night.sh").write_text(read_script())
     env = {**variables(images), "OLD": "old.yaml", "NEW": new, **ASKED}
     with subprocess.Popen(
@@ -332,7 +332,7 @@ def test_a_night_that_is_interrupted_leaves_no_server(
     assert serve_eval(images, "serve", "--list").stdout.startswith(" NO SERVERS ")
 
 
-def test_a_night_has_a_limit_of_time(images: Path) -> None:
+def test_a_night_has_a_limit_of_time(images: Path):
     began = time.monotonic()
     night = spend_night(images, "old.yaml", "slow.yaml", HOURS="0.004", **ASKED)
     assert time.monotonic() - began < 60  # The start takes longer.
@@ -341,7 +341,7 @@ def test_a_night_has_a_limit_of_time(images: Path) -> None:
 
 
 @pytest.mark.slow
-def test_steps_that_need_a_dead_server_are_not_run(images: Path) -> None:
+def test_steps_that_need_a_dead_server_are_not_run(images: Path):
     night = spend_night(images, "old.yaml", "early.yaml", **ASKED)
     assert night.alerts["compare"].startswith(
         "compare was not run: the servers of new have ended (night-early/new/logs)"
@@ -352,7 +352,7 @@ def test_steps_that_need_a_dead_server_are_not_run(images: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rehearse", ["", "1"])
-def test_a_disaggregated_image_against_an_aggregated_one(images: Path, rehearse: str) -> None:
+def test_a_disaggregated_image_against_an_aggregated_one(images: Path, rehearse: str):
     night = spend_night(images, "old.yaml", "split.yaml", REHEARSE=rehearse, HEARTBEAT="1", **ASKED)
     assert {step: (night.folder / step).exists() for step in STEPS} == dict.fromkeys(STEPS, True)
     assert "--model" not in night.lines
@@ -371,7 +371,7 @@ def test_a_disaggregated_image_against_an_aggregated_one(images: Path, rehearse:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("image", "code"), [("sound", 0), ("damaged", 1)])
-def test_a_night_against_last_weeks_reference(image: str, code: int, images: Path) -> None:
+def test_a_night_against_last_weeks_reference(image: str, code: int, images: Path):
     taken = serve_eval(
         images,
         *("references", "take", "old.yaml", "--runs", "2", "--references-dir", "references"),

@@ -17,7 +17,7 @@ from tests.root import ROOT
 
 
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dist(tmp_path_factory) -> Path:
     """Build the sdist, and the wheel from the sdist, in a folder."""
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
@@ -26,7 +26,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_wheel_holds_one_package_the_references_and_the_licences(dist: Path) -> None:
+def test_the_wheel_holds_one_package_the_references_and_the_licences(dist: Path):
     names = set(zipfile.ZipFile(next(dist.glob("*.whl"))).namelist())
     shipped = {
         f"serve_eval/references/{file.name}" for file in (ROOT / "references").glob("*.yaml")
@@ -60,7 +60,7 @@ def _in_the_sdist(dist: Path) -> set[str]:
         return {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
 
 
-def test_the_sdist_holds_what_building_testing_and_linting_need(dist: Path) -> None:
+def test_the_sdist_holds_what_building_testing_and_linting_need(dist: Path):
     assert {
         ".ci/run",
         "CHANGELOG.md",
@@ -80,7 +80,7 @@ def test_the_sdist_holds_what_building_testing_and_linting_need(dist: Path) -> N
 @pytest.mark.skipif(
     not (ROOT / ".git").exists(), reason="only a checkout knows which files are tracked"
 )
-def test_the_sdist_holds_every_file_of_the_checkout_and_no_other(dist: Path) -> None:
+def test_the_sdist_holds_every_file_of_the_checkout_and_no_other(dist: Path):
     command = [
         "git",
         "-C",
@@ -99,7 +99,7 @@ def test_the_sdist_holds_every_file_of_the_checkout_and_no_other(dist: Path) -> 
     assert _in_the_sdist(dist) ^ (files | linked) == {"PKG-INFO"}
 
 
-def test_python_versions_are_named_once_each() -> None:
+def test_python_versions_are_named_once_each():
     """The classifiers, which `make test-pythons` tries, begin with the oldest supported version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [
@@ -110,9 +110,7 @@ def test_python_versions_are_named_once_each() -> None:
     assert named == sorted(set(named), key=lambda version: int(version.partition(".")[2]))
 
 
-def test_the_installed_wheel_finds_its_references_far_from_the_checkout(
-    dist: Path, tmp_path: Path
-) -> None:
+def test_the_installed_wheel_finds_its_references_far_from_the_checkout(dist: Path, tmp_path):
     target = tmp_path / "site"
     pip = [
         sys.executable,
@@ -144,7 +142,7 @@ def test_the_installed_wheel_finds_its_references_far_from_the_checkout(
     assert int(models) == 51
 
 
-def test_the_version_stands_in_one_place() -> None:
+def test_the_version_stands_in_one_place():
     import serve_eval
 
     done = subprocess.run(
@@ -158,7 +156,7 @@ def test_the_version_stands_in_one_place() -> None:
     assert serve_eval.__version__ not in (ROOT / "pyproject.toml").read_text()
 
 
-def test_the_constraints_name_versions_only() -> None:
+def test_the_constraints_name_versions_only():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     assert lines[0].startswith("#")
     for line in lines[1:]:

@@ -87,7 +87,7 @@ def read_command(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_command_of_a_page_can_be_read(page: Path) -> None:
+def test_every_command_of_a_page_can_be_read(page: Path):
     for command in list_commands(page):
         try:
             read_command(command.words)
@@ -95,7 +95,7 @@ def test_every_command_of_a_page_can_be_read(page: Path) -> None:
             pytest.fail(f"serve-eval {' '.join(command.words)}: {error!r} {error}")
 
 
-def test_a_command_that_does_not_exist_is_noticed() -> None:
+def test_a_command_that_does_not_exist_is_noticed():
     for words in (
         ["run", "--no-such-flag"],
         ["nothing"],
@@ -105,7 +105,7 @@ def test_a_command_that_does_not_exist_is_noticed() -> None:
             read_command(words)
 
 
-def test_most_commands_of_the_pages_are_found() -> None:
+def test_most_commands_of_the_pages_are_found():
     assert sum(len(list(list_commands(page))) for page in PAGES) > 120
 
 
@@ -115,9 +115,7 @@ EXIT_CODES = {"run plan.yaml -o red": 1}
 
 
 @pytest.mark.slow
-def test_the_page_for_new_users_prints_what_it_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_for_new_users_prints_what_it_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     state = {"XDG_STATE_HOME": str(tmp_path / "state"), "COLUMNS": "80"}
     [port] = free_ports(LOOPBACK, None)
@@ -151,7 +149,7 @@ FOLDER = ROOT / "docs/docker"
 SERVICES = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
 
 
-def test_the_image_installs_extras_that_exist_and_starts_our_command() -> None:
+def test_the_image_installs_extras_that_exist_and_starts_our_command():
     file = (FOLDER / "Dockerfile").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     [extras] = re.findall(r"wheel\}\[(.*?)\]", file)
@@ -162,7 +160,7 @@ def test_the_image_installs_extras_that_exist_and_starts_our_command() -> None:
     assert f"build=={pinned}\n" in (ROOT / "constraints.txt").read_text()
 
 
-def test_the_services_have_commands_that_can_be_read() -> None:
+def test_the_services_have_commands_that_can_be_read():
     build = SERVICES["embedded"]["build"]
     assert (FOLDER / build["context"] / build["dockerfile"]).resolve() == FOLDER / "Dockerfile"
     for service in SERVICES.values():
@@ -170,7 +168,7 @@ def test_the_services_have_commands_that_can_be_read() -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_services_work_together(tmp_path: Path) -> None:
+def test_the_commands_of_the_services_work_together(tmp_path):
     [port] = free_ports(LOOPBACK, None)
     serve, check = (
         shlex.split(
@@ -199,7 +197,7 @@ def test_the_commands_of_the_services_work_together(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def examples(tmp_path: Path) -> list[str]:
+def examples(tmp_path) -> list[str]:
     """Write the files of the pages into packages, and return their paths."""
     page = (ROOT / "docs/extending.md").read_text()
     shown = r"^`my-evals/([\w/.]+\.py)`[^\n]*\n\n```python\n(.*?)^```"
@@ -229,14 +227,14 @@ def _run(tool: str, *arguments: str, cwd: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_examples_pass_ruff(examples: list[str], tmp_path: Path) -> None:
+def test_the_examples_pass_ruff(examples: list[str], tmp_path):
     config = ("--config", str(ROOT / "pyproject.toml"), "--no-cache")
     _run("ruff", "check", *config, *examples, cwd=tmp_path)
     _run("ruff", "format", "--check", *config, *examples, cwd=tmp_path)
 
 
 @pytest.mark.slow
-def test_the_examples_pass_mypy(examples: list[str], tmp_path: Path) -> None:
+def test_the_examples_pass_mypy(examples: list[str], tmp_path):
     cache = str(tmp_path / "cache")
     _run("mypy", "--strict", "--cache-dir", cache, *examples, cwd=tmp_path)
 
@@ -253,7 +251,7 @@ def reference() -> ModuleType:
     return module
 
 
-def test_the_reference_has_every_command_and_public_name(reference: ModuleType) -> None:
+def test_the_reference_has_every_command_and_public_name(reference: ModuleType):
     pages = dict(reference.write_pages())
     assert list(pages) == ["commands", "tasks", "scorers", "launchers", "verdicts", "library"]
     for words, _ in walk():
@@ -262,7 +260,7 @@ def test_the_reference_has_every_command_and_public_name(reference: ModuleType) 
         assert f"\n## {name}\n" in pages["library"]
 
 
-def test_the_help_of_a_command_is_whole(reference: ModuleType) -> None:
+def test_the_help_of_a_command_is_whole(reference: ModuleType):
     texts = dict(reference.list_commands())
     assert "--write-job" in texts["run"]
     assert "--hardware" in texts["references register"]
@@ -287,7 +285,7 @@ def _help(*command: str) -> str:
     return serve_eval(*command, "--help-all").stdout if "--help-all" in short else short
 
 
-def test_the_two_commands_stand_at_the_top_and_in_the_makefile() -> None:
+def test_the_two_commands_stand_at_the_top_and_in_the_makefile():
     makefile = (ROOT / "Makefile").read_text()
     first = re.findall(r"^make (\w+)", README, re.MULTILINE)[:2]
     assert first == ["demo", "test"], "README begins with make demo and make test"
@@ -298,7 +296,7 @@ def test_the_two_commands_stand_at_the_top_and_in_the_makefile() -> None:
         )
 
 
-def test_every_flag_that_is_named_exists() -> None:
+def test_every_flag_that_is_named_exists():
     known = "".join(
         _help(*command)
         for command in (
@@ -326,7 +324,7 @@ def test_every_flag_that_is_named_exists() -> None:
         assert re.search(rf"{flag}\b", known), f"a page names {flag}, which no help has"
 
 
-def test_the_table_of_keys_without_a_flag_has_all_of_them() -> None:
+def test_the_table_of_keys_without_a_flag_has_all_of_them():
     rows = re.findall(r"^\| `(.+)` \| `(.+)` \| `([A-Z_]+)` \|$", NO_FLAGS[0], re.MULTILINE)
     assert sorted(rows) == sorted(
         (one.place, one.flags[0].partition("/")[0], one.variable)
@@ -336,7 +334,7 @@ def test_the_table_of_keys_without_a_flag_has_all_of_them() -> None:
     )
 
 
-def test_every_command_that_is_named_exists() -> None:
+def test_every_command_that_is_named_exists():
     commands = _help()
     fences = re.findall(r"^```(\w*)\n(.*?)^```", PAGES_TEXT, re.MULTILINE | re.DOTALL)
     blocks = "".join(text for language, text in fences if not language)
@@ -347,14 +345,14 @@ def test_every_command_that_is_named_exists() -> None:
         )
 
 
-def test_the_plan_file_of_the_readme_is_a_plan() -> None:
+def test_the_plan_file_of_the_readme_is_a_plan():
     text = re.search(r"```yaml\n(model:.*?)```", README, re.DOTALL)
     plan = resolve(parse(text.group(1), "README.md", PlanError).value, {}, {}).plan
     assert [task.name for task in plan.tasks] == ["mmlu", "gsm8k"]
 
 
 @pytest.mark.parametrize("page", ["docs/suites.md", "docs/endpoints.md"])
-def test_the_suite_files_of_the_pages_are_suites(page: str, tmp_path: Path) -> None:
+def test_the_suite_files_of_the_pages_are_suites(page: str, tmp_path):
     (tmp_path / "plans").mkdir()
     (tmp_path / "my-references").mkdir()
     for name in ("nightly-fp8", "llama"):
@@ -376,7 +374,7 @@ def _base(name: str) -> str:
     return name.removesuffix("_alone")
 
 
-def test_the_table_of_tasks_has_a_row_for_each() -> None:
+def test_the_table_of_tasks_has_a_row_for_each():
     for name in registry.names("serve_eval.tasks"):
         assert f"\n| {name} |" in (ROOT / "docs/tasks.md").read_text(), f"{name}: {TO_DO}"
         assert re.search(rf"\b{_base(name)}\b", README[README.index("## Tasks") :]), (
@@ -384,7 +382,7 @@ def test_the_table_of_tasks_has_a_row_for_each() -> None:
         )
 
 
-def test_the_table_of_data_has_a_row_for_each_task_that_reads_some() -> None:
+def test_the_table_of_data_has_a_row_for_each_task_that_reads_some():
     page = (DOCS / "datasets.md").read_text()
     table = page[page.index("| task | folders") :].partition("\n\n")[0]
     cells = [cell for row in table.splitlines() for cell in row.split("|")[1].split(",")]
@@ -398,7 +396,7 @@ def test_the_table_of_data_has_a_row_for_each_task_that_reads_some() -> None:
 
 
 @pytest.mark.parametrize("page", LINKING)
-def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
+def test_every_link_leads_to_a_file_and_a_heading(page: str):
     path = ROOT / page
     for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if link.startswith("https://"):
@@ -416,30 +414,28 @@ def _headings(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_the_index_names_every_page_once() -> None:
+def test_the_index_names_every_page_once():
     links = re.findall(r"^\* \[.*?\]\((.*?)\)", (DOCS / "README.md").read_text(), re.MULTILINE)
     assert sorted(links) == sorted(path.name for path in DOCS.glob("*.md") if path.stem != "README")
 
 
-def test_the_readme_is_read_in_two_minutes() -> None:
+def test_the_readme_is_read_in_two_minutes():
     assert find_too_long(README) is None, find_too_long(README)
 
 
-def test_no_page_has_lines_that_could_be_shorter() -> None:
+def test_no_page_has_lines_that_could_be_shorter():
     found = "\n".join(map(str, long_page_lines(ROOT)))
     assert not found, f"reflow these lines to at most 100 characters:\n{found}"
 
 
-def test_the_notice_names_the_source_of_every_prompt_template() -> None:
+def test_the_notice_names_the_source_of_every_prompt_template():
     templates = (ROOT / "NOTICE").read_text().partition("Prompt templates\n")[2]
     for name in registry.names("serve_eval.tasks"):
         assert re.search(rf"\b{_base(name)}\b", templates), f"{name}: {TO_DO}"
 
 
 @pytest.mark.slow
-def test_the_quick_start_prints_what_the_readme_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_quick_start_prints_what_the_readme_shows(tmp_path, monkeypatch):
     summary, start = re.findall(
         r"^```\n( FAIL .*?|\$ make demo.*?)^```", README, re.MULTILINE | re.DOTALL
     )
@@ -465,7 +461,7 @@ def test_the_quick_start_prints_what_the_readme_shows(
 LEAST_NAMED = 18
 
 
-def test_each_fault_of_the_page_has_a_test() -> None:
+def test_each_fault_of_the_page_has_a_test():
     lines = (ROOT / "docs/known-faults.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line][2:]
     held = [row[3] for row in rows if row[3] != "-"]

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import yaml
 from hypothesis import given
@@ -25,7 +23,7 @@ def _parse(text: str) -> yaml_source.YamlDocument:
     return yaml_source.parse(text, "f.yaml", ReferenceFileError)
 
 
-def test_plain_values_come_out_as_yaml_says() -> None:
+def test_plain_values_come_out_as_yaml_says():
     document = _parse(TEXT)
     assert document.value == {
         "model": [{"accuracy": 1}, {"dtype": "auto", "accuracy": 2.5}],
@@ -52,15 +50,15 @@ def test_plain_values_come_out_as_yaml_says() -> None:
 )
 def test_a_path_has_the_line_of_its_key_or_of_its_nearest_parent(
     keys: tuple[object, ...], line: int
-) -> None:
+):
     assert _parse(TEXT).line(*keys) == line
 
 
-def test_a_time_stays_as_it_is_written() -> None:
+def test_a_time_stays_as_it_is_written():
     assert _parse("a: 2026-01-31 10:20:30\n").value == {"a": "2026-01-31 10:20:30"}
 
 
-def test_numbers_that_read_as_they_are_written_are_numbers() -> None:
+def test_numbers_that_read_as_they_are_written_are_numbers():
     assert _parse("[0, 00, 0.5, -0.25, 0x1F, 1_000, 089, 6.02e+23]").value == [
         0, 0, 0.5, -0.25, 31, 1000, "089", 6.02e23,
     ]  # fmt: skip
@@ -68,7 +66,7 @@ def test_numbers_that_read_as_they_are_written_are_numbers() -> None:
 
 @pytest.mark.parametrize("written", ["1e-07", "1.5e5", "1E5", ".5e3", "-1e+16", "2.e3"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_the_numbers_of_json_are_numbers(written: str, mark: str) -> None:
+def test_the_numbers_of_json_are_numbers(written: str, mark: str):
     """PyYAML does not read all of them as numbers.
 
     A text in quotes stays a text, and is written in quotes again.
@@ -80,14 +78,14 @@ def test_the_numbers_of_json_are_numbers(written: str, mark: str) -> None:
     assert _parse(yaml_source.dump(content)).value == content
 
 
-def test_keys_may_be_the_texts_that_they_are_written_as() -> None:
+def test_keys_may_be_the_texts_that_they_are_written_as():
     document = yaml_source.parse("1: a\nyes: {010: b, ~: c}\n", "f.yaml", PlanError, text_keys=True)
     assert document.value == {"1": "a", "yes": {"010": "b", "~": "c"}}
     assert document.line("yes", "010") == 2
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n"])
-def test_an_empty_file_holds_none(text: str) -> None:
+def test_an_empty_file_holds_none(text: str):
     document = _parse(text)
     assert document.value is None
     assert document.line("x") == 1
@@ -129,7 +127,7 @@ def test_an_empty_file_holds_none(text: str) -> None:
 )
 def test_what_is_not_plain_yaml_is_refused_with_its_line_and_a_hint(
     text: str, where: str, what: str
-) -> None:
+):
     with pytest.raises(ReferenceFileError) as caught:
         _parse(text)
     assert str(caught.value).startswith(where)
@@ -137,7 +135,7 @@ def test_what_is_not_plain_yaml_is_refused_with_its_line_and_a_hint(
     assert caught.value.hint
 
 
-def test_a_file_of_aliases_within_aliases_is_refused_at_once() -> None:
+def test_a_file_of_aliases_within_aliases_is_refused_at_once():
     bomb = "a0: &a0 [x, x]\n" + "".join(
         f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60)
     )
@@ -156,7 +154,7 @@ def test_a_file_of_aliases_within_aliases_is_refused_at_once() -> None:
     ],
     ids=range(5),
 )
-def test_very_deep_nesting_is_an_error_and_not_a_crash(text: str) -> None:
+def test_very_deep_nesting_is_an_error_and_not_a_crash(text: str):
     with pytest.raises(ReferenceFileError, match="nested too deeply"):
         _parse(text)
     assert _parse("[" * 100 + "]" * 100).value
@@ -165,7 +163,7 @@ def test_very_deep_nesting_is_an_error_and_not_a_crash(text: str) -> None:
 @pytest.mark.parametrize(
     "value", ["1" * 10**6, "0x" + "f" * 10**6, "1" + ":1" * 10**5, "!!float " + "1" * 10**6]
 )
-def test_a_number_that_takes_minutes_to_make_is_refused_at_once(value: str) -> None:
+def test_a_number_that_takes_minutes_to_make_is_refused_at_once(value: str):
     with pytest.raises(
         ReferenceFileError,
         match=r"f\.yaml:2: '.*'\.\.\. is too long for a number or a date: put it in quotes",
@@ -173,12 +171,12 @@ def test_a_number_that_takes_minutes_to_make_is_refused_at_once(value: str) -> N
         _parse(f"a: 1\nb: {value}\n")
 
 
-def test_one_enormous_text_is_a_text() -> None:
+def test_one_enormous_text_is_a_text():
     text = "x" * 5 * 10**6
     assert _parse(f"a: {text}\nb: |\n  {text}\n").value == {"a": text, "b": f"{text}\n"}
 
 
-def test_a_file_of_another_size_than_any_of_cases_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_size_than_any_of_cases_is_refused(tmp_path):
     file = tmp_path / "huge.yaml"
     with file.open("wb") as out:
         out.truncate(yaml_source.MOST_BYTES + 1)
@@ -228,7 +226,7 @@ PIECES += [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
-def test_libyaml_and_python_read_alike(text: str) -> None:
+def test_libyaml_and_python_read_alike(text: str):
     """Python reads what libyaml refuses.
 
     The result is the same for what both read, and nothing that Python reads is refused.
@@ -250,12 +248,12 @@ def test_libyaml_and_python_read_alike(text: str) -> None:
         assert fast == slow
 
 
-def test_the_given_error_is_raised() -> None:
+def test_the_given_error_is_raised():
     with pytest.raises(PlanError, match=r"plan\.yaml:1"):
         yaml_source.parse("a: [", "plan.yaml", PlanError)
 
 
-def test_a_file_is_named_by_its_path(tmp_path: Path) -> None:
+def test_a_file_is_named_by_its_path(tmp_path):
     file = tmp_path / "x.yaml"
     file.write_text("é: [1]\n", "utf-8")
     document = yaml_source.read(file, ReferenceFileError)
@@ -263,20 +261,20 @@ def test_a_file_is_named_by_its_path(tmp_path: Path) -> None:
     assert document.name == str(file)
 
 
-def test_a_byte_order_mark_does_not_matter(tmp_path: Path) -> None:
+def test_a_byte_order_mark_does_not_matter(tmp_path):
     file = tmp_path / "x.yaml"
     file.write_bytes(b"\xef\xbb\xbfa: 1\n")
     assert yaml_source.read(file, ReferenceFileError).value == {"a": 1}
 
 
-def test_bad_utf8_is_an_error_with_its_line(tmp_path: Path) -> None:
+def test_bad_utf8_is_an_error_with_its_line(tmp_path):
     file = tmp_path / "x.yaml"
     file.write_bytes(b"a: 1\nb: \xff\n")
     with pytest.raises(ReferenceFileError, match=r"x\.yaml:2: not UTF-8"):
         yaml_source.read(file, ReferenceFileError)
 
 
-def test_a_missing_file_and_a_folder_cannot_be_read(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_cannot_be_read(tmp_path):
     for path in (tmp_path / "none.yaml", tmp_path):
         with pytest.raises(ReferenceFileError, match="cannot be read"):
             yaml_source.read(path, ReferenceFileError)

@@ -3,8 +3,6 @@
 Nothing is lost, doubled, swapped or changed.
 """
 
-from pathlib import Path
-
 import pytest
 
 from tests.attack.attack import FRONTS, Account, attack
@@ -18,7 +16,7 @@ def _held(account: Account):
 
 
 @pytest.mark.slow
-def test_every_fault_and_a_kill_leave_each_sample_its_own_answer(tmp_path: Path) -> None:
+def test_every_fault_and_a_kill_leave_each_sample_its_own_answer(tmp_path):
     account = attack(
         tmp_path, samples=600, in_flight=64, share=0.2, kills=1, seed=1, latency_s=0.05
     )
@@ -28,9 +26,7 @@ def test_every_fault_and_a_kill_leave_each_sample_its_own_answer(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
-def test_ten_thousand_samples_hold_against_every_fault_and_thirty_kills(
-    tmp_path: Path, stream: bool
-) -> None:
+def test_ten_thousand_samples_hold_against_every_fault_and_thirty_kills(tmp_path, stream: bool):
     account = attack(
         tmp_path,
         samples=10_000,
@@ -49,7 +45,7 @@ def test_ten_thousand_samples_hold_against_every_fault_and_thirty_kills(
 @pytest.mark.parametrize(
     "when", ["twice at once", "twice 2 ms apart", "twice while the next is asked"]
 )
-def test_one_answer_too_many_in_five_hundred_swaps_nothing(tmp_path: Path, when: str) -> None:
+def test_one_answer_too_many_in_five_hundred_swaps_nothing(tmp_path, when: str):
     account = attack(
         tmp_path,
         samples=5000,
@@ -76,8 +72,8 @@ FAST = ("answers twice and dies", "ends connections after 4 to 7 answers")
     ],
 )
 def test_a_proxy_that_answers_twice_and_ends_before_a_proof_swaps_nothing(
-    name: str, stream: bool, tmp_path: Path
-) -> None:
+    name: str, stream: bool, tmp_path
+):
     options, in_flight, kills = FRONTS[name]
     account = attack(
         tmp_path,

@@ -1,7 +1,6 @@
 """Test that the comparison of two checkouts finds exactly the differences."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +27,7 @@ def _compared(before: object, after: object, *renamed: str) -> Compared:
     return compare(sides[0], sides[1], [Renamed.parse(text) for text in renamed])
 
 
-def test_durations_may_differ_and_nothing_else() -> None:
+def test_durations_may_differ_and_nothing_else():
     assert _compared(REPORT, {**REPORT, "wall_s": 9.0}).differences == ()
     [found] = _compared(
         REPORT, {**REPORT, "tasks": [{"value": 66.4, "verdict": "PASS"}]}
@@ -39,7 +38,7 @@ def test_durations_may_differ_and_nothing_else() -> None:
     assert masked("/records/a/0/response/attempts/1/connection")
 
 
-def test_what_is_gone_or_new_differs_even_where_its_value_may() -> None:
+def test_what_is_gone_or_new_differs_even_where_its_value_may():
     without = {name: value for name, value in REPORT.items() if name != "wall_s"}
     assert _compared(REPORT, without).differences == (
         Difference("report.json/wall_s", "1.5", ABSENT),
@@ -53,7 +52,7 @@ def test_what_is_gone_or_new_differs_even_where_its_value_may() -> None:
     assert len(_compared({"a": []}, {"a": [1]}).differences) == 2
 
 
-def test_a_meant_rename_holds_for_whole_keys_and_values() -> None:
+def test_a_meant_rename_holds_for_whole_keys_and_values():
     renamed = {**REPORT, "tasks": [{"value": 66.5, "outcome": "PASSED"}]}
     assert len(_compared(REPORT, renamed).differences) == 2
     assert _compared(REPORT, renamed, "verdict=outcome", "PASS=PASSED").differences == ()
@@ -63,8 +62,8 @@ def test_a_meant_rename_holds_for_whole_keys_and_values() -> None:
 
 
 def test_records_are_compared_by_sample_and_in_their_order_where_it_is_fixed(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     rows = [{"id": "b", "value": 1.0}, {"id": "a", "value": 0.0}, {"id": "b", "value": 0.5}]
     for name, order in (("one", rows), ("two", rows[::-1])):
         (tmp_path / name / "scores").mkdir(parents=True)
@@ -89,7 +88,7 @@ def test_records_are_compared_by_sample_and_in_their_order_where_it_is_fixed(
     assert Difference("scores/t.jsonl/count", "3", "1") in found(ordered=False)
 
 
-def test_places_and_ports_are_no_difference(tmp_path: Path) -> None:
+def test_places_and_ports_are_no_difference(tmp_path):
     for name, port in (("one", 4711), ("two", 4712)):
         (tmp_path / name).mkdir()
         said = {"url": f"http://127.0.0.1:{port}/v1", "log": str(tmp_path / name / "logs/x.log")}

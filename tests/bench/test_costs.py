@@ -18,7 +18,7 @@ FIGURES = {"yardstick_s": 0.5, "bare_ms": 0.2, "value": 1.0}
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Any:
+def gate(monkeypatch) -> Any:
     """Return the module of the table."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     import gate_table
@@ -45,32 +45,30 @@ def row(gate: Any, **more: Any) -> Any:
 )
 def test_a_row_fails_by_more_than_a_quarter_by_both_yardsticks(
     gate: Any, ratios: tuple[float, ...], verdict: str
-) -> None:
+):
     judged = gate.judge(row(gate), FIGURES, gate.Entry(1.0, ratios))
     assert (judged.verdict, judged.failed) == (verdict, verdict == "MORE")
 
 
 @pytest.mark.parametrize(("slack", "verdict"), [(0.79, "MORE"), (0.81, "as usual")])
-def test_a_figure_close_to_nothing_may_grow_by_its_slack(
-    gate: Any, slack: float, verdict: str
-) -> None:
+def test_a_figure_close_to_nothing_may_grow_by_its_slack(gate: Any, slack: float, verdict: str):
     judged = gate.judge(row(gate, slack=slack), FIGURES, gate.Entry(0.2, (0.4, 1.0)))
     assert judged.verdict == verdict
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(1, "as usual"), (0, "MORE"), (2, "less")])
-def test_one_count_more_is_too_much(gate: Any, count: int, verdict: str) -> None:
+def test_one_count_more_is_too_much(gate: Any, count: int, verdict: str):
     counted = row(gate, units=None, exact=True)
     assert gate.judge(counted, FIGURES, gate.Entry(count, (count,))).verdict == verdict
 
 
-def test_a_row_that_the_table_lacks_fails(gate: Any) -> None:
+def test_a_row_that_the_table_lacks_fails(gate: Any):
     judged = gate.judge(row(gate), FIGURES, None)
     assert judged.failed
     assert judged.verdict == "NOT IN THE TABLE"
 
 
-def test_a_written_table_is_read_back_and_has_the_checksum(gate: Any, tmp_path: Path) -> None:
+def test_a_written_table_is_read_back_and_has_the_checksum(gate: Any, tmp_path):
     written = tmp_path / "gate.yaml"
     gate.save([row(gate)], FIGURES, "because", written)
     table = gate.load(written)
@@ -84,7 +82,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 @pytest.fixture
-def checkout(gate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkout(gate: Any, tmp_path, monkeypatch) -> Path:
     """Return a repository with the files of the yardstick, a module, and a table."""
     for name in gate.YARDSTICK:
         file = tmp_path / f"bench/{name}.py"
@@ -109,7 +107,7 @@ def problems(gate: Any, base: str | None) -> list[str]:
     return list(gate.misuses(base))
 
 
-def test_a_changed_yardstick_needs_a_new_table(gate: Any, checkout: Path) -> None:
+def test_a_changed_yardstick_needs_a_new_table(gate: Any, checkout: Path):
     assert problems(gate, None) == []
     (checkout / "bench/yardstick.py").write_text("faster = True")
     assert "the yardstick has changed" in problems(gate, None)[0]
@@ -120,7 +118,7 @@ def test_a_changed_yardstick_needs_a_new_table(gate: Any, checkout: Path) -> Non
 @pytest.mark.parametrize("committed", [True, False])
 def test_no_change_touches_the_yardstick_and_the_product(
     gate: Any, checkout: Path, committed: bool
-) -> None:
+):
     for name in ("bench/yardstick.py", "serve_eval/module.py"):
         (checkout / name).write_text("changed = True")
     gate.save([row(gate)], FIGURES, "second", gate.TABLE)
@@ -130,7 +128,7 @@ def test_no_change_touches_the_yardstick_and_the_product(
     assert "touches the yardstick (bench/yardstick.py) and the product" in told
 
 
-def test_two_changes_may_touch_one_each(gate: Any, checkout: Path) -> None:
+def test_two_changes_may_touch_one_each(gate: Any, checkout: Path):
     (checkout / "bench/yardstick.py").write_text("changed = True")
     gate.save([row(gate)], FIGURES, "second", gate.TABLE)
     commit(checkout)
@@ -139,7 +137,7 @@ def test_two_changes_may_touch_one_each(gate: Any, checkout: Path) -> None:
     assert problems(gate, "HEAD~2") == []
 
 
-def test_a_changed_table_needs_a_new_reason(gate: Any, checkout: Path) -> None:
+def test_a_changed_table_needs_a_new_reason(gate: Any, checkout: Path):
     gate.save([row(gate)], {**FIGURES, "value": 2.0}, "first", gate.TABLE)
     [told] = problems(gate, "HEAD")
     assert "gives no new reason" in told
@@ -147,12 +145,12 @@ def test_a_changed_table_needs_a_new_reason(gate: Any, checkout: Path) -> None:
     assert problems(gate, "HEAD") == []
 
 
-def test_the_committed_table_is_that_of_the_committed_yardstick(gate: Any) -> None:
+def test_the_committed_table_is_that_of_the_committed_yardstick(gate: Any):
     assert list(gate.misuses(None)) == []
 
 
 @pytest.mark.slow  # two whole runs
-def test_the_counts_are_those_of_the_table() -> None:
+def test_the_counts_are_those_of_the_table():
     command = [sys.executable, "bench/gate.py", "--only", "counted small,counted large"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -177,7 +175,7 @@ def _python(*command: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def costs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def costs(tmp_path_factory) -> Path:
     """Return measurements in which each answer takes 0.1 ms, a token of a stream 0.01 ms."""
     path = tmp_path_factory.mktemp("scale") / "costs.json"
     kinds = []
@@ -211,7 +209,7 @@ def _rows(printed: str, title: str) -> dict[str, list[str]]:
     return rows
 
 
-def test_every_table_fits_and_has_a_row_per_kind(printed: str) -> None:
+def test_every_table_fits_and_has_a_row_per_kind(printed: str):
     assert max(map(len, printed.splitlines())) <= WIDEST
     assert tuple(_rows(printed, "One process")) == KINDS
     assert tuple(_rows(printed, "Assumed rates")) == KINDS
@@ -222,7 +220,7 @@ def test_every_table_fits_and_has_a_row_per_kind(printed: str) -> None:
         assert len({len(row) for row in rows.values()}) == 1
 
 
-def test_a_given_rate_replaces_the_assumed_one(printed: str) -> None:
+def test_a_given_rate_replaces_the_assumed_one(printed: str):
     rate, in_flight, busy, p50, p99, *_, shards = _rows(printed, "Llama 3.3 70B: one")[
         "100 GPUs: medium"
     ]
@@ -232,12 +230,12 @@ def test_a_given_rate_replaces_the_assumed_one(printed: str) -> None:
     assert 0.1 <= float(p50) < 0.15 < float(p99) < 0.6
 
 
-def test_an_overloaded_process_says_so(printed: str) -> None:
+def test_an_overloaded_process_says_so(printed: str):
     row = _rows(printed, "Llama 3.3 70B: one")["1,000 GPUs: medium"]
     assert row[2:] == ["500", "grows", "grows", "grows", "grows", "8"]
 
 
-def test_the_slower_side_sets_the_length(printed: str) -> None:
+def test_the_slower_side_sets_the_length(printed: str):
     row = [
         float(cell.replace(",", ""))
         for cell in _rows(printed, "Llama 3.3 70B: seconds")["1,000 GPUs: medium"]
@@ -249,16 +247,16 @@ def test_the_slower_side_sets_the_length(printed: str) -> None:
     assert four == pytest.approx(latency_s + start_s + 20_000 * 1e-4 / 4, rel=0.02)
 
 
-def test_late_tokens_of_a_stream_come_at_once(printed: str) -> None:
+def test_late_tokens_of_a_stream_come_at_once(printed: str):
     row = _rows(printed, "Llama 3.3 70B: seconds")["1,000 GPUs: long, streamed"]
     assert float(row[5]) == pytest.approx(0.2 + 2000 * 0.03 + 1.5 + 20_000 * 0.005, rel=0.02)
 
 
-def test_nothing_printed_names_a_place(printed: str) -> None:
+def test_nothing_printed_names_a_place(printed: str):
     assert not re.search(r"\s/\w+/|" + re.escape(str(ROOT)), printed)
 
 
-def test_an_unknown_kind_is_refused(costs: Path) -> None:
+def test_an_unknown_kind_is_refused(costs: Path):
     done = subprocess.run(
         [sys.executable, "bench/scale.py", "--costs", str(costs), "--answers-per-gpu", "tiny=1"],
         cwd=ROOT,
@@ -288,7 +286,7 @@ print(0 < flow.delays_s.min() < flow.delays_s.max() < 10)
 
 
 @pytest.mark.slow
-def test_every_kind_is_answered_and_measured() -> None:
+def test_every_kind_is_answered_and_measured():
     *kinds, stamped = _python("-c", EACH_KIND).splitlines()
     told = [line.split("|") for line in kinds]
     assert tuple(name for name, *_ in told) == KINDS
@@ -301,7 +299,7 @@ def test_every_kind_is_answered_and_measured() -> None:
 TABLES = ("One process", "Medium answers", "Assumed rates", "Delay of medium answers by load")
 
 
-def test_the_page_has_the_tables_of_the_script(printed: str) -> None:
+def test_the_page_has_the_tables_of_the_script(printed: str):
     page = (ROOT / "docs/scale.md").read_text()
     for title in (*TABLES, "Llama 3.3 70B: one", "GPT-OSS 20B: seconds"):
         line = next(line for line in printed.splitlines() if line.startswith(title))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from tests.cases.made import write_biochatter
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> file.CaseFiles:
+def found(tmp_path) -> file.CaseFiles:
     write_biochatter(tmp_path)
     return file.read([str(tmp_path)])
 
@@ -24,7 +23,7 @@ def _reasons(one: Questions) -> dict[str, str]:
     return {skipped.name: skipped.reason for skipped in one.skipped}
 
 
-def test_an_exam_runs_unchanged_with_the_scorers_that_its_fields_say(found: file.CaseFiles) -> None:
+def test_an_exam_runs_unchanged_with_the_scorers_that_its_fields_say(found: file.CaseFiles):
     exam = questions(found, "medical_exam")
     assert not exam.skipped
     assert [(q.name, q.scorer.name) for q in exam.asked] == [
@@ -43,7 +42,7 @@ def test_an_exam_runs_unchanged_with_the_scorers_that_its_fields_say(found: file
 
 def test_one_question_with_two_expectations_is_two_cases_and_an_equal_case_is_asked_once(
     found: file.CaseFiles,
-) -> None:
+):
     """BioChatter's key covers the expectation too."""
     *_, one, other = questions(found, "medical_exam").asked
     assert one.turns == other.turns
@@ -55,7 +54,7 @@ def test_one_question_with_two_expectations_is_two_cases_and_an_equal_case_is_as
 
 def test_cases_are_scored_as_biochatter_does_unless_an_option_says_otherwise(
     found: file.CaseFiles,
-) -> None:
+):
     first, *_, last = questions(found, "medical_exam").asked
     assert [(q.scorer.options, q.as_biochatter) for q in (first, last)] == [
         ({"as_biochatter": True}, True)
@@ -74,7 +73,7 @@ def test_cases_are_scored_as_biochatter_does_unless_an_option_says_otherwise(
     )
 
 
-def test_what_biochatter_cannot_tell_right_from_wrong_is_noted(found: file.CaseFiles) -> None:
+def test_what_biochatter_cannot_tell_right_from_wrong_is_noted(found: file.CaseFiles):
     exam = questions(found, "medical_exam")
     assert exam.notes == (
         (
@@ -95,8 +94,8 @@ def test_what_biochatter_cannot_tell_right_from_wrong_is_noted(found: file.CaseF
 
 
 def test_scoring_as_biochatter_is_for_its_files_and_no_scorer_of_the_users(
-    found: file.CaseFiles, tmp_path: Path
-) -> None:
+    found: file.CaseFiles, tmp_path
+):
     with pytest.raises(PlanError, match="as_biochatter: the option scorer decides"):
         questions(found, "medical_exam", scorer=Spec(name="words"), as_biochatter=True)
     (tmp_path / "own.yaml").write_text("c:\n  - {case: a, input: {prompt: p}, expected: x}\n")
@@ -112,8 +111,8 @@ capitals:
 
 
 def test_a_file_of_the_users_whose_name_ends_alike_is_scored_as_other_files_are(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """A user who does not know BioChatter may well choose such a name."""
     (tmp_path / "city_data.yaml").write_text(OWN)
     files = file.read([str(tmp_path)])
@@ -130,7 +129,7 @@ def test_a_file_of_the_users_whose_name_ends_alike_is_scored_as_other_files_are(
     ] * 2
 
 
-def test_who_names_the_strict_form_hears_of_what_cannot_be_right_alone(tmp_path: Path) -> None:
+def test_who_names_the_strict_form_hears_of_what_cannot_be_right_alone(tmp_path):
     """BioChatter's own tasks would refuse the option here."""
     own = (
         "c:\n  - {case: a, input: {prompt: p}, expected: Paris, scorer: {exact: {as_biochatter:"
@@ -142,8 +141,8 @@ def test_who_names_the_strict_form_hears_of_what_cannot_be_right_alone(tmp_path:
 
 
 def test_a_scorer_that_says_the_strict_form_itself_gets_what_is_expected_as_it_stands(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     (tmp_path / "city_data.yaml").write_text(
         OWN.replace("{case: b,", "{case: b, scorer: {words: {as_biochatter: true}},")
     )
@@ -157,7 +156,7 @@ _JUDGE = Spec(name="judge", options={"judges": [{}]})
 
 def test_fragments_of_prompts_are_joined_and_asked_with_each_of_the_common_system_messages(
     found: file.CaseFiles,
-) -> None:
+):
     one = questions(found, ADVICE, scorer=_JUDGE)
     assert not one.skipped
     assert len(one.asked) == 2 * 2 * 2 + 2 * 1
@@ -176,7 +175,7 @@ def test_fragments_of_prompts_are_joined_and_asked_with_each_of_the_common_syste
 
 def test_a_case_of_retrieval_has_its_own_messages_with_the_texts_in_them(
     found: file.CaseFiles,
-) -> None:
+):
     """The mapping appears as Python prints it, and BioChatter's rule for braces applies."""
     by_name = {q.name: q for q in questions(found, ADVICE, scorer=_JUDGE).asked}
     messages = [turn.text for turn in by_name["rag:advice:short:brief"].turns]
@@ -186,7 +185,7 @@ def test_a_case_of_retrieval_has_its_own_messages_with_the_texts_in_them(
     ]
 
 
-def test_the_key_of_a_joined_case_is_of_what_biochatter_makes_of_it(found: file.CaseFiles) -> None:
+def test_the_key_of_a_joined_case_is_of_what_biochatter_makes_of_it(found: file.CaseFiles):
     """The expected key is written as BioChatter builds it.
 
     That fixes the order of its keys and the place of the system messages.
@@ -206,7 +205,7 @@ def test_the_key_of_a_joined_case_is_of_what_biochatter_makes_of_it(found: file.
     assert by_name["rag:advice:short:brief"].md5 == hashlib.md5(rag.encode()).hexdigest()
 
 
-def test_skipped_cases_are_expanded_with_their_keys(found: file.CaseFiles) -> None:
+def test_skipped_cases_are_expanded_with_their_keys(found: file.CaseFiles):
     skipped, asked = questions(found, ADVICE).skipped, questions(found, ADVICE, scorer=_JUDGE).asked
     assert [(one.name, one.md5) for one in skipped] == [(q.name, q.md5) for q in asked]
     one = skipped[0].reason
@@ -218,12 +217,12 @@ def test_skipped_cases_are_expanded_with_their_keys(found: file.CaseFiles) -> No
 
 def test_modules_of_several_files_are_one_and_a_mapping_of_mappings_is_a_resource(
     found: file.CaseFiles,
-) -> None:
+):
     assert len(found.modules["rag_interpretation"].cases) == 3
     assert set(found.resources) == {"kg_schemas"}
 
 
-def test_what_cannot_be_asked_is_skipped_by_name_with_a_reason(found: file.CaseFiles) -> None:
+def test_what_cannot_be_asked_is_skipped_by_name_with_a_reason(found: file.CaseFiles):
     rag = questions(found, "rag_interpretation")
     assert [q.name for q in rag.asked] == ["relevant:short", "relevant:long", "answers"]
     assert _reasons(rag) == {
@@ -254,7 +253,7 @@ def test_what_cannot_be_asked_is_skipped_by_name_with_a_reason(found: file.CaseF
     )
 
 
-def test_options_give_what_is_missing(found: file.CaseFiles) -> None:
+def test_options_give_what_is_missing(found: file.CaseFiles):
     extraction = questions(
         found,
         "text_extraction",
@@ -273,7 +272,7 @@ def test_options_give_what_is_missing(found: file.CaseFiles) -> None:
         questions(found, "rag_interpretation", scorer=Spec(name="words"))
 
 
-def test_a_file_of_another_name_has_no_such_leave(tmp_path: Path) -> None:
+def test_a_file_of_another_name_has_no_such_leave(tmp_path):
     (tmp_path / "own.yaml").write_text(
         "c:\n  - {case: a, input: {kg_schema: g}, expected: {behaviour: x}}\n"
     )
@@ -281,7 +280,7 @@ def test_a_file_of_another_name_has_no_such_leave(tmp_path: Path) -> None:
         questions(file.read([str(tmp_path / "own.yaml")]), "c")
 
 
-def test_the_task_says_what_is_skipped(found: file.CaseFiles, tmp_path: Path) -> None:
+def test_the_task_says_what_is_skipped(found: file.CaseFiles, tmp_path):
     from serve_eval.tasks.cases import task
 
     made = task("rag_interpretation", path=str(tmp_path))
@@ -321,7 +320,7 @@ def test_the_task_says_what_is_skipped(found: file.CaseFiles, tmp_path: Path) ->
 )
 def test_what_is_expected_says_how_biochatter_scores(
     module: str, expected: object, scorer: str | None
-) -> None:
+):
     """An answer takes precedence; expectations for a judge model have no scorer of ours."""
     _, found = biochatter.choose_scoring(module, expected)
     assert (found and found.name) == scorer

@@ -33,9 +33,7 @@ def _names(case: dict[str, Any]) -> list[str]:
     return [one.name for one in expand(case)]
 
 
-def test_each_mapping_of_the_input_is_an_axis_and_names_are_joined_in_the_order_of_the_file() -> (
-    None
-):
+def test_each_mapping_of_the_input_is_an_axis_and_names_are_joined_in_the_order_of_the_file():
     assert count(EXTRACTION) == 8
     names = _names(EXTRACTION)
     assert names[:3] == [
@@ -47,7 +45,7 @@ def test_each_mapping_of_the_input_is_an_axis_and_names_are_joined_in_the_order_
     assert len(set(names)) == 8
 
 
-def test_format_goes_with_query_and_the_answer_is_looked_up_by_caption_and_query() -> None:
+def test_format_goes_with_query_and_the_answer_is_looked_up_by_caption_and_query():
     by_name = {one.name: one.content for one in expand(EXTRACTION)}
     one = by_name["extraction:assay:two:long"]
     assert one["input"] == {
@@ -59,7 +57,7 @@ def test_format_goes_with_query_and_the_answer_is_looked_up_by_caption_and_query
     assert one["expected"] == {"answer": "PCR", "note": "kept"}
 
 
-def test_a_case_without_an_axis_is_itself() -> None:
+def test_a_case_without_an_axis_is_itself():
     case = {
         "case": "plain",
         "input": {"prompt": "x", "system_messages": ["a"]},
@@ -69,7 +67,7 @@ def test_a_case_without_an_axis_is_itself() -> None:
     assert (one.name, one.content) == ("plain", case)
 
 
-def test_the_order_of_the_keys_stays_so_that_the_old_hash_comes_out() -> None:
+def test_the_order_of_the_keys_stays_so_that_the_old_hash_comes_out():
     """The hash is the MD5 of Python's JSON of the expanded case, written as BioChatter does it."""
     values = {"prompt": {"a": "A?", "b": "B?"}, "system_messages": ["s"]}
     case = {"case": "rag", "input": values, "expected": {"answer": "x"}}
@@ -88,7 +86,7 @@ def test_the_order_of_the_keys_stays_so_that_the_old_hash_comes_out() -> None:
     assert [compat_md5(one.content) for one in expand(case)] == hashes
 
 
-def test_named_axes_are_the_only_ones_and_have_their_own_order() -> None:
+def test_named_axes_are_the_only_ones_and_have_their_own_order():
     case = {
         "case": "c",
         "axes": ["b", "a"],
@@ -108,7 +106,7 @@ def test_named_axes_are_the_only_ones_and_have_their_own_order() -> None:
     assert dict(found[2].chosen) == {"b": "q", "a": "x"}
 
 
-def test_a_whole_expectation_is_addressed_by_several_axes() -> None:
+def test_a_whole_expectation_is_addressed_by_several_axes():
     case = {
         "case": "c",
         "axes": ["a", "b"],
@@ -118,13 +116,13 @@ def test_a_whole_expectation_is_addressed_by_several_axes() -> None:
     assert [one.content["expected"] for one in expand(case)] == ["one", "two"]
 
 
-def test_the_choice_of_a_tool_is_no_axis() -> None:
+def test_the_choice_of_a_tool_is_no_axis():
     choice = {"type": "function", "function": {"name": "f"}}
     case = {"case": "c", "input": {"prompt": "p", "tool_choice": choice}, "expected": "x"}
     assert [one.content["input"]["tool_choice"] for one in expand(case)] == [choice]
 
 
-def test_no_axis_at_all_can_be_said() -> None:
+def test_no_axis_at_all_can_be_said():
     case = {"case": "c", "axes": [], "input": {"prompt": "p", "table": {"a": 1}}, "expected": "x"}
     assert _names(case) == ["c"]
 
@@ -144,7 +142,7 @@ JOINED = {
 }
 
 
-def test_parts_are_joined_to_one_text_and_those_that_are_mappings_are_axes() -> None:
+def test_parts_are_joined_to_one_text_and_those_that_are_mappings_are_axes():
     found = list(expand(JOINED))
     assert count(JOINED) == len(found) == 8
     assert [one.name for one in found[:3]] == [
@@ -163,7 +161,7 @@ def test_parts_are_joined_to_one_text_and_those_that_are_mappings_are_axes() -> 
     assert dict(found[-1].chosen) == {"style": "long", "prompt.who": "he", "prompt.more": "cat"}
 
 
-def test_named_axes_may_be_parts_and_something_may_go_with_them() -> None:
+def test_named_axes_may_be_parts_and_something_may_go_with_them():
     case = {
         **JOINED,
         "axes": ["prompt.more", "prompt.who"],
@@ -180,7 +178,7 @@ def test_named_axes_may_be_parts_and_something_may_go_with_them() -> None:
     assert found[1].content["input"] == {"prompt": "He is 50.\n Should I run?", "hint": "him"}
 
 
-def test_what_goes_with_an_axis_is_none_itself_and_may_be_a_part() -> None:
+def test_what_goes_with_an_axis_is_none_itself_and_may_be_a_part():
     """Otherwise each question would be asked once for each of its variants."""
     beside = {"prompt": "${a} ${hint}", "a": {"x": "X", "y": "Y"}, "hint": {"y": "HY", "x": "HX"}}
     case = {"case": "c", "zip_with": {"hint": "a"}, "input": beside, "expected": "z"}
@@ -204,7 +202,7 @@ def test_what_goes_with_an_axis_is_none_itself_and_may_be_a_part() -> None:
         list(expand({**case, "axes": ["a", "hint"]}))
 
 
-def test_parts_without_a_variant_are_joined_too() -> None:
+def test_parts_without_a_variant_are_joined_too():
     [one] = expand(
         {
             "case": "c",
@@ -270,7 +268,7 @@ def test_parts_without_a_variant_are_joined_too() -> None:
 )
 def test_parts_that_cannot_be_joined_say_where_and_why(
     change: dict[str, Any], message: str, key: tuple[str, ...]
-) -> None:
+):
     with pytest.raises(ExpansionError) as error:
         list(expand({**JOINED, **change}))
     assert message in str(error.value)
@@ -330,7 +328,7 @@ def test_parts_that_cannot_be_joined_say_where_and_why(
 )
 def test_what_cannot_be_expanded_says_where_and_why(
     change: dict[str, Any], message: str, key: tuple[str, ...]
-) -> None:
+):
     with pytest.raises(ExpansionError) as error:
         list(expand({**EXTRACTION, **change}))
     assert message in str(error.value)
@@ -340,7 +338,7 @@ def test_what_cannot_be_expanded_says_where_and_why(
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 3), max_size=3))
 def test_as_many_cases_as_the_product_of_the_variants_with_names_of_their_own(
     sizes: dict[str, int],
-) -> None:
+):
     axes = {name: {f"{name}{i}": f"value {i}" for i in range(size)} for name, size in sizes.items()}
     case = {"case": "c", "input": {**axes, "prompt": "p"}, "expected": "x"}
     names = _names(case)
@@ -348,5 +346,5 @@ def test_as_many_cases_as_the_product_of_the_variants_with_names_of_their_own(
     assert all(name.count(":") == len(sizes) for name in names)
 
 
-def test_the_id_of_a_sample_never_reads_as_that_of_a_repeat() -> None:
+def test_the_id_of_a_sample_never_reads_as_that_of_a_repeat():
     assert sample_id("a:b", "1" * 64) == "a:b#q111111111111"

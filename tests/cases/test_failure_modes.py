@@ -58,7 +58,7 @@ from tests.scorers.test_offered import made
         ("...", "?", "other"),
     ],
 )
-def test_texts_are_told_apart(expected: str, text: str, mode: str) -> None:
+def test_texts_are_told_apart(expected: str, text: str, mode: str):
     assert text_mode(expected, text) == mode
 
 
@@ -97,7 +97,7 @@ WRONG = Score(value=0.0, outcome=Outcome.WRONG)
 )  # fmt: skip
 def test_what_became_of_the_answer_comes_before_its_text(
     response: Response, score: Score, mode: str
-) -> None:
+):
     assert failure_mode({"answer": ["Paris", "Lutetia"]}, response, score) == mode
 
 
@@ -126,7 +126,7 @@ def test_what_became_of_the_answer_comes_before_its_text(
 )
 def test_scorers_say_what_they_know_better(
     name: str, options: dict[str, Any], expected: Any, text: str, mode: str
-) -> None:
+):
     response = _response(text)
     assert failure_mode(expected, response, made(name, options).score(expected, response)) == mode
 
@@ -152,7 +152,7 @@ CALL = {"name": "weather", "arguments": {"city": "Paris"}}
 )
 def test_calls_fail_in_ways_of_their_own(
     options: dict[str, Any], expected: Any, calls: tuple[ToolCall, ...], mode: str
-) -> None:
+):
     response = _response("Let me see.", tool_calls=calls)
     assert (
         failure_mode(expected, response, made("tool_call", options).score(expected, response))
@@ -160,7 +160,7 @@ def test_calls_fail_in_ways_of_their_own(
     )
 
 
-def test_every_mode_stands_on_the_page() -> None:
+def test_every_mode_stands_on_the_page():
     modes = {
         parameters[-1]
         for test in (test_scorers_say_what_they_know_better, test_calls_fail_in_ways_of_their_own)
@@ -180,7 +180,7 @@ def test_every_mode_stands_on_the_page() -> None:
 
 
 @given(expected=st.text(), text=st.text())
-def test_any_two_texts_have_a_mode(expected: str, text: str) -> None:
+def test_any_two_texts_have_a_mode(expected: str, text: str):
     assert text_mode(expected, text) in ("case", "format", "partial match", "other")
 
 
@@ -197,7 +197,7 @@ def _task() -> Task:
     )
 
 
-def test_every_failing_iteration_has_its_mode_and_the_report_counts_them() -> None:
+def test_every_failing_iteration_has_its_mode_and_the_report_counts_them():
     lines = []
 
     class Kept:
@@ -220,7 +220,7 @@ def test_every_failing_iteration_has_its_mode_and_the_report_counts_them() -> No
     assert accumulator.result().modes == {"partial match": 2, "empty": 1}
 
 
-def test_a_task_that_does_not_tell_has_no_modes() -> None:
+def test_a_task_that_does_not_tell_has_no_modes():
     lines = []
 
     class Kept:

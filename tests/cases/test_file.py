@@ -275,13 +275,13 @@ BAD = {
 }
 
 
-def test_files_without_any_task_are_told() -> None:
+def test_files_without_any_task_are_told():
     Path("shared.yaml").write_text("resources: {a: b}\n")
     [problem] = _problems("shared.yaml")
     assert problem.endswith("shared.yaml: no tasks, only values that prompts share")
 
 
-def test_keys_are_texts_as_they_are_written(tmp_path: Path) -> None:
+def test_keys_are_texts_as_they_are_written(tmp_path):
     """Without this rule, YAML would turn 1 into a number, yes into true and 010 into 8."""
     Path("cases.yaml").write_text(
         'c:\n  - case: a\n    axes: [k]\n    input: {prompt: "${k} ${r.3}", k: [1, "yes"]}\n'
@@ -298,7 +298,7 @@ def test_keys_are_texts_as_they_are_written(tmp_path: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -313,13 +313,13 @@ def _problems(*paths: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_every_problem_is_told_with_file_line_and_case(name: str) -> None:
+def test_every_problem_is_told_with_file_line_and_case(name: str):
     text, *messages = BAD[name]
     Path("cases.yaml").write_text(text)
     assert _problems("cases.yaml") == [f"cases.yaml:{message}" for message in messages]
 
 
-def test_the_problems_of_several_files_are_told_at_once() -> None:
+def test_the_problems_of_several_files_are_told_at_once():
     Path("a.yaml").write_text("c: 3\n")
     Path("b.yaml").write_text("d: []\n")
     Path("c.yaml").write_text("e: [\n")
@@ -329,7 +329,7 @@ def test_the_problems_of_several_files_are_told_at_once() -> None:
     assert third.startswith("c.yaml:2: while parsing a flow")
 
 
-def test_a_path_without_cases_is_told() -> None:
+def test_a_path_without_cases_is_told():
     Path("folder").mkdir()
     assert _problems("folder", "none.yaml") == [
         "folder: contains no case file (*.yaml, *.yml, also with .enc)",
@@ -337,7 +337,7 @@ def test_a_path_without_cases_is_told() -> None:
     ]
 
 
-def test_modules_of_one_name_in_several_files_are_one_and_share_resources() -> None:
+def test_modules_of_one_name_in_several_files_are_one_and_share_resources():
     Path("a.yaml").write_text("c:\n  - {case: a, input: {prompt: '${hi}'}, expected: x}\n")
     Path("b.yml").write_text("words: {}\nresources: {hi: Hello}\nc:\n  scorer: words\n  cases:\n"
                              "    - {case: b, input: {prompt: q}, expected: x}\n")  # fmt: skip
@@ -350,7 +350,7 @@ def test_modules_of_one_name_in_several_files_are_one_and_share_resources() -> N
     ]
 
 
-def test_what_two_files_say_of_one_module_must_agree() -> None:
+def test_what_two_files_say_of_one_module_must_agree():
     for name, scorer in (("a", "exact"), ("b", "words")):
         case = f"{{case: {name}, input: {{prompt: q}}, expected: x}}"
         Path(f"{name}.yaml").write_text(
@@ -362,19 +362,19 @@ def test_what_two_files_say_of_one_module_must_agree() -> None:
     ]
 
 
-def test_a_file_that_is_named_twice_is_read_once() -> None:
+def test_a_file_that_is_named_twice_is_read_once():
     Path("a.yaml").write_text("c:\n  - {case: a, input: {prompt: q}, expected: x}\n")
     assert len(file.read(["a.yaml", ".", "./a.yaml"]).modules["c"].cases) == 1
 
 
-def test_a_file_that_changed_is_read_anew() -> None:
+def test_a_file_that_changed_is_read_anew():
     Path("a.yaml").write_text("c:\n  - {case: a, input: {prompt: q}, expected: x}\n")
     assert file.read(["a.yaml"]).modules.keys() == {"c"}
     Path("a.yaml").write_text("dd:\n  - {case: a, input: {prompt: q}, expected: x}\n")
     assert file.read(["a.yaml"]).modules.keys() == {"dd"}
 
 
-def test_the_parts_of_a_case_say_what_is_sent() -> None:
+def test_the_parts_of_a_case_say_what_is_sent():
     Path("a.yaml").write_text(
         "c:\n  sampling: {max_tokens: 9, temperature: 0.5, stop: [END]}\n  system_messages: [S]\n "
         " prompt: 'Q ${x}'\n  cases:\n    - {case: a, input: {x: 1}, expected: y}\n    - case: b\n "
@@ -396,7 +396,7 @@ def test_the_parts_of_a_case_say_what_is_sent() -> None:
     assert (first.scorer.name, second.scorer.name) == ("exact", "regex")
 
 
-def test_all_that_is_asked_makes_the_id_and_nothing_else_does() -> None:
+def test_all_that_is_asked_makes_the_id_and_nothing_else_does():
     def id_of(more: str, scorer: str = "exact") -> str:
         text = (
             f"resources: {{r: R}}\nc:\n  scorer: {scorer}\n  cases:\n    - case: a\n      expected:"
@@ -429,7 +429,7 @@ def _valid(text: str) -> bool:
     )
 
 
-def test_the_schema_is_one_and_takes_the_example() -> None:
+def test_the_schema_is_one_and_takes_the_example():
     jsonschema.Draft202012Validator.check_schema(json_schema())
     assert json.dumps(json_schema())
     assert _valid(EXAMPLE.read_text())
@@ -444,11 +444,11 @@ def test_the_schema_is_one_and_takes_the_example() -> None:
         "several scorers",
     ],
 )  # fmt: skip
-def test_the_schema_refuses_what_is_wrong_in_form(name: str) -> None:
+def test_the_schema_refuses_what_is_wrong_in_form(name: str):
     assert not _valid(BAD[name][0])
 
 
-def test_the_example_of_the_page_is_what_it_says() -> None:
+def test_the_example_of_the_page_is_what_it_says():
     page = (Path(__file__).parents[2] / "docs/cases.md").read_text()
     text = page.split("```yaml\n")[1].split("```")[0]
     assert _valid(text)
@@ -516,6 +516,6 @@ _NEARLY_RIGHT = st.fixed_dictionaries(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_in_a_file_the_only_error_is_one_that_says_what_is_wrong(
     cases: list[Any], common: dict[str, Any], name: str
-) -> None:
+):
     Path(name).write_text(json.dumps({"c": {**common, "cases": cases}}))
     assert all(isinstance(problem, str) and problem for problem in _problems(name))

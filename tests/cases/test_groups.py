@@ -18,7 +18,7 @@ PASSAGE = "A long passage about the tides of the northern sea and of those who s
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -34,7 +34,7 @@ def _groups(common: dict[str, object], **cases: dict[str, object]) -> dict[str, 
 PROMPTED = {"input": {"prompt": "${passage} Which?", "passage": PASSAGE}}
 
 
-def test_a_field_of_the_names_is_the_group() -> None:
+def test_a_field_of_the_names_is_the_group():
     found = _groups(
         {"fields": ["text", "number"], "group": "text"},
         sea_1={"input": {"prompt": "one"}},
@@ -44,7 +44,7 @@ def test_a_field_of_the_names_is_the_group() -> None:
     assert found == {"sea:1": "sea", "sea:2": "sea", "hill": "hill"}
 
 
-def test_an_input_is_the_group_by_its_value() -> None:
+def test_an_input_is_the_group_by_its_value():
     found = _groups(
         {"group": "passage"},
         a={"input": {"prompt": "${passage} One?", "passage": PASSAGE}},
@@ -57,7 +57,7 @@ def test_an_input_is_the_group_by_its_value() -> None:
     assert "tides" not in found["a"]  # of a hold-out set nothing but a hash is kept
 
 
-def test_an_axis_is_the_group_of_its_variants() -> None:
+def test_an_axis_is_the_group_of_its_variants():
     found = _groups(
         {"group": "country"},
         capital={
@@ -72,7 +72,7 @@ def test_an_axis_is_the_group_of_its_variants() -> None:
     assert found["capital:j:short"] == found["capital:j:long"] != found["capital:n:short"]
 
 
-def test_a_pattern_matches_names_by_its_first_bracket_or_as_a_whole() -> None:
+def test_a_pattern_matches_names_by_its_first_bracket_or_as_a_whole():
     cases = {
         "sea_1": {"input": {"prompt": "one"}},
         "sea_2": {"input": {"prompt": "two"}},
@@ -82,7 +82,7 @@ def test_a_pattern_matches_names_by_its_first_bracket_or_as_a_whole() -> None:
     assert _groups({"group": "^se[a-z]+"}, **cases)["sea:1"] == "sea"
 
 
-def test_a_case_can_name_its_own_group() -> None:
+def test_a_case_can_name_its_own_group():
     found = _groups(
         {"group": "^(.*):"},
         a={"input": {"prompt": "one"}, "group": "tides"},
@@ -104,14 +104,14 @@ def test_a_case_can_name_its_own_group() -> None:
         ("", "c.group: expected a text that is not empty"),
     ],
 )
-def test_a_group_that_no_case_has_is_refused_with_its_line(group: str, said: str) -> None:
+def test_a_group_that_no_case_has_is_refused_with_its_line(group: str, said: str):
     with pytest.raises(PlanError) as refused:
         _groups({"group": group, "fields": ["text"]}, a=PROMPTED)
     assert said in str(refused.value)
     assert str(refused.value).startswith("cases.yaml:")
 
 
-def test_a_mapping_with_the_key_group_is_still_a_resource() -> None:
+def test_a_mapping_with_the_key_group_is_still_a_resource():
     Path("cases.yaml").write_text(
         "people: {group: Five}\n"
         "c:\n  - {case: a, input: {prompt: '${people.group}'}, expected: y}\n"
@@ -120,7 +120,7 @@ def test_a_mapping_with_the_key_group_is_still_a_resource() -> None:
     assert asked.turns[-1].text == "Five"
 
 
-def test_groups_change_neither_ids_nor_the_protocol_and_can_be_set_for_a_run() -> None:
+def test_groups_change_neither_ids_nor_the_protocol_and_can_be_set_for_a_run():
     ids = {}
     for name, common in (("without", {}), ("with", {"group": "passage"})):
         _groups(common, a=PROMPTED)
@@ -157,7 +157,7 @@ def _warn(samples: list[Sample], task: str = "cases:c") -> str:
     return warn_of_shared_texts(task, samples) or ""
 
 
-def test_questions_on_long_passages_warn_and_say_what_to_do() -> None:
+def test_questions_on_long_passages_warn_and_say_what_to_do():
     said = _warn(_samples(10, 4))
     assert said.startswith(f"{NAME}: 40 of 40 prompts share a long text with others, such as 0-0")
     assert said.endswith("add `group:` to the case file")
@@ -175,11 +175,11 @@ def test_questions_on_long_passages_warn_and_say_what_to_do() -> None:
         pytest.param(_samples(3, 10, role="system"), id="three instructions"),
     ],
 )
-def test_other_prompts_do_not_warn(samples: list[Sample]) -> None:
+def test_other_prompts_do_not_warn(samples: list[Sample]):
     assert _warn(samples) == ""
 
 
-def test_a_passage_in_the_system_turn_warns_and_shots_of_a_subject_do_not() -> None:
+def test_a_passage_in_the_system_turn_warns_and_shots_of_a_subject_do_not():
     assert _warn(_samples(10, 4, role="system"))
     shots = [
         Sample(
@@ -194,7 +194,7 @@ def test_a_passage_in_the_system_turn_warns_and_shots_of_a_subject_do_not() -> N
     assert _warn(shots, "mmlu") == ""
 
 
-def test_a_text_counts_by_its_end_too() -> None:
+def test_a_text_counts_by_its_end_too():
     samples = [
         Sample(id=f"{p}-{q}", prompt=f"Question {q}: {PASSAGE}{p}", target="y")
         for p in range(10)

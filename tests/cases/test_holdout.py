@@ -27,7 +27,7 @@ CASES = (
 
 
 @pytest.fixture
-def sealed(tmp_path: Path) -> Path:
+def sealed(tmp_path) -> Path:
     """Return the encrypted file; the plain one is deleted."""
     plain = tmp_path / "secret.yaml"
     plain.write_text(CASES)
@@ -37,9 +37,7 @@ def sealed(tmp_path: Path) -> Path:
     return tmp_path / "secret.yaml.enc"
 
 
-def test_the_file_tells_nothing_and_the_key_tells_all(
-    sealed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_tells_nothing_and_the_key_tells_all(sealed: Path, monkeypatch):
     assert b"vault" not in sealed.read_bytes()
     monkeypatch.setenv(holdout.VARIABLE, KEY)
     [one] = questions(file.read([str(sealed)]), "secret").asked
@@ -60,9 +58,7 @@ def test_the_file_tells_nothing_and_the_key_tells_all(
         ("short", "SERVE_EVAL_HOLDOUT_KEY is not a key"),
     ],
 )
-def test_without_the_right_key_nothing_is_read(
-    sealed: Path, key: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_right_key_nothing_is_read(sealed: Path, key: str, message: str, monkeypatch):
     monkeypatch.setenv(holdout.VARIABLE, key)
     with pytest.raises(PlanError) as error:
         file.read([str(sealed)])
@@ -70,14 +66,14 @@ def test_without_the_right_key_nothing_is_read(
     assert error.value.hint
 
 
-def test_a_damaged_file_is_told(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_told(sealed: Path, monkeypatch):
     monkeypatch.setenv(holdout.VARIABLE, KEY)
     sealed.write_bytes(sealed.read_bytes()[:-20])
     with pytest.raises(PlanError, match="cannot be decrypted"):
         file.read([str(sealed)])
 
 
-def test_encrypting_needs_a_key_and_a_file_that_is_right(tmp_path: Path) -> None:
+def test_encrypting_needs_a_key_and_a_file_that_is_right(tmp_path):
     plain = tmp_path / "a.yaml"
     plain.write_text(CASES)
     done = serve_eval("data", "cases", "encrypt", plain)
@@ -88,9 +84,7 @@ def test_encrypting_needs_a_key_and_a_file_that_is_right(tmp_path: Path) -> None
     assert not (tmp_path / "a.yaml.enc").exists()
 
 
-def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(
-    sealed: Path, tmp_path: Path
-) -> None:
+def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(sealed: Path, tmp_path):
     out = tmp_path / "out"
     with counting() as endpoint:
         arguments = [
@@ -144,7 +138,7 @@ def _check_that_show_hides(run: Path, told: str) -> None:
         assert "none of 1 samples matches" in serve_eval("show", run, "--grep", text).stdout
 
 
-def test_a_comparison_counts_its_flips_and_shows_none(sealed: Path, tmp_path: Path) -> None:
+def test_a_comparison_counts_its_flips_and_shows_none(sealed: Path, tmp_path):
     for name, accuracy in (("right", 1), ("wrong", 0)):
         endpoint = [
             "--launcher",

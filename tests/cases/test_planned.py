@@ -29,7 +29,7 @@ from tests.cases.made import Counting, counting, write_biochatter
 
 
 @pytest.fixture
-def cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cases(tmp_path, monkeypatch) -> Path:
     """Return a file with two modules in the working directory."""
     monkeypatch.chdir(tmp_path)
     _write(tmp_path / "cases.yaml", 3, 3)
@@ -52,7 +52,7 @@ def _resolve(file: dict[str, Any] | None = None, **settings: Any) -> Resolved:
     return resolve.resolve(file or {}, {"launcher": "simulated", **settings}, {})
 
 
-def test_every_module_is_a_task_asked_as_often_as_the_file_says(cases: Path) -> None:
+def test_every_module_is_a_task_asked_as_often_as_the_file_says(cases: Path):
     found = _resolve(cases=["cases.yaml"])
     assert [(task.name, task.options) for task in found.plan.tasks] == [
         ("cases:one", {"path": str(cases)}),
@@ -65,7 +65,7 @@ def test_every_module_is_a_task_asked_as_often_as_the_file_says(cases: Path) -> 
     assert again.plan == found.plan
 
 
-def test_tasks_choose_modules_and_stand_beside_others(cases: Path) -> None:
+def test_tasks_choose_modules_and_stand_beside_others(cases: Path):
     named = _resolve({"cases": "cases.yaml", "tasks": ["gsm8k", "cases:two"]})
     assert [task.name for task in named.plan.tasks] == ["gsm8k", "cases:two"]
     assert dict(named.plan.tasks[1].options) == {"path": str(cases)}
@@ -75,7 +75,7 @@ def test_tasks_choose_modules_and_stand_beside_others(cases: Path) -> None:
     assert [task.name for task in beside.plan.tasks] == ["gsm8k", "cases:one", "cases:two"]
 
 
-def test_a_task_that_the_plan_has_already_is_not_there_twice(cases: Path) -> None:
+def test_a_task_that_the_plan_has_already_is_not_there_twice(cases: Path):
     saved = to_file(_resolve(cases=["cases.yaml"], tasks=["cases:two"]).plan)
     found = resolve.resolve(saved, {"cases": ["."]}, {})
     assert [(task.name, task.options) for task in found.plan.tasks] == [
@@ -84,7 +84,7 @@ def test_a_task_that_the_plan_has_already_is_not_there_twice(cases: Path) -> Non
     ]
 
 
-def test_options_are_set_by_name(cases: Path) -> None:
+def test_options_are_set_by_name(cases: Path):
     found = _resolve(cases=["cases.yaml"], set=["cases:one.scorer={words: {ignore_case: false}}"])
     options = {task.name: task.options for task in found.plan.tasks}
     assert options["cases:one"]["scorer"] == {"words": {"ignore_case": False}}
@@ -114,7 +114,7 @@ def test_options_are_set_by_name(cases: Path) -> None:
 )
 def test_iterations_are_those_of_a_task_and_of_no_other(
     cases: Path, first: int | None, second: int, given: dict[str, Any], times: dict[str, int]
-) -> None:
+):
     _write(cases, first, second)
     tasks = ["gsm8k", "cases:one", "cases:two"]
     found = _resolve({"cases": "cases.yaml", "tasks": tasks, **given}).plan
@@ -126,7 +126,7 @@ def test_iterations_are_those_of_a_task_and_of_no_other(
     assert {flag.times(task.name) for task in flag.tasks} == {7}
 
 
-def test_a_file_of_its_own_is_not_asked_as_often_as_another_says(cases: Path) -> None:
+def test_a_file_of_its_own_is_not_asked_as_often_as_another_says(cases: Path):
     _write(cases.with_name("own.yaml"), None, None)
     tasks = [{"cases:one": {"path": str(cases.with_name("own.yaml"))}}, "cases:two"]
     found = _resolve({"cases": "cases.yaml", "tasks": tasks}).plan
@@ -141,15 +141,15 @@ def test_a_file_of_its_own_is_not_asked_as_often_as_another_says(cases: Path) ->
         (0, "repeats: must be 1 or more, not 0"),
     ],
 )
-def test_repeats_that_cannot_be_meant_are_told(repeats: Any, problem: str) -> None:
+def test_repeats_that_cannot_be_meant_are_told(repeats: Any, problem: str):
     with pytest.raises(PlanError) as error:
         _resolve({"tasks": ["gsm8k"], "repeats": repeats})
     assert error.value.problems == [problem]
 
 
 def test_a_module_of_which_nothing_can_be_asked_is_told_and_runs_once_its_options_say_how(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     write_biochatter(tmp_path)
     found = _resolve(cases=[str(tmp_path)])
     assert [task.name for task in found.plan.tasks] == [
@@ -170,7 +170,7 @@ def test_a_module_of_which_nothing_can_be_asked_is_told_and_runs_once_its_option
     assert "cases:text_extraction" in [task.name for task in told.plan.tasks]
 
 
-def test_problems_of_case_files_are_told_with_those_of_the_plan(cases: Path) -> None:
+def test_problems_of_case_files_are_told_with_those_of_the_plan(cases: Path):
     cases.write_text("one: 3\n")
     with pytest.raises(PlanError) as error:
         _resolve({"limit": 0, "cases": "cases.yaml"})
@@ -180,7 +180,7 @@ def test_problems_of_case_files_are_told_with_those_of_the_plan(cases: Path) -> 
     ]
 
 
-def test_a_module_that_is_not_there_is_told(cases: Path) -> None:
+def test_a_module_that_is_not_there_is_told(cases: Path):
     with pytest.raises(PlanError, match=r"no cases are named 'on'\. Did you mean 'one'"):
         _resolve(cases=["cases.yaml"], tasks=["cases:on"])
     with pytest.raises(PlanError, match="cases is a family of tasks: name one of them, cases:NAME"):
@@ -204,7 +204,7 @@ def _suite(folder: Path, endpoint: Counting, rerun: Any = "failed") -> Any:
     return asyncio.run(evaluate_suite(suite, folder / "out", environ={}, rerun=rerun))
 
 
-def test_a_finished_run_of_a_suite_is_kept_until_its_cases_change(cases: Path) -> None:
+def test_a_finished_run_of_a_suite_is_kept_until_its_cases_change(cases: Path):
     with counting() as endpoint:
         report = _suite(cases.parent, endpoint)
         assert [(run.name, run.kept) for run in report.runs] == [("a", False), ("b", False)]
@@ -225,7 +225,7 @@ def test_a_finished_run_of_a_suite_is_kept_until_its_cases_change(cases: Path) -
         assert sum(endpoint.taken().values()) == 2 * 2 * 3
 
 
-def test_a_suite_of_other_plans_is_still_another_suite(cases: Path) -> None:
+def test_a_suite_of_other_plans_is_still_another_suite(cases: Path):
     with counting() as endpoint:
         _suite(cases.parent, endpoint)
         (cases.parent / "suite2.yaml").write_text(
@@ -250,7 +250,7 @@ def endpoint() -> Iterator[Counting]:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> list[str]:
+def files(tmp_path) -> list[str]:
     for name, times in (("threes", 3), ("twos", 2)):
         cases = [
             {
@@ -294,8 +294,8 @@ def _planned(report: Report) -> dict[str, int]:
 
 
 def test_every_task_is_asked_as_often_as_its_own_file_says(
-    files: list[str], endpoint: Counting, tmp_path: Path
-) -> None:
+    files: list[str], endpoint: Counting, tmp_path
+):
     out = tmp_path / "out"
     report = _run(files, endpoint.url, out)
     wanted = {name: LIMIT * times for name, times in TIMES.items()}
@@ -329,8 +329,8 @@ def test_every_task_is_asked_as_often_as_its_own_file_says(
 
 
 def test_a_comparison_asks_both_sides_as_often_and_twice_what_is_asked_once(
-    files: list[str], endpoint: Counting, tmp_path: Path
-) -> None:
+    files: list[str], endpoint: Counting, tmp_path
+):
     sides = [
         CompareSide(plan=resolve.resolve({}, _settings(files, endpoint.url), {}).plan)
         for _ in range(2)
@@ -348,14 +348,14 @@ def test_a_comparison_asks_both_sides_as_often_and_twice_what_is_asked_once(
 
 
 def test_every_repeat_of_a_task_counts_as_a_run_of_its_reference(
-    files: list[str], endpoint: Counting, tmp_path: Path
-) -> None:
+    files: list[str], endpoint: Counting, tmp_path
+):
     _run(files, endpoint.url, tmp_path / "out", tasks=None, limit=None)
     written = register([tmp_path / "out"], tmp_path / "references")
     assert sorted(one.runs for one in written) == [2, 3]
 
 
-def test_the_runs_of_a_suite_keep_to_their_own_files(files: list[str], tmp_path: Path) -> None:
+def test_the_runs_of_a_suite_keep_to_their_own_files(files: list[str], tmp_path):
     runs = [
         {"name": "cases", "cases": files},
         {"name": "plain", "tasks": [PLAIN]},

@@ -30,7 +30,7 @@ RESOURCES = {
         ("${number}", "3"),
     ],
 )
-def test_names_are_filled_in(text: str, filled: str) -> None:
+def test_names_are_filled_in(text: str, filled: str):
     assert fill(text, {**RESOURCES, "place": "Rome", "kind": "gene", "number": 3}) == filled
 
 
@@ -48,13 +48,13 @@ def test_names_are_filled_in(text: str, filled: str) -> None:
         ("${round}", "its names form a circle"),
     ],
 )
-def test_a_name_that_cannot_be_filled_in_is_an_error(text: str, message: str) -> None:
+def test_a_name_that_cannot_be_filled_in_is_an_error(text: str, message: str):
     with pytest.raises(PlanError) as error:
         fill(text, {**RESOURCES, "place": "Rome", "round": "${round}"})
     assert message in str(error.value)
 
 
-def test_several_system_messages_and_earlier_turns_come_before_the_prompt() -> None:
+def test_several_system_messages_and_earlier_turns_come_before_the_prompt():
     values = {
         "system_messages": ["${manner.short}", "Second."],
         "messages": [
@@ -73,7 +73,7 @@ def test_several_system_messages_and_earlier_turns_come_before_the_prompt() -> N
     )
 
 
-def test_images_lie_beside_the_file_and_go_before_the_text(tmp_path: Path) -> None:
+def test_images_lie_beside_the_file_and_go_before_the_text(tmp_path):
     (tmp_path / "dot.png").write_bytes(png(7))
     values = {
         "messages": [{"role": "user", "content": "First", "images": ["dot.png"]}],
@@ -90,7 +90,7 @@ def test_images_lie_beside_the_file_and_go_before_the_text(tmp_path: Path) -> No
     assert turns(values, {}, tmp_path) != (first, last)
 
 
-def test_sounds_and_videos_stay_in_their_files_and_follow_the_images(tmp_path: Path) -> None:
+def test_sounds_and_videos_stay_in_their_files_and_follow_the_images(tmp_path):
     named = {"video": ["dot.mp4"], "audio": ["number.wav"], "images": ["shape.png"]}
     for [name] in named.values():
         shutil.copy(Path(small_media.__file__).with_name(name), tmp_path)
@@ -153,21 +153,19 @@ def test_sounds_and_videos_stay_in_their_files_and_follow_the_images(tmp_path: P
         ),
     ],
 )
-def test_turns_that_cannot_be_made_say_why(
-    values: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_turns_that_cannot_be_made_say_why(values: dict[str, Any], message: str, tmp_path):
     (tmp_path / "text.png").write_text("no picture")
     with pytest.raises(PlanError) as error:
         turns(values, {}, tmp_path)
     assert message in str(error.value)
 
 
-def test_an_encrypted_file_has_no_images() -> None:
+def test_an_encrypted_file_has_no_images():
     with pytest.raises(PlanError, match=r"a\.png: cases in an encrypted file cannot have images"):
         turns({"prompt": "x", "images": ["a.png"]}, {}, None)
 
 
-def test_values_that_name_each_other_many_times_are_refused_before_they_fill_the_memory() -> None:
+def test_values_that_name_each_other_many_times_are_refused_before_they_fill_the_memory():
     names = {f"a{i}": f"${{a{i + 1}}}" * 100 for i in range(7)} | {"a7": "x" * 10**5}
     with pytest.raises(PlanError, match="exceeds 8388608 characters after its"):
         turns({"prompt": "${a0}"}, names, None)

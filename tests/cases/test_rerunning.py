@@ -99,7 +99,7 @@ def _value(report: Report) -> float | None:
     return report.tasks[0].result.value
 
 
-def test_a_finished_run_asks_nothing_again(tmp_path: Path, endpoint: Counting) -> None:
+def test_a_finished_run_asks_nothing_again(tmp_path, endpoint: Counting):
     cases, out = Cases(tmp_path / "cases.json.yaml", 5), tmp_path / "out"
     assert _value(_run(cases, endpoint, out)) == 100.0
     assert endpoint.taken() == cases.prompts()
@@ -113,8 +113,8 @@ def test_a_finished_run_asks_nothing_again(tmp_path: Path, endpoint: Counting) -
 
 
 def test_another_version_of_the_server_is_asked_everything_again_on_wish(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+    tmp_path, endpoint: Counting
+):
     cases, out = Cases(tmp_path / "cases.yaml", 5), tmp_path / "out"
     _run(cases, endpoint, out)
     endpoint.taken()
@@ -127,8 +127,8 @@ def test_another_version_of_the_server_is_asked_everything_again_on_wish(
 
 
 def test_a_changed_question_is_asked_anew_and_its_old_answers_are_archived_and_never_counted(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+    tmp_path, endpoint: Counting
+):
     cases, out = Cases(tmp_path / "cases.yaml", 5), tmp_path / "out"
     _run(cases, endpoint, out)
     endpoint.taken()
@@ -153,8 +153,8 @@ def test_a_changed_question_is_asked_anew_and_its_old_answers_are_archived_and_n
 
 
 def test_another_expectation_is_scored_without_a_request_and_asked_again_only_on_wish(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+    tmp_path, endpoint: Counting
+):
     cases, out = Cases(tmp_path / "cases.yaml", 5), tmp_path / "out"
     _run(cases, endpoint, out)
     endpoint.taken()
@@ -173,9 +173,7 @@ def test_another_expectation_is_scored_without_a_request_and_asked_again_only_on
     assert (_records(out), _archived(out)) == (15, 6)
 
 
-def test_another_version_of_a_scorer_is_a_change(
-    tmp_path: Path, endpoint: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_version_of_a_scorer_is_a_change(tmp_path, endpoint: Counting, monkeypatch):
     from dataclasses import replace
 
     from serve_eval.tasks import cases as task
@@ -199,8 +197,8 @@ def test_another_version_of_a_scorer_is_a_change(
 
 
 def test_another_version_of_the_server_or_of_ours_is_asked_again_on_wish(
-    tmp_path: Path, endpoint: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, endpoint: Counting, monkeypatch
+):
     cases, out = Cases(tmp_path / "cases.yaml", 3), tmp_path / "out"
     _run(cases, endpoint, out)
     endpoint.taken()
@@ -217,7 +215,7 @@ def test_another_version_of_the_server_or_of_ours_is_asked_again_on_wish(
     assert (_records(out), _archived(out)) == (9, 18)
 
 
-def test_failures_are_asked_again_unless_never(tmp_path: Path, endpoint: Counting) -> None:
+def test_failures_are_asked_again_unless_never(tmp_path, endpoint: Counting):
     cases, out = Cases(tmp_path / "cases.yaml", 20), tmp_path / "out"
     endpoint.refused = set(cases.prompts("n7"))
     assert _run(cases, endpoint, out).tasks[0].result.failed == 3
@@ -230,8 +228,8 @@ def test_failures_are_asked_again_unless_never(tmp_path: Path, endpoint: Countin
 
 
 def test_more_modules_in_the_files_are_added_to_a_run_and_judging_again_counts_them(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+    tmp_path, endpoint: Counting
+):
     cases, out = Cases(tmp_path / "cases.yaml", 3), tmp_path / "out"
     _run(cases, endpoint, out)
     endpoint.taken()
@@ -244,9 +242,7 @@ def test_more_modules_in_the_files_are_added_to_a_run_and_judging_again_counts_t
     assert [task.result.value for task in judge_again(read_plan(out), out).tasks] == [100.0, 100.0]
 
 
-def test_what_is_chosen_for_all_cases_stays_bound_to_the_folder(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+def test_what_is_chosen_for_all_cases_stays_bound_to_the_folder(tmp_path, endpoint: Counting):
     cases, out = Cases(tmp_path / "cases.yaml", 3), tmp_path / "out"
     _run(cases, endpoint, out)
     with pytest.raises(
@@ -255,9 +251,7 @@ def test_what_is_chosen_for_all_cases_stays_bound_to_the_folder(
         _run(cases, endpoint, out, choices={"temperature": 0.5})
 
 
-def test_a_run_is_scored_again_by_another_scorer_and_registered(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+def test_a_run_is_scored_again_by_another_scorer_and_registered(tmp_path, endpoint: Counting):
     cases, out = Cases(tmp_path / "cases.yaml", 4), tmp_path / "out"
     cases.change("n2", expected="22|2")
     assert _value(_run(cases, endpoint, out)) == 75.0
@@ -287,9 +281,7 @@ def test_a_run_is_scored_again_by_another_scorer_and_registered(
     assert "The cases changed" in error.value.hint
 
 
-def test_a_torn_line_costs_one_question_and_a_damaged_one_is_told(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+def test_a_torn_line_costs_one_question_and_a_damaged_one_is_told(tmp_path, endpoint: Counting):
     cases, out = Cases(tmp_path / "cases.yaml", 3), tmp_path / "out"
     _run(cases, endpoint, out)
     endpoint.taken()
@@ -304,7 +296,7 @@ def test_a_torn_line_costs_one_question_and_a_damaged_one_is_told(
         _run(cases, endpoint, out, "changed")
 
 
-def test_the_words_of_rerun() -> None:
+def test_the_words_of_rerun():
     assert rerun_of("changed") == "changed"
     with pytest.raises(
         PlanError, match="'always' is not one of never, failed, changed, version, all"
@@ -317,9 +309,7 @@ def test_the_words_of_rerun() -> None:
 
 
 @pytest.mark.slow
-def test_three_hundred_cases_three_times_killed_resumed_and_changed(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+def test_three_hundred_cases_three_times_killed_resumed_and_changed(tmp_path, endpoint: Counting):
     cases, out = Cases(tmp_path / "cases.yaml", 300), tmp_path / "out"
     command = [
         sys.executable,

@@ -97,8 +97,8 @@ def _make_older(refs: Path) -> None:
 )
 @pytest.mark.parametrize("older", [False, True])
 def test_other_options_of_a_scorer_are_refused_and_named(
-    tmp_path: Path, endpoint: Counting, taken: object, scored: object, named: str, older: bool
-) -> None:
+    tmp_path, endpoint: Counting, taken: object, scored: object, named: str, older: bool
+):
     refs = _register(_write(tmp_path / "taken.yaml", taken), endpoint, tmp_path)
     other = _write(tmp_path / "scored.yaml", scored)
     if older:
@@ -112,9 +112,7 @@ def test_other_options_of_a_scorer_are_refused_and_named(
     assert allowed.tasks[0].verdict.outcome is VerdictOutcome.PASS
 
 
-def test_the_command_refuses_before_it_asks_and_in_a_dry_run(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+def test_the_command_refuses_before_it_asks_and_in_a_dry_run(tmp_path, endpoint: Counting):
     refs = _register(_write(tmp_path / "taken.yaml", "numeric"), endpoint, tmp_path)
     lenient = _write(tmp_path / "lenient.yaml", LENIENT)
     endpoint.taken()
@@ -128,17 +126,15 @@ def test_the_command_refuses_before_it_asks_and_in_a_dry_run(
 
 @pytest.mark.parametrize(("off", "count"), [(1, COUNT), (0, COUNT + 1)])
 def test_other_expected_values_and_more_cases_are_refused(
-    tmp_path: Path, endpoint: Counting, off: int, count: int
-) -> None:
+    tmp_path, endpoint: Counting, off: int, count: int
+):
     refs = _register(_write(tmp_path / "taken.yaml", LENIENT), endpoint, tmp_path)
     other = _write(tmp_path / "other.yaml", LENIENT, off=off, count=count)
     with pytest.raises(NotComparableError, match=rf"cases is '{count} .*' here and '{COUNT} "):
         _run(other, endpoint, tmp_path / "out", refs)
 
 
-def test_fewer_cases_are_judged_by_the_scores_of_the_same_ones(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+def test_fewer_cases_are_judged_by_the_scores_of_the_same_ones(tmp_path, endpoint: Counting):
     refs = _register(_write(tmp_path / "taken.yaml", LENIENT), endpoint, tmp_path)
     fewer = _write(tmp_path / "fewer.yaml", LENIENT, count=COUNT - 2)
     [task] = _run(fewer, endpoint, tmp_path / "out", refs).tasks
@@ -148,8 +144,8 @@ def test_fewer_cases_are_judged_by_the_scores_of_the_same_ones(
 
 @pytest.mark.parametrize("scorer", ["numeric", LENIENT, NESTED])
 def test_a_reference_of_today_still_judges_the_cases_that_it_was_taken_with(
-    tmp_path: Path, endpoint: Counting, scorer: object
-) -> None:
+    tmp_path, endpoint: Counting, scorer: object
+):
     file = _write(tmp_path / "c.yaml", scorer)
     refs = _register(file, endpoint, tmp_path)
     _make_older(refs)
@@ -158,9 +154,7 @@ def test_a_reference_of_today_still_judges_the_cases_that_it_was_taken_with(
     assert judge_again(read_plan(tmp_path / "out"), tmp_path / "out").exit_code == 0
 
 
-def test_a_stored_run_of_today_is_read_judged_and_scored_again(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+def test_a_stored_run_of_today_is_read_judged_and_scored_again(tmp_path, endpoint: Counting):
     file = _write(tmp_path / "c.yaml", LENIENT)
     refs = _register(file, endpoint, tmp_path)
     _run(file, endpoint, tmp_path / "out", refs)
@@ -175,8 +169,8 @@ def test_a_stored_run_of_today_is_read_judged_and_scored_again(
 
 
 def test_a_rescored_run_is_not_judged_by_the_reference_of_the_old_scorer(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+    tmp_path, endpoint: Counting
+):
     file = _write(tmp_path / "c.yaml", "numeric")
     refs = _register(file, endpoint, tmp_path)
     _run(file, endpoint, tmp_path / "out", refs)
@@ -192,9 +186,7 @@ def test_a_rescored_run_is_not_judged_by_the_reference_of_the_old_scorer(
         assert "PASS" not in judged.stdout
 
 
-def test_a_rescored_run_is_judged_by_references_of_its_scorer(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+def test_a_rescored_run_is_judged_by_references_of_its_scorer(tmp_path, endpoint: Counting):
     lenient = _register(_write(tmp_path / "lenient.yaml", LENIENT), endpoint, tmp_path)
     _run(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path / "out", None)
     command = [
@@ -212,7 +204,7 @@ def test_a_rescored_run_is_judged_by_references_of_its_scorer(
     assert (alone.returncode, "Give -o NEW too" in alone.stderr) == (2, True)
 
 
-def test_a_rule_without_pairs_names_the_cause(tmp_path: Path, endpoint: Counting) -> None:
+def test_a_rule_without_pairs_names_the_cause(tmp_path, endpoint: Counting):
     refs = _register(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path)
     other = _write(tmp_path / "d.yaml", LENIENT)
     rule = {"verdict": "paired", "allow_mismatch": ["scorer_options"]}
@@ -223,8 +215,8 @@ def test_a_rule_without_pairs_names_the_cause(tmp_path: Path, endpoint: Counting
 
 @pytest.mark.parametrize("rule", ["classic", "paired"])
 def test_a_reference_of_another_scorer_says_why_it_has_no_pairs(
-    tmp_path: Path, endpoint: Counting, rule: str
-) -> None:
+    tmp_path, endpoint: Counting, rule: str
+):
     refs = _register(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path)
     other = _write(tmp_path / "d.yaml", LENIENT)
     allowed = {"verdict": rule, "allow_mismatch": ["scorer_options"]}
@@ -234,9 +226,7 @@ def test_a_reference_of_another_scorer_says_why_it_has_no_pairs(
     assert why.startswith("not paired with the reference: ")
 
 
-def test_a_table_of_a_run_and_its_rescored_copy_names_the_scorer(
-    tmp_path: Path, endpoint: Counting
-) -> None:
+def test_a_table_of_a_run_and_its_rescored_copy_names_the_scorer(tmp_path, endpoint: Counting):
     _run(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path / "out", None)
     setting = "cases:sums.scorer={numeric: {absolute: 10}}"
     serve_eval("judge", "--rescore", tmp_path / "out", "--set", setting, "-o", tmp_path / "re")
@@ -246,7 +236,7 @@ def test_a_table_of_a_run_and_its_rescored_copy_names_the_scorer(
     assert "samples" not in told.partition("cannot be compared")[2]
 
 
-def test_cases_with_options_of_their_own_are_named_by_their_checksum(tmp_path: Path) -> None:
+def test_cases_with_options_of_their_own_are_named_by_their_checksum(tmp_path):
     def checked(strict: str, lenient: str) -> tuple[object, object]:
         scorers = {strict: {"scorer": "numeric"}, lenient: {"scorer": LENIENT}}
         content = [
@@ -263,7 +253,7 @@ def test_cases_with_options_of_their_own_are_named_by_their_checksum(tmp_path: P
     assert one[1] != other[1]
 
 
-def test_an_option_of_its_default_value_is_none(tmp_path: Path, endpoint: Counting) -> None:
+def test_an_option_of_its_default_value_is_none(tmp_path, endpoint: Counting):
     refs = _register(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path)
     same = _write(tmp_path / "d.yaml", {"numeric": {"absolute": 0, "take": "last"}})
     [one] = prepare(_plan(same, endpoint, refs))
@@ -294,7 +284,7 @@ def _write_scorer_versions(file: Path, scorer: object, expected: object) -> Path
 
 
 @pytest.mark.parametrize("name", SCORERS)
-def test_the_versions_of_scorers_are_part_of_the_fingerprint(tmp_path: Path, name: str) -> None:
+def test_the_versions_of_scorers_are_part_of_the_fingerprint(tmp_path, name: str):
     scorer, expected, versions = SCORERS[name]
     task = cases.task(
         "sums", path=str(_write_scorer_versions(tmp_path / "c.yaml", scorer, expected))
@@ -312,8 +302,8 @@ def _run_scorer_versions(file: Path, endpoint: Counting, out: Path, **more: Any)
 
 @pytest.mark.parametrize("scorer", ["numeric", {"any_of": {"scorer": "numeric"}}])
 def test_a_reference_of_an_older_version_is_refused_unless_it_is_allowed(
-    tmp_path: Path, endpoint: Counting, scorer: Any
-) -> None:
+    tmp_path, endpoint: Counting, scorer: Any
+):
     expected = 4 if scorer == "numeric" else [4]
     file = _write_scorer_versions(tmp_path / "c.yaml", scorer, expected)
     _run_scorer_versions(file, endpoint, tmp_path / "first", no_reference=True)

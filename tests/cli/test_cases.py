@@ -16,7 +16,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_example_is_written_listed_and_runs_as_it_says() -> None:
+def test_the_example_is_written_listed_and_runs_as_it_says():
     serve_eval("data cases new mine.yaml", exits=0)
     listed = serve_eval("data cases expand mine.yaml")
     assert (
@@ -36,18 +36,18 @@ def test_the_example_is_written_listed_and_runs_as_it_says() -> None:
     }
 
 
-def test_a_file_that_is_there_is_not_written_over() -> None:
+def test_a_file_that_is_there_is_not_written_over():
     Path("mine.yaml").write_text("mine")
     done = serve_eval("data cases new mine.yaml")
     assert (done.returncode, Path("mine.yaml").read_text()) == (2, "mine")
     assert "mine.yaml already exists" in done.stderr
 
 
-def test_the_schema_that_is_printed_is_one() -> None:
+def test_the_schema_that_is_printed_is_one():
     jsonschema.Draft202012Validator.check_schema(json.loads(serve_eval("data cases schema").stdout))
 
 
-def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
+def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped():
     write_biochatter(Path("data"))
     options = [
         "--set",
@@ -74,7 +74,7 @@ def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
     assert all(len(line["compat_md5"]) == 32 for line in lines if line["case"] != "number 1")
 
 
-def test_a_bad_file_is_told_with_exit_code_2() -> None:
+def test_a_bad_file_is_told_with_exit_code_2():
     Path("bad.yaml").write_text("c:\n  - {case: a, input: {prompt: x}, expect: y}\n")
     for command in ("data cases expand bad.yaml", "run --cases bad.yaml --launcher simulated"):
         serve_eval(
@@ -84,7 +84,7 @@ def test_a_bad_file_is_told_with_exit_code_2() -> None:
         )
 
 
-def test_a_file_that_takes_too_long_is_told_with_what_to_do() -> None:
+def test_a_file_that_takes_too_long_is_told_with_what_to_do():
     case = "  - {case: c%d, input: {prompt: 'Say %d'}, expected: '%d'}\n"
     Path("many.yaml").write_text("c:\n" + "".join(case % (i, i, i) for i in range(100)))
     done = serve_eval(
@@ -107,7 +107,7 @@ def _results(file: str, *hashes: str):
     Path(file).write_text(head + "".join(rows))
 
 
-def test_old_results_become_references_that_judge_a_run() -> None:
+def test_old_results_become_references_that_judge_a_run():
     write_biochatter(Path("data"))
     listed = json.loads(serve_eval("data cases expand data --json").stdout)["result"]
     hashes = [
@@ -142,7 +142,7 @@ def test_old_results_become_references_that_judge_a_run() -> None:
     )
 
 
-def test_no_run_that_is_scored_otherwise_is_judged_by_an_imported_reference() -> None:
+def test_no_run_that_is_scored_otherwise_is_judged_by_an_imported_reference():
     write_biochatter(Path("data"))
     listed = json.loads(serve_eval("data cases expand data --json").stdout)["result"]
     _results(
@@ -165,7 +165,7 @@ def test_no_run_that_is_scored_otherwise_is_judged_by_an_imported_reference() ->
     )
 
 
-def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
+def test_results_of_cases_that_lack_an_option_say_which_and_what_fits():
     write_biochatter(Path("data"))
     listed = json.loads(serve_eval("data cases expand data --json").stdout)["result"]
     _results(
@@ -192,7 +192,7 @@ def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
     serve_eval(command, exits=2, tells="none of the 1 rows belongs to a case of these files")
 
 
-def test_iterations_is_another_name_of_repeats() -> None:
+def test_iterations_is_another_name_of_repeats():
     Path("c.yaml").write_text("c:\n  - {case: a, input: {prompt: x}, expected: y}\n")
     run = "run --launcher simulated --cases c.yaml --no-reference -o out --iterations 4"
     serve_eval(run, exits=3)
@@ -202,7 +202,7 @@ def test_iterations_is_another_name_of_repeats() -> None:
     serve_eval(f"{run} --rerun sometimes", exits=2)
 
 
-def test_what_is_skipped_as_a_whole_is_said_before_the_run() -> None:
+def test_what_is_skipped_as_a_whole_is_said_before_the_run():
     write_biochatter(Path("data"))
     done = serve_eval("run --launcher simulated --cases data --no-reference --dry-run")
     assert (

@@ -57,7 +57,7 @@ def red(tmp_path_factory) -> Path:
     return folder / "out"
 
 
-def test_a_diagnosis_is_printed_and_is_no_verdict(red: Path) -> None:
+def test_a_diagnosis_is_printed_and_is_no_verdict(red: Path):
     done = serve_eval(f"diagnose {red}", exits=0)
     first, _, likely, sure, *_ = done.stdout.splitlines()
     assert first.startswith(" FAIL   word_problems  ")
@@ -71,9 +71,7 @@ def test_a_diagnosis_is_printed_and_is_no_verdict(red: Path) -> None:
     assert 0 < run["findings"][0]["explains"] < run["tasks"][0]["wrong"]  # some were wrong before
 
 
-def test_a_diagnosis_has_a_page_and_files_for_ci_and_leaves_those_of_the_run(
-    red: Path, tmp_path: Path
-) -> None:
+def test_a_diagnosis_has_a_page_and_files_for_ci_and_leaves_those_of_the_run(red: Path, tmp_path):
     kept = ("report.html", "junit.xml", "summary.md", "report.json")
     before = [(red / name).read_bytes() for name in kept]
     junit, summary = tmp_path / "d.xml", tmp_path / "summary.md"
@@ -90,9 +88,7 @@ def test_a_diagnosis_has_a_page_and_files_for_ci_and_leaves_those_of_the_run(
     assert capsule in summary.read_text()
 
 
-def test_the_page_of_a_diagnosis_replaces_a_link_of_somebody_else(
-    red: Path, tmp_path: Path
-) -> None:
+def test_the_page_of_a_diagnosis_replaces_a_link_of_somebody_else(red: Path, tmp_path):
     shutil.copytree(red, tmp_path / "run")
     (mine := tmp_path / "mine").write_text("mine")
     page = tmp_path / "run/diagnosis.html"
@@ -102,7 +98,7 @@ def test_the_page_of_a_diagnosis_replaces_a_link_of_somebody_else(
     assert (mine.read_text(), page.is_symlink()) == ("mine", False)
 
 
-def test_the_page_of_a_diagnosis_goes_with_the_result_that_it_explains(tmp_path: Path) -> None:
+def test_the_page_of_a_diagnosis_goes_with_the_result_that_it_explains(tmp_path):
     asked = "--launcher simulated --model simulated --tasks word_problems"
     out = tmp_path / "out"
     serve_eval(f"run --limit 8 --no-reference -o {out} {asked}")
@@ -113,11 +109,11 @@ def test_the_page_of_a_diagnosis_goes_with_the_result_that_it_explains(tmp_path:
     assert not (out / "diagnosis.html").exists()
 
 
-def test_a_folder_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_folder_that_is_none_is_a_usage_error(tmp_path):
     serve_eval(f"diagnose {tmp_path}", exits=2, tells="holds no run")
 
 
-def test_a_capsule_says_how_it_is_sent_again(red: Path, tmp_path: Path) -> None:
+def test_a_capsule_says_how_it_is_sent_again(red: Path, tmp_path):
     done = serve_eval(f"show {red} test-3 --capsule -o {tmp_path}", exits=0)
     folder = tmp_path / "word_problems_test-3"
     assert done.stdout.startswith(f" WRITTEN   {folder}\n")
@@ -144,7 +140,7 @@ def fail_evenly(folder: Path) -> tuple[Path, str]:
     return folder / "out", done.stdout
 
 
-def test_an_even_loss_names_the_likeliest_causes_and_what_is_next(tmp_path: Path) -> None:
+def test_an_even_loss_names_the_likeliest_causes_and_what_is_next(tmp_path):
     out, printed = fail_evenly(tmp_path)
     cause = "weights, precision, chat template or sampling"
     assert any("likely" in line and cause in line for line in printed.splitlines())
@@ -161,7 +157,7 @@ REFUSING = "http://127.0.0.1:9/v1"
 RAN = "--model m --tasks word_problems"
 
 
-def test_a_run_that_was_refused_begins_with_the_recorded_error(tmp_path: Path) -> None:
+def test_a_run_that_was_refused_begins_with_the_recorded_error(tmp_path):
     out = tmp_path / "out"
     serve_eval(f"run --base-url {REFUSING} --no-reference -o {out} {RAN}", exits=4)
     first, why, *rest = serve_eval(f"diagnose {out}").stdout.splitlines()
@@ -172,9 +168,7 @@ def test_a_run_that_was_refused_begins_with_the_recorded_error(tmp_path: Path) -
     assert f" next     serve-eval run --resume {out}" in rest
 
 
-def test_the_latest_run_begins_with_its_error_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_latest_run_begins_with_its_error_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     serve_eval(f"run --base-url {REFUSING} --no-reference {RAN}", exits=4)
     found = serve_eval("diagnose")
@@ -182,7 +176,7 @@ def test_the_latest_run_begins_with_its_error_too(
     assert found.stderr.startswith("the latest run: outputs/")
 
 
-def test_a_comparison_that_ended_names_the_error_and_what_goes_on(tmp_path: Path) -> None:
+def test_a_comparison_that_ended_names_the_error_and_what_goes_on(tmp_path):
     out = tmp_path / "out"
     serve_eval(f"compare {REFUSING} http://127.0.0.1:19/v1 -o {out} {RAN}", exits=4)
     first, why, again, *_ = serve_eval(f"diagnose {out}").stdout.splitlines()
@@ -196,7 +190,7 @@ def test_a_comparison_that_ended_names_the_error_and_what_goes_on(tmp_path: Path
     assert "run --resume" not in side
 
 
-def test_a_verification_that_ended_is_told_and_no_usage_error(tmp_path: Path) -> None:
+def test_a_verification_that_ended_is_told_and_no_usage_error(tmp_path):
     out = tmp_path / "out"
     serve_eval(f"verify {REFUSING} http://127.0.0.1:19/v1 --model m -o {out}", exits=4)
     told = serve_eval(f"diagnose {out}", exits=0, prints="cannot connect to 127.0.0.1:9")
@@ -204,9 +198,7 @@ def test_a_verification_that_ended_is_told_and_no_usage_error(tmp_path: Path) ->
     assert f" go on    the same serve-eval verify command with -o {out}" in told.stdout
 
 
-def test_runs_of_a_suite_that_ended_begin_with_their_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_a_suite_that_ended_begin_with_their_errors(tmp_path, monkeypatch):
     text = """
 defaults: {model: m, no_reference: true, tasks: [{name: word_problems}]}
 plans:
@@ -240,7 +232,7 @@ def _write_code(folder: Path) -> Path:
     return folder / "mine"
 
 
-def test_a_sample_without_a_score_shows_the_error_and_what_was_expected(tmp_path: Path) -> None:
+def test_a_sample_without_a_score_shows_the_error_and_what_was_expected(tmp_path):
     mine, out = _write_code(tmp_path), tmp_path / "out"
     asked = "-t rivers --launcher simulated -m m --no-reference"
     done = serve_eval(f"run --include-path {mine} -o {out} {asked}")
@@ -254,7 +246,7 @@ def test_a_sample_without_a_score_shows_the_error_and_what_was_expected(tmp_path
     assert re.search(row, done.stdout, re.MULTILINE), done.stdout
 
 
-def test_a_wrong_folder_of_code_is_the_only_error(tmp_path: Path) -> None:
+def test_a_wrong_folder_of_code_is_the_only_error(tmp_path):
     lost = tmp_path / "nowhere"
     asked = "-t rivers --launcher mine --verdict own -m m"
     done = serve_eval(
@@ -299,7 +291,7 @@ def _mixed(asked: Asked) -> Said:
 
 
 @pytest.mark.parametrize(("act", "name"), [(_one_digit_off, "near"), (_stated, "unread")])
-def test_near_misses_and_unread_answers_are_counted(act: Act, name: str, tmp_path: Path) -> None:
+def test_near_misses_and_unread_answers_are_counted(act: Act, name: str, tmp_path):
     found, said = _break_down(act, tmp_path)
     lost = sum(found.kinds.values())
     assert {"near": found.near, "unread": found.unread}[name] == lost > 30
@@ -316,21 +308,21 @@ def test_near_misses_and_unread_answers_are_counted(act: Act, name: str, tmp_pat
     assert " against 90.0 " in conclusion.figures
 
 
-def test_every_lost_sample_has_a_kind(tmp_path: Path) -> None:
+def test_every_lost_sample_has_a_kind(tmp_path):
     found, _ = _break_down(_mixed, tmp_path)
     assert set(found.kinds) == {"unanswered", "unreadable", "empty", "wrong"}
     assert sum(found.kinds.values()) == 100
     assert all(one.answer == f"{one.target}99" for one in found.examples[: found.kinds["wrong"]])
 
 
-def test_a_green_task_has_no_breakdown(tmp_path: Path) -> None:
+def test_a_green_task_has_no_breakdown(tmp_path):
     found, said = _break_down(lambda asked: Said(text=asked.target), tmp_path)
     assert found is None
     assert "there is no loss to explain" in [row.text for row in said.conclusions[0].statements]
     assert not said.commands
 
 
-def test_an_expected_text_keeps_its_commas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expected_text_keeps_its_commas(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text(
         "c:\n"
@@ -355,7 +347,7 @@ def test_an_expected_text_keeps_its_commas(tmp_path: Path, monkeypatch: pytest.M
         ("$5, $6", "$5, $7", "$5, $6"),
     ],
 )
-def test_commas_go_only_where_a_number_is_expected(text: str, expected: str, folded: str) -> None:
+def test_commas_go_only_where_a_number_is_expected(text: str, expected: str, folded: str):
     assert fold(text, expected) == folded
 
 
@@ -373,11 +365,11 @@ def test_commas_go_only_where_a_number_is_expected(text: str, expected: str, fol
         ("", "7", True),
     ],
 )
-def test_one_edit(a: str, b: str, one: bool) -> None:
+def test_one_edit(a: str, b: str, one: bool):
     assert is_one_edit(a, b) is one
 
 
-def test_what_is_absent_is_not_described() -> None:
+def test_what_is_absent_is_not_described():
     found = Breakdown(
         reference=None,
         kinds={"wrong": 1},

@@ -106,9 +106,7 @@ def _charts(folder: Path, flags: str = "") -> dict[str, Any]:
     return json.loads(done.stdout)["result"]
 
 
-def test_a_slow_decline_alarms_and_fails_nothing(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights, monkeypatch):
     for night in range(8):
         nights.add(_noise(night))
     for night in range(8, 20):
@@ -143,7 +141,7 @@ def test_a_slow_decline_alarms_and_fails_nothing(
 
 def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_of_a_false_alarm_is_printed(  # noqa: E501
     nights: Nights,
-) -> None:
+):
     for night in range(3):
         nights.add(_noise(night))
     [few] = _charts(nights.folder)["series"]
@@ -166,7 +164,7 @@ def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_o
     assert 8 < many["h"] < few["h"]
 
 
-def test_runs_that_differ_as_a_whole_raise_the_noise_and_say_so(nights: Nights) -> None:
+def test_runs_that_differ_as_a_whole_raise_the_noise_and_say_so(nights: Nights):
     runs = [nights.add(range(15) if night % 3 == 1 else _noise(night)) for night in range(12)]
     [chart] = _charts(nights.folder)["series"]
     assert chart["dispersion"] > 2
@@ -181,7 +179,7 @@ def test_runs_that_differ_as_a_whole_raise_the_noise_and_say_so(nights: Nights) 
     assert "because these runs differ as a whole" in chart["variance_from"]
 
 
-def test_the_sum_is_that_of_the_formula(nights: Nights) -> None:
+def test_the_sum_is_that_of_the_formula(nights: Nights):
     runs = [nights.add(_noise(night, flips)) for night, flips in enumerate((4, 6, 10))]
     [chart] = _charts(nights.folder)["series"]
     values = [_json(run / "report.json")["tasks"][0]["result"]["value"] for run in runs]
@@ -208,7 +206,7 @@ def _scores(run: Path) -> list[float]:
     return [line["value"] for line in sorted(lines, key=lambda line: str(line["id"]))]
 
 
-def test_where_lower_is_better_a_rise_is_a_decline(nights: Nights) -> None:
+def test_where_lower_is_better_a_rise_is_a_decline(nights: Nights):
     for night in range(18):
         run = nights.add(_noise(night), to=1.0) if night < 12 else nights.add(range(12))
         metric = _json(run / "report.json")["tasks"][0]["result"]["metric"]
@@ -225,7 +223,7 @@ def test_where_lower_is_better_a_rise_is_a_decline(nights: Nights) -> None:
     assert "2.000 points worse" in chart["warnings"][0]
 
 
-def test_a_flip_of_a_deterministic_endpoint_is_named(nights: Nights) -> None:
+def test_a_flip_of_a_deterministic_endpoint_is_named(nights: Nights):
     for _ in range(4):
         nights.add()
     before = _charts(nights.folder)["series"][0]
@@ -241,7 +239,7 @@ def test_a_flip_of_a_deterministic_endpoint_is_named(nights: Nights) -> None:
     )
 
 
-def test_without_scores_on_file_the_noise_is_the_most_that_it_can_be(nights: Nights) -> None:
+def test_without_scores_on_file_the_noise_is_the_most_that_it_can_be(nights: Nights):
     runs = [nights.add(_noise(night)) for night in range(3)]
     for run in runs:
         shutil.rmtree(run / "scores")
@@ -254,7 +252,7 @@ def test_without_scores_on_file_the_noise_is_the_most_that_it_can_be(nights: Nig
     assert {run["flips"] for run in chart["runs"]} == {None}
 
 
-def test_a_series_that_cannot_be_charted_hides_no_other(nights: Nights) -> None:
+def test_a_series_that_cannot_be_charted_hides_no_other(nights: Nights):
     bare = nights.add()
     metric = _json(bare / "report.json")["tasks"][0]["result"]["metric"]
     content = _json(bare / "report.json")
@@ -267,7 +265,7 @@ def test_a_series_that_cannot_be_charted_hides_no_other(nights: Nights) -> None:
     assert "left out: perplexity of org/m" in "\n".join(found["notes"])
 
 
-def test_what_does_not_belong_together_is_kept_apart_and_said(nights: Nights) -> None:
+def test_what_does_not_belong_together_is_kept_apart_and_said(nights: Nights):
     first = nights.add()
     other = nights.add()
     nights.edit(
@@ -309,7 +307,7 @@ def test_what_does_not_belong_together_is_kept_apart_and_said(nights: Nights) ->
     assert f"the same run as {nights.folder / 'copy'}" in said
 
 
-def test_the_measure_is_one_that_every_run_has(nights: Nights) -> None:
+def test_the_measure_is_one_that_every_run_has(nights: Nights):
     reference = {"task": "gsm8k", "model": "org/m", "spec": {}, "value": 81.0, "file": "gsm8k.yaml"}
     runs = [nights.add(_noise(night)) for night in range(3)]
     for run in runs:
@@ -325,9 +323,7 @@ def test_the_measure_is_one_that_every_run_has(nights: Nights) -> None:
     )
 
 
-def test_pairs_and_the_noise_of_a_registered_reference_are_used(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_pairs_and_the_noise_of_a_registered_reference_are_used(data_root: Path, tmp_path):
     flags = [
         "run",
         "--launcher",
@@ -370,7 +366,7 @@ def test_pairs_and_the_noise_of_a_registered_reference_are_used(
     assert [run["x"] for run in chart["runs"]] == paired
 
 
-def test_series_are_chosen(nights: Nights) -> None:
+def test_series_are_chosen(nights: Nights):
     for night in range(5):
         nights.add(_noise(night))
     chosen = "--task gsm8k --model org/m"
@@ -378,7 +374,7 @@ def test_series_are_chosen(nights: Nights) -> None:
     serve_eval(f"runs trend {nights.folder} --model org/n", exits=2, tells="Did you mean 'org/m'?")
 
 
-def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path: Path) -> None:
+def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path):
     for place, said in (
         (nights.folder, "contains no finished run"),
         (tmp_path / "nowhere", "no such folder"),
@@ -393,7 +389,7 @@ def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path: P
     serve_eval(f"runs trend {nights.folder} --h 0", exits=2)
 
 
-def test_no_link_is_followed_and_the_depth_is_bounded(nights: Nights) -> None:
+def test_no_link_is_followed_and_the_depth_is_bounded(nights: Nights):
     run = nights.add()
     (nights.folder / "loop").symlink_to(nights.folder)
     deep = nights.folder.joinpath(*"abcdefghij")
@@ -403,9 +399,7 @@ def test_no_link_is_followed_and_the_depth_is_bounded(nights: Nights) -> None:
     assert "8 folders deep" in str(found["notes"])
 
 
-def test_an_alarm_is_skipped_in_a_junit_file_and_what_is_left_out_is_said(
-    nights: Nights, tmp_path: Path
-) -> None:
+def test_an_alarm_is_skipped_in_a_junit_file_and_what_is_left_out_is_said(nights: Nights, tmp_path):
     for night in range(16):
         nights.add(range(2 * max(0, night - 8)))
     broken = nights.add()

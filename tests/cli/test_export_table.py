@@ -56,7 +56,7 @@ def deployments(tmp_path_factory, simulated_here: None) -> Path:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_five_deployments_of_one_model_are_five_rows(name: str, deployments: Path) -> None:
+def test_five_deployments_of_one_model_are_five_rows(name: str, deployments: Path):
     text = _export(f"{deployments} --format {name}")
     assert MODEL in text
     for task in TASKS:
@@ -75,7 +75,7 @@ def test_five_deployments_of_one_model_are_five_rows(name: str, deployments: Pat
     assert "N: NO REFERENCE" in text
 
 
-def test_the_table_fits_eighty_columns_and_says_what_it_leaves_out(deployments: Path) -> None:
+def test_the_table_fits_eighty_columns_and_says_what_it_leaves_out(deployments: Path):
     lines = _export(f"{deployments} --format table", columns=80).splitlines()
     assert all(len(line) <= 80 for line in lines)
     heads = [line for line in lines if line.startswith("quant_algo")]
@@ -84,7 +84,7 @@ def test_the_table_fits_eighty_columns_and_says_what_it_leaves_out(deployments: 
     assert sum("[" in line for line in lines) == 15
 
 
-def test_a_row_says_by_its_attributes_what_it_is(deployments: Path) -> None:
+def test_a_row_says_by_its_attributes_what_it_is(deployments: Path):
     rows = _rows(deployments)
     assert [row["quant_algo"] for row in rows] == ["", "FP8", "FP8", "", ""]
     assert [row["kv_cache_quant_algo"] for row in rows] == ["", "", "FP8", "", ""]
@@ -96,15 +96,15 @@ def test_a_row_says_by_its_attributes_what_it_is(deployments: Path) -> None:
         assert low <= value <= high
 
 
-def test_names_of_folders_tell_runs_apart_that_nothing_else_does(tmp_path: Path) -> None:
+def test_names_of_folders_tell_runs_apart_that_nothing_else_does(tmp_path):
     for name in ("fp8-build-a", "fp8-build-b"):
         _run(tmp_path / name, tasks="word_problems")
     assert [row["run"] for row in _rows(tmp_path)] == ["fp8-build-a", "fp8-build-b"]
 
 
 def test_of_two_runs_of_a_deployment_the_latest_counts_and_the_other_is_told(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     first, last = tmp_path / "20261128_100000_m", tmp_path / "20261129_100000_m"
     _run(first, tasks="word_problems")
     _run(last, "--rerun", "all", tasks="word_problems")
@@ -118,7 +118,7 @@ def test_of_two_runs_of_a_deployment_the_latest_counts_and_the_other_is_told(
     assert str(first) in every
 
 
-def test_tasks_of_a_deployment_from_several_runs_share_a_row(tmp_path: Path) -> None:
+def test_tasks_of_a_deployment_from_several_runs_share_a_row(tmp_path):
     _run(tmp_path / "20261128_100000_m", tasks="word_problems")
     _run(tmp_path / "20261128_100009_m", tasks="passkey_short")
     _run(tmp_path / "fp8" / "passkey_short", tasks="passkey_short")
@@ -127,7 +127,7 @@ def test_tasks_of_a_deployment_from_several_runs_share_a_row(tmp_path: Path) -> 
     assert [bool(row["passkey_short value"]) for row in rows] == [True, True]
 
 
-def test_a_copy_of_a_run_counts_once(tmp_path: Path) -> None:
+def test_a_copy_of_a_run_counts_once(tmp_path):
     _run(tmp_path / "a", tasks="word_problems")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     assert len(_rows(tmp_path)) == 1
@@ -135,7 +135,7 @@ def test_a_copy_of_a_run_counts_once(tmp_path: Path) -> None:
     assert "the same run as" in _export(f"{tmp_path} --format table")
 
 
-def test_a_task_that_was_asked_in_two_ways_has_two_columns(tmp_path: Path) -> None:
+def test_a_task_that_was_asked_in_two_ways_has_two_columns(tmp_path):
     _run(tmp_path / "a", tasks="word_problems", limit=10)
     _run(tmp_path / "b", tasks="word_problems", limit=20)
     _run(tmp_path / "c", "--set", "word_problems.max_tokens=99", tasks="word_problems", limit=20)
@@ -148,7 +148,7 @@ def test_a_task_that_was_asked_in_two_ways_has_two_columns(tmp_path: Path) -> No
     assert "-: not run in this way, or not finished" in text
 
 
-def test_failed_samples_and_undecided_verdicts_are_marked(tmp_path: Path) -> None:
+def test_failed_samples_and_undecided_verdicts_are_marked(tmp_path):
     flags = [
         "--set",
         "launcher.failure_rate=0.3",
@@ -169,7 +169,7 @@ def test_failed_samples_and_undecided_verdicts_are_marked(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("model", ["=1+1|`x`%$_{}#&~^\\<b>", "@org/m", "+m\u202e模"])
-def test_a_hostile_name_of_a_model_stays_text(model: str, tmp_path: Path) -> None:
+def test_a_hostile_name_of_a_model_stays_text(model: str, tmp_path):
     done = serve_eval(
         f"run --launcher simulated -t word_problems --limit 5 --no-reference -o {tmp_path}/a",
         f"--model={model}",
@@ -183,7 +183,7 @@ def test_a_hostile_name_of_a_model_stays_text(model: str, tmp_path: Path) -> Non
     assert len(rows) == 1
 
 
-def test_a_table_is_written_to_a_file(deployments: Path, tmp_path: Path) -> None:
+def test_a_table_is_written_to_a_file(deployments: Path, tmp_path):
     printed = _export(f"{deployments} --format latex")
     told = _export(f"{deployments} --format latex -o {tmp_path}/t.tex")
     assert told.startswith(f" WRITTEN   latex  5 rows in {tmp_path / 't.tex'}\n")
@@ -195,7 +195,7 @@ def test_a_table_is_written_to_a_file(deployments: Path, tmp_path: Path) -> None
     )
 
 
-def test_options_of_other_formats_are_refused(deployments: Path) -> None:
+def test_options_of_other_formats_are_refused(deployments: Path):
     serve_eval(
         "runs export --format lm-eval",
         *deployments.iterdir(),
@@ -240,7 +240,7 @@ def suite(tmp_path) -> Path:
     return tmp_path / "nightly.yaml"
 
 
-def test_a_suite_is_readable_at_eighty_columns(suite: Path, tmp_path: Path) -> None:
+def test_a_suite_is_readable_at_eighty_columns(suite: Path, tmp_path):
     done = serve_eval(f"run {suite} -o {tmp_path}/out", COLUMNS="80")
     title, header, *lines = done.stdout.splitlines()
     assert "FAIL" in title, done.stderr
@@ -257,9 +257,7 @@ def test_a_suite_is_readable_at_eighty_columns(suite: Path, tmp_path: Path) -> N
     assert "F: FAIL" in summary
 
 
-def test_a_run_of_a_suite_without_a_report_is_a_row_that_says_why(
-    suite: Path, tmp_path: Path
-) -> None:
+def test_a_run_of_a_suite_without_a_report_is_a_row_that_says_why(suite: Path, tmp_path):
     serve_eval(f"run {suite} -o {tmp_path}/out")
     rows = {row["run"]: row for row in _rows(f"{tmp_path}/out")}
     assert len(rows) == 5
@@ -271,7 +269,7 @@ def test_a_run_of_a_suite_without_a_report_is_a_row_that_says_why(
     assert [row["model"] for row in one] == [MODEL]
 
 
-def test_an_unfinished_folder_hides_no_finished_run(deployments: Path, tmp_path: Path) -> None:
+def test_an_unfinished_folder_hides_no_finished_run(deployments: Path, tmp_path):
     dead, empty = tmp_path / "dead", tmp_path / "empty"
     _run(dead, tasks="word_problems")
     (dead / "report.json").unlink()
@@ -291,7 +289,7 @@ def test_an_unfinished_folder_hides_no_finished_run(deployments: Path, tmp_path:
     serve_eval(f"runs export {dead} --format table", exits=2, tells="only 1 unfinished")
 
 
-def test_a_run_that_a_row_shows_is_not_said_to_be_left_out(suite: Path, tmp_path: Path) -> None:
+def test_a_run_that_a_row_shows_is_not_said_to_be_left_out(suite: Path, tmp_path):
     serve_eval(f"run {suite} -o {tmp_path}/out")
     text = " ".join(_export(f"{tmp_path}/out --format table").split())
     assert "left out" not in text
@@ -302,7 +300,7 @@ def test_a_run_that_a_row_shows_is_not_said_to_be_left_out(suite: Path, tmp_path
         assert "http://127" not in picture
 
 
-def test_repeats_are_no_samples_and_split_no_column(tmp_path: Path) -> None:
+def test_repeats_are_no_samples_and_split_no_column(tmp_path):
     _run(tmp_path / "once", tasks="word_problems")
     _run(tmp_path / "twice", "--repeats", "2", tasks="word_problems")
     alone = _export(f"{tmp_path}/twice --format markdown")
@@ -314,7 +312,7 @@ def test_repeats_are_no_samples_and_split_no_column(tmp_path: Path) -> None:
     assert both.count(" [") == 2
 
 
-def test_the_size_of_a_column_is_written_once(tmp_path: Path) -> None:
+def test_the_size_of_a_column_is_written_once(tmp_path):
     _run(tmp_path / "a", tasks="word_problems", limit=10)
     _run(tmp_path / "b", tasks="word_problems", limit=20)
     text = _export(f"{tmp_path} --format markdown")
@@ -333,9 +331,7 @@ def run(tmp_path_factory, simulated_here: None) -> Path:
     return out
 
 
-def test_the_files_are_listed_with_their_rows_and_what_was_left_out(
-    run: Path, tmp_path: Path
-) -> None:
+def test_the_files_are_listed_with_their_rows_and_what_was_left_out(run: Path, tmp_path):
     done = serve_eval(
         f"runs export {run} -o {tmp_path} --junit {tmp_path}/junit.xml", COLUMNS="80", exits=0
     )
@@ -354,7 +350,7 @@ def test_the_files_are_listed_with_their_rows_and_what_was_left_out(
     assert told["warnings"] == [left]
 
 
-def test_a_table_on_standard_output_is_nothing_but_the_table(run: Path, tmp_path: Path) -> None:
+def test_a_table_on_standard_output_is_nothing_but_the_table(run: Path, tmp_path):
     printed = serve_eval(f"runs export {run} --format csv --notify-text {tmp_path}/line").stdout
     [row] = csv.DictReader(printed.splitlines())
     assert row["model"] == "org/m"
@@ -364,7 +360,7 @@ def test_a_table_on_standard_output_is_nothing_but_the_table(run: Path, tmp_path
     assert told["outcome"] == "WRITTEN"
 
 
-def test_biochatters_files_have_their_rows(run: Path, tmp_path: Path) -> None:
+def test_biochatters_files_have_their_rows(run: Path, tmp_path):
     done = serve_eval(f"runs export {run} --format biochatter -o {tmp_path} --json", exits=0)
     for one in json.loads(done.stdout)["result"]["files"]:
         with Path(one["file"]).open(newline="") as file:

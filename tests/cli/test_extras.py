@@ -21,9 +21,7 @@ def without_extras(monkeypatch):
 
 @pytest.mark.parametrize("launcher", ["embedded", "simulated"])
 @pytest.mark.parametrize("more", ["", "--dry-run"], ids=["run", "dry"])
-def test_servers_of_ours_name_their_extra(
-    launcher: str, more: str, data_root: Path, tmp_path: Path
-) -> None:
+def test_servers_of_ours_name_their_extra(launcher: str, more: str, data_root: Path, tmp_path):
     given = f"--model m --tasks gsm8k --dataset-root={data_root} --no-reference"
     said = serve_eval(
         f"run --launcher {launcher} -o {tmp_path}/run {given} {more}",
@@ -35,9 +33,7 @@ def test_servers_of_ours_name_their_extra(
 
 
 @pytest.mark.parametrize("more", ["", "--dry-run"], ids=["run", "dry"])
-def test_a_cluster_names_its_extra(
-    more: str, data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_names_its_extra(more: str, data_root: Path, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kr8s", None)
     given = ["--model", "m", "--tasks", "gsm8k", f"--dataset-root={data_root}", "--no-reference"]
     given += ["--set", "launcher.service=llama", "-o", str(tmp_path / "run")]
@@ -52,7 +48,7 @@ def test_a_cluster_names_its_extra(
 
 
 @pytest.mark.parametrize("name", ["simulated", "embedded"])
-def test_their_options_are_listed_all_the_same(name: str) -> None:
+def test_their_options_are_listed_all_the_same(name: str):
     script = "import sys; sys.modules['aiohttp'] = None; from serve_eval.cli import main; main()"
     command = [sys.executable, "-c", script, "data", "list", "launchers", name]
     said = subprocess.run(
@@ -62,16 +58,16 @@ def test_their_options_are_listed_all_the_same(name: str) -> None:
     assert "strict_fields" in said.stdout
 
 
-def test_the_demo_names_its_extra(tmp_path: Path) -> None:
+def test_the_demo_names_its_extra(tmp_path):
     serve_eval(f"setup demo -o {tmp_path}/demo", exits=2, tells=SERVERS)
     assert not (tmp_path / "demo").exists()
 
 
-def test_a_server_to_be_held_names_its_extra(tmp_path: Path) -> None:
+def test_a_server_to_be_held_names_its_extra(tmp_path):
     serve_eval(f"serve embedded -o {tmp_path}/held", exits=2, tells=SERVERS)
 
 
-def test_figures_of_a_watch_name_their_extra(tmp_path: Path) -> None:
+def test_figures_of_a_watch_name_their_extra(tmp_path):
     folder = tmp_path / "watch"
     said = serve_eval(
         f"watch http://127.0.0.1:9 --every 1h --metrics-port 0 -o {folder}",
@@ -82,7 +78,7 @@ def test_figures_of_a_watch_name_their_extra(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_watch_without_figures_needs_no_extra() -> None:
+def test_a_watch_without_figures_needs_no_extra():
     """The dry run goes as far as the endpoint, at a port where nothing listens."""
     serve_eval(
         "watch http://127.0.0.1:9 --every 1h --rounds 1 --dry-run",

@@ -22,25 +22,25 @@ ROOT = Path(__file__).resolve().parents[2]
     ("soft", "hard", "state"),
     [(256, FILES, "ok"), (256, -1, "ok"), (256, FILES - 1, "problem"), (64, 64, "problem")],
 )
-def test_too_few_open_files_are_a_problem_with_a_fix(soft: int, hard: int, state: str) -> None:
+def test_too_few_open_files_are_a_problem_with_a_fix(soft: int, hard: int, state: str):
     found = findings._look_at_files(soft, hard)
     assert found.state == state
     assert bool(found.fix) == (state == "problem")
 
 
-def test_gpus_are_counted_by_kind() -> None:
+def test_gpus_are_counted_by_kind():
     assert findings._look_at_gpus(["H100", "H100", "A10"]).text == "2 x H100, 1 x A10"
     assert findings._look_at_gpus(None).state == "absent"
 
 
-def test_an_extra_names_the_packages_that_it_lacks() -> None:
+def test_an_extra_names_the_packages_that_it_lacks():
     lines = ["numpy>=2", "no-such-package>=1; extra == 'hub'", 'pyyaml; extra == "hub"']
     hub = next(one for one in findings._look_for_extras(lines) if one.name == "[hub]")
     assert (hub.state, hub.text) == ("absent", "without no-such-package; needed by datasets fetch")
     assert hub.fix.endswith("[hub]'")
 
 
-def test_every_extra_and_only_real_launchers_are_named() -> None:
+def test_every_extra_and_only_real_launchers_are_named():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {*EXTRAS} == {*project["optional-dependencies"]} - {"dev", "trtllm"}
     for purpose in PROGRAMS.values():
@@ -48,9 +48,7 @@ def test_every_extra_and_only_real_launchers_are_named() -> None:
             assert (ROOT / "launchers" / f"{launcher}.py").exists(), launcher
 
 
-def test_the_command_says_first_whether_runs_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_first_whether_runs_work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = serve_eval("setup doctor", COLUMNS="80", OPENAI_API_KEY="sk-never-printed", exits=0)
     assert re.match(r" READY   \d+ parts: \d+ ABSENT, \d+ OK\n", done.stdout)
@@ -69,7 +67,7 @@ def test_the_command_says_first_whether_runs_work(
     serve_eval(*shlex.split(command)[1:], HOME=str(tmp_path), exits=0)
 
 
-def test_too_few_open_files_come_first_with_their_fix_and_fail_in_ci(tmp_path: Path) -> None:
+def test_too_few_open_files_come_first_with_their_fix_and_fail_in_ci(tmp_path):
     junit = tmp_path / "junit.xml"
     doctor = [sys.executable, "-m", "serve_eval", "setup", "doctor", "--junit", str(junit)]
     limited = ["bash", "-c", f"ulimit -n 1000 && {shlex.join(doctor)}"]
@@ -84,7 +82,7 @@ def test_too_few_open_files_come_first_with_their_fix_and_fail_in_ci(tmp_path: P
 
 
 @pytest.mark.slow
-def test_every_act_of_the_demo_ends_as_expected_and_leaves_a_page(tmp_path: Path) -> None:
+def test_every_act_of_the_demo_ends_as_expected_and_leaves_a_page(tmp_path):
     serve_eval(f"setup demo -o {tmp_path}/demo", exits=0)
     for act in acts():
         folder = tmp_path / "demo" / act.name

@@ -38,7 +38,7 @@ def _flags(text: str) -> set[str]:
     return {word.strip(",") for line in typed for word in line.split() if word.startswith("--")}
 
 
-def test_the_commands_with_many_options_are_those_that_have_a_short_help() -> None:
+def test_the_commands_with_many_options_are_those_that_have_a_short_help():
     many = [name for name in ALONE if sum(not one.hidden for one in _options(name)) > 17]
     assert sorted(many) == sorted(LONG)
 
@@ -48,7 +48,7 @@ def _options(name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_help_fits_a_terminal_and_shows_no_type_of_a_flag(name: str) -> None:
+def test_help_fits_a_terminal_and_shows_no_type_of_a_flag(name: str):
     for flag in ["--help", *(["--help-all"] if name in LONG else [])]:
         said = serve_eval(*name.split(), flag, COLUMNS="80").stdout
         assert max(map(len, said.splitlines())) <= 80
@@ -56,7 +56,7 @@ def test_help_fits_a_terminal_and_shows_no_type_of_a_flag(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_the_short_help_shows_few_options_and_where_the_rest_is(name: str) -> None:
+def test_the_short_help_shows_few_options_and_where_the_rest_is(name: str):
     short = serve_eval(*name.split(), "--help").stdout
     assert 10 <= len(make_command(*name.split()).usual) <= 16
     assert short.splitlines()[-1].endswith(f"{name} --help-all")
@@ -72,7 +72,7 @@ def test_the_short_help_shows_few_options_and_where_the_rest_is(name: str) -> No
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_help_has_two_examples_that_are_understood(path: str) -> None:
+def test_every_help_has_two_examples_that_are_understood(path: str):
     """Each example is parsed as its command would parse it, and nothing runs."""
     said = serve_eval(*path.split(), "--help", COLUMNS="80").stdout
     assert max(map(len, said.splitlines())) <= 80
@@ -96,18 +96,18 @@ def _parse(words: list[str]):
     make_command(*words[:count]).make_context(words[count - 1], words[count:]).close()
 
 
-def test_an_example_with_a_wrong_option_would_be_noticed() -> None:
+def test_an_example_with_a_wrong_option_would_be_noticed():
     with pytest.raises(Exception, match="No such option"):
         _parse(["data", "fetch", "gsm8k", "--into", "DIR"])
 
 
-def test_what_is_hidden_is_shown_nowhere() -> None:
+def test_what_is_hidden_is_shown_nowhere():
     for name in ("run", "compare", "smoke", "watch"):
         assert "--api-key " not in serve_eval(*name.split(), "--help-all").stdout
     assert "--invariants" not in serve_eval("compare --help-all").stdout
 
 
-def test_a_structure_gets_flags_variables_and_repeated_options() -> None:
+def test_a_structure_gets_flags_variables_and_repeated_options():
     """--resume excludes -o, from the command line and from the environment.
 
     A list takes one value per line of its variable.
@@ -118,7 +118,7 @@ def test_a_structure_gets_flags_variables_and_repeated_options() -> None:
         assert text in known.stderr
 
 
-def test_defaults_are_told_and_no_sentence_of_a_group_is_cut_off() -> None:
+def test_defaults_are_told_and_no_sentence_of_a_group_is_cut_off():
     said = serve_eval("references power --help").stdout
     assert "--repeats (default 1)." in said
     assert "(default None)" not in said
@@ -137,7 +137,7 @@ def _list(arguments: str = "", *, code: int = 0) -> str:
 @pytest.mark.parametrize(
     "command", [*(("data", "list", kind) for kind in KINDS), ("data", "list", "datasets")]
 )
-def test_a_list_has_few_lines_and_all_of_it_in_other_forms(command: tuple[str, ...]) -> None:
+def test_a_list_has_few_lines_and_all_of_it_in_other_forms(command: tuple[str, ...]):
     done = serve_eval(*command, COLUMNS="80")
     assert (done.returncode, len(done.stdout.splitlines()) <= LINES) == (0, True), done.stdout
     found = json.loads(serve_eval(*command, "--json").stdout)
@@ -151,7 +151,7 @@ def test_a_list_has_few_lines_and_all_of_it_in_other_forms(command: tuple[str, .
     assert "\x1b" not in whole
 
 
-def test_the_list_of_all_kinds_counts_them_and_has_all_of_them_with_v() -> None:
+def test_the_list_of_all_kinds_counts_them_and_has_all_of_them_with_v():
     shown = _list()
     assert len(shown.splitlines()) <= LINES
     names = {one["name"]: one["text"].split(", ") for one in json.loads(_list("--json"))["entries"]}
@@ -163,14 +163,14 @@ def test_the_list_of_all_kinds_counts_them_and_has_all_of_them_with_v() -> None:
     assert _list("-q").split() == list(KINDS)
 
 
-def test_the_list_has_every_task() -> None:
+def test_the_list_has_every_task():
     told = _list("tasks -v")
     assert all(f"\n  {name}:" in told for name in registry.names("serve_eval.tasks"))
     assert "\n  cases:NAME: " in told
     assert "options that every task has: " in told
 
 
-def test_the_list_has_every_scorer_and_says_where_options_are() -> None:
+def test_the_list_has_every_scorer_and_says_where_options_are():
     told = _list("scorers")
     assert all(f"\n  {name} " in told for name in registry.names(registry.SCORERS))
     assert "whole_words" not in told
@@ -180,7 +180,7 @@ def test_the_list_has_every_scorer_and_says_where_options_are() -> None:
     assert "whole_words" in "\n".join(one["more"])
 
 
-def test_a_name_that_cannot_be_used_is_in_every_list(tmp_path: Path) -> None:
+def test_a_name_that_cannot_be_used_is_in_every_list(tmp_path):
     (tmp_path / "scorers").mkdir()
     (tmp_path / "scorers/broken.py").write_text("raise OSError('no way')\n")
     for kind in ("all", "scorers"):
@@ -189,7 +189,7 @@ def test_a_name_that_cannot_be_used_is_in_every_list(tmp_path: Path) -> None:
         assert "no way" in told
 
 
-def test_every_published_reference_has_a_task() -> None:
+def test_every_published_reference_has_a_task():
     files = {file.stem for file in find_shipped_dir().glob("*.yaml")}
     named = {"SlimPajama-6B", "acceptance_length", "gpqa_diamond"}  # their tasks have other names
     assert not files - named - set(registry.names("serve_eval.tasks"))
@@ -207,7 +207,7 @@ def _list_described(arguments: str = "") -> str:
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
-def test_every_option_of_every_launcher_is_described(name: str) -> None:
+def test_every_option_of_every_launcher_is_described(name: str):
     found = options(registry.function("serve_eval.launchers", name))
     paths = [option.path for option in found]
     assert [
@@ -220,7 +220,7 @@ def test_every_option_of_every_launcher_is_described(name: str) -> None:
     assert not re.search(r"NoneType|Struct|typing|<", "\n".join(lines))
 
 
-def test_nested_options_are_described_by_type_and_default() -> None:
+def test_nested_options_are_described_by_type_and_default():
     told = _list_described("launchers trtllm_disaggregated")
     for text in (
         (
@@ -237,14 +237,14 @@ def test_nested_options_are_described_by_type_and_default() -> None:
         assert text in told
 
 
-def test_the_list_of_launchers_is_short() -> None:
+def test_the_list_of_launchers_is_short():
     told = _list_described("launchers").splitlines()
     assert len(told) <= 2 * len(LAUNCHERS) + 2
     assert "context_servers" not in "".join(told)
     assert told[-2] == "  options of one: serve-eval data list launchers NAME"
 
 
-def test_what_is_called_alike_may_mean_something_else() -> None:
+def test_what_is_called_alike_may_mean_something_else():
     lines = describe_plugin("serve_eval.launchers", "slurm")
     at = lines.index("  container.engine (pyxis or docker or podman; pyxis)")
     assert "plug-in of SLURM" in lines[at + 1]
@@ -253,7 +253,7 @@ def test_what_is_called_alike_may_mean_something_else() -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_every_task_is_described_with_its_data_and_every_option(name: str) -> None:
+def test_every_task_is_described_with_its_data_and_every_option(name: str):
     found = options(registry.function(shared.TASKS, name))
     assert [one.path for one in found if not re.fullmatch(r"[A-Z].*\.", one.meaning)] == []
     lines = describe_task(name)
@@ -265,7 +265,7 @@ def test_every_task_is_described_with_its_data_and_every_option(name: str) -> No
 
 
 @pytest.mark.parametrize("name", [name for name in TASKS if name not in WITHOUT_LOAD])
-def test_a_task_names_its_data_if_it_cannot_do_without(name: str, tmp_path: Path) -> None:
+def test_a_task_names_its_data_if_it_cannot_do_without(name: str, tmp_path):
     task = shared.usual_task(Spec(name=name))
     if not task.datasets:
         assert task.load(DataRoots(roots=(tmp_path,)), 2).samples
@@ -277,17 +277,17 @@ def test_a_task_names_its_data_if_it_cannot_do_without(name: str, tmp_path: Path
     assert (fetch if source.urls or source.hub else f"Put a copy from {source.homepage}") in hint
 
 
-def test_a_control_needs_no_reference() -> None:
+def test_a_control_needs_no_reference():
     name = "mixed_modality_video_audio_omni"
     assert f"  references  none needed: compared with {name}" in describe_task(f"{name}_alone")
 
 
-def test_a_data_set_that_cannot_be_fetched_is_got_by_hand() -> None:
+def test_a_data_set_that_cannot_be_fetched_is_got_by_hand():
     [line] = (one for one in describe_task("videomme") if "by hand" in one)
     assert line.split() == ["by", "hand,", "from", KNOWN["videomme"].homepage]
 
 
-def test_the_facts_of_a_task_are_its_own() -> None:
+def test_the_facts_of_a_task_are_its_own():
     told = _list_described("tasks gsm8k")
     for text in (
         "  data        GSM8K: 1319 test, 7473 train\n",
@@ -317,14 +317,14 @@ def test_the_facts_of_a_task_are_its_own() -> None:
     )
 
 
-def test_the_documented_description_is_what_is_printed() -> None:
+def test_the_documented_description_is_what_is_printed():
     assert (
         _list_described("tasks passkey_short")
         in (Path(__file__).parents[2] / "docs/tasks.md").read_text()
     )
 
 
-def test_scorers_are_described_too() -> None:
+def test_scorers_are_described_too():
     assert "  absolute (number; 0)\n" in _list_described("scorers numeric")
 
 
@@ -336,7 +336,7 @@ def test_scorers_are_described_too() -> None:
         ("all", "trtllm", "all trtllm: name the kind"),
     ],
 )
-def test_a_name_that_there_is_not_is_refused(kind: str, name: str, message: str) -> None:
+def test_a_name_that_there_is_not_is_refused(kind: str, name: str, message: str):
     serve_eval(f"data list {kind} {name}", exits=2, tells=message)
 
 
@@ -383,11 +383,11 @@ def runs(tmp_path, monkeypatch):
     ],
 )
 @pytest.mark.usefixtures("runs")
-def test_the_words_that_are_offered(before: str, incomplete: str, offered: list[str]) -> None:
+def test_the_words_that_are_offered(before: str, incomplete: str, offered: list[str]):
     assert complete(before.split(), incomplete) == offered
 
 
-def test_every_command_offers_its_options() -> None:
+def test_every_command_offers_its_options():
     assert complete([], "") == ["--help", "--version", *COMMANDS]
     for name in COMMANDS:
         offered = complete([name], "--")
@@ -396,7 +396,7 @@ def test_every_command_offers_its_options() -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.usefixtures("runs")
-def test_bash_completes_commands_options_and_runs(tmp_path: Path) -> None:
+def test_bash_completes_commands_options_and_runs(tmp_path):
     """The script is sourced by a bash that then completes as it does on the tab key."""
     program = tmp_path / "bin/serve-eval"
     program.parent.mkdir()
@@ -424,7 +424,7 @@ try serve-eval show ''
     ]
 
 
-def test_the_samples_of_a_run_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_samples_of_a_run_are_offered(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = "-t word_problems --limit 4 --no-reference"
     serve_eval(f"run --launcher simulated -o out {asked}", exits=3)
@@ -454,7 +454,7 @@ words=(serve-eval run --set limits.order_); CURRENT=4; _serve_eval
         ("zsh", ZSH, ["-S  --", "-- smoke", "-S  -- limits.order_seed=", "--"]),
     ],
 )
-def test_fish_and_zsh_complete(shell: str, script: str, told: list[str], tmp_path: Path) -> None:
+def test_fish_and_zsh_complete(shell: str, script: str, told: list[str], tmp_path):
     if (program := shutil.which(shell)) is None:
         pytest.skip(f"needs {shell}")
     (tmp_path / "serve-eval").write_text(f'#!/bin/sh\nexec {sys.executable} -m serve_eval "$@"\n')
@@ -470,7 +470,7 @@ def test_fish_and_zsh_complete(shell: str, script: str, told: list[str], tmp_pat
     assert done.stdout.splitlines() == told
 
 
-def test_each_shell_has_a_script_and_another_is_refused() -> None:
+def test_each_shell_has_a_script_and_another_is_refused():
     for shell, script in SCRIPTS.items():
         assert serve_eval("setup completion", shell).stdout == script
         if program := shutil.which(shell):

@@ -117,8 +117,8 @@ def _ran(script: str, *, cwd: Path | None = None) -> tuple[int, str, str]:
     ],
 )
 def test_a_signal_while_modules_are_imported_is_one_line(
-    tmp_path: Path, name: str, arguments: list[str], number: int
-) -> None:
+    tmp_path, name: str, arguments: list[str], number: int
+):
     (here := tmp_path / "here").mkdir()
     (tmp_path / "nightly.yaml").write_text("name: n\nplans: [{model: m, tasks: [gsm8k]}]\n")
     script = _AT_AN_IMPORT.format(name=name, number=number, arguments=arguments)
@@ -127,7 +127,7 @@ def test_a_signal_while_modules_are_imported_is_one_line(
 
 
 @pytest.mark.parametrize("number", [2, 15])
-def test_a_second_signal_ends_at_once_with_the_same_code(number: int) -> None:
+def test_a_second_signal_ends_at_once_with_the_same_code(number: int):
     assert _ran(_TWICE.format(number=number)) == (130, "", "Interrupted\n")
 
 
@@ -139,19 +139,19 @@ def test_a_second_signal_ends_at_once_with_the_same_code(number: int) -> None:
         "__import__('serve_eval.errors').errors.PlanError('x')",
     ],
 )
-def test_what_an_interruption_turned_into_is_an_interruption(error: str) -> None:
+def test_what_an_interruption_turned_into_is_an_interruption(error: str):
     assert _ran(_TURNED.format(number=2, error=error)) == (130, "", "Interrupted\n")
 
 
 @pytest.mark.parametrize(("late", "number", "code"), [(False, 2, 130), (True, 2, 0), (True, 15, 0)])
-def test_a_signal_when_all_is_done_prints_no_traceback(late: bool, number: int, code: int) -> None:
+def test_a_signal_when_all_is_done_prints_no_traceback(late: bool, number: int, code: int):
     """A signal before Python shuts down is an interruption; later, the exit code stands."""
     ended, out, err = _ran(_AT_THE_END.format(late=late, number=number))
     assert (ended, err) == (code, "Interrupted\n" if code else "")
     assert out
 
 
-def test_an_interruption_in_a_finalizer_is_not_lost() -> None:
+def test_an_interruption_in_a_finalizer_is_not_lost():
     script = (
         "import os, sys\n"
         "sys.argv = ['serve-eval', 'data', 'list']\n"
@@ -168,7 +168,7 @@ def test_an_interruption_in_a_finalizer_is_not_lost() -> None:
     assert _ran(script) == (130, "", "Interrupted\n")
 
 
-def test_a_signal_that_is_to_be_ignored_stays_so(tmp_path: Path) -> None:
+def test_a_signal_that_is_to_be_ignored_stays_so(tmp_path):
     """As under nohup."""
     script = "signal.signal(2, signal.SIG_IGN)" + _AT_AN_IMPORT.format(
         name="serve_eval.stats.classic",
@@ -180,7 +180,7 @@ def test_a_signal_that_is_to_be_ignored_stays_so(tmp_path: Path) -> None:
     assert "99" in out
 
 
-def test_commands_in_this_process_leave_its_signals_alone() -> None:
+def test_commands_in_this_process_leave_its_signals_alone():
     import signal
 
     from tests.cli.command import serve_eval
@@ -190,7 +190,7 @@ def test_commands_in_this_process_leave_its_signals_alone() -> None:
     assert [signal.getsignal(number) for number in (2, 15)] == before
 
 
-def test_an_interruption_within_an_eval_does_not_end_a_module_by_the_signal(tmp_path: Path) -> None:
+def test_an_interruption_within_an_eval_does_not_end_a_module_by_the_signal(tmp_path):
     """Started as `python -m serve_eval`; when Python runs a script, it keeps the exit code."""
     finder, _, _ = _AT_AN_IMPORT.partition("sys.argv")
     script = _TAKEN + finder.format(name="serve_eval.plan.resolve", number=2)
@@ -220,7 +220,7 @@ RECORDS = {
 
 @pytest.mark.parametrize("below", ["samples", "runs/a/samples", "a/samples"])
 @pytest.mark.parametrize("record", RECORDS)
-def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_path: Path) -> None:
+def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_path):
     (tmp_path / below).mkdir(parents=True)
     (tmp_path / below / "gsm8k.jsonl").write_text(RECORDS[record])
     told = explain_kept(tmp_path, "this again")
@@ -236,8 +236,8 @@ def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_pa
     [("trtllm", "launcher.command='false'", False), ("simulated", "launcher.crash_after=40", True)],
 )
 def test_a_server_that_ends_leaves_answers_or_none(
-    launcher: str, setting: str, answers: bool, data_root: Path, tmp_path: Path
-) -> None:
+    launcher: str, setting: str, answers: bool, data_root: Path, tmp_path
+):
     done = serve_eval(
         f"run --launcher {launcher} --model m --tasks gsm8k --dataset-root {data_root}"
         f" --no-reference --concurrency 1 -o {tmp_path}/out --set",
@@ -324,8 +324,8 @@ def _lines(journal: Path) -> int:
 
 @pytest.mark.slow
 def test_a_run_killed_at_thirty_random_points_ends_as_one_that_was_not(
-    tmp_path: Path, data_root: Path, endpoint: str
-) -> None:
+    tmp_path, data_root: Path, endpoint: str
+):
     kept = {
         k: v
         for k, v in os.environ.items()
@@ -431,18 +431,18 @@ def _kill_again_and_again(run: Path, kills: int):
     assert not list((run / "scores").glob("*.partial"))
 
 
-def test_a_few_kills_while_a_run_is_judged_again_change_nothing(run: Path) -> None:
+def test_a_few_kills_while_a_run_is_judged_again_change_nothing(run: Path):
     _kill_again_and_again(run, 2)
 
 
 @pytest.mark.slow
-def test_many_kills_while_a_run_is_judged_again_change_nothing(run: Path) -> None:
+def test_many_kills_while_a_run_is_judged_again_change_nothing(run: Path):
     _kill_again_and_again(run, 20)
 
 
 def test_answers_that_are_asked_again_never_stand_beside_their_old_report(
-    tmp_path: Path, simulated_here: None
-) -> None:
+    tmp_path, simulated_here: None
+):
     """A kill right after the old answers were put aside leaves a run without a report."""
     from serve_eval.storage.archive import archive
     from serve_eval.storage.file_names import samples_file

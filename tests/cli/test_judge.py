@@ -32,9 +32,7 @@ def _run(tmp_path: Path, entry: str, n: int = 100, out: str = "out") -> tuple[in
 
 
 @pytest.mark.parametrize("higher", ["true", "false"])
-def test_a_run_on_the_threshold_passes_and_one_step_beyond_fails(
-    tmp_path: Path, higher: str
-) -> None:
+def test_a_run_on_the_threshold_passes_and_one_step_beyond_fails(tmp_path, higher: str):
     """Whatever the count of 100 is, its own decimal is a threshold that it passes."""
     _run(tmp_path, "{accuracy: 57, threshold: 1}")
     [task] = read_json(tmp_path / "out" / "report.json")["tasks"]
@@ -44,7 +42,7 @@ def test_a_run_on_the_threshold_passes_and_one_step_beyond_fails(
         assert _run(tmp_path, entry, out=f"{threshold}")[0] == code
 
 
-def test_where_lower_is_better_everything_says_that_a_value_above_fails(tmp_path: Path) -> None:
+def test_where_lower_is_better_everything_says_that_a_value_above_fails(tmp_path):
     code, said = _run(tmp_path, "{accuracy: 20, higher_is_better: false}")
     assert code == 1
     assert "fails above" in said
@@ -70,9 +68,7 @@ def test_where_lower_is_better_everything_says_that_a_value_above_fails(tmp_path
         ("{accuracy: 57, threshold: 570}", "threshold must be 0 or more and 100 or less"),
     ],
 )
-def test_a_number_out_of_range_is_refused_before_a_request(
-    tmp_path: Path, entry: str, message: str
-) -> None:
+def test_a_number_out_of_range_is_refused_before_a_request(tmp_path, entry: str, message: str):
     code, said = _run(tmp_path, entry)
     assert code == 2
     assert message in said
@@ -80,7 +76,7 @@ def test_a_number_out_of_range_is_refused_before_a_request(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_threshold_that_nothing_fails_is_a_warning(tmp_path: Path) -> None:
+def test_a_threshold_that_nothing_fails_is_a_warning(tmp_path):
     code, said = _run(tmp_path, "{accuracy: 57}", n=4)
     assert code == 0
     assert "accuracy is 0 or more, so the task never fails: ask more samples" in said
@@ -89,7 +85,7 @@ def test_a_threshold_that_nothing_fails_is_a_warning(tmp_path: Path) -> None:
 ASKED = "--launcher simulated -m org/m -t word_problems --set=word_problems.num_samples=40"
 
 
-def test_options_of_the_rule_are_tried_on_a_finished_run(tmp_path: Path) -> None:
+def test_options_of_the_rule_are_tried_on_a_finished_run(tmp_path):
     refs = f"--references-dir {tmp_path}/refs"
     serve_eval(f"references take --runs 1 -o {tmp_path}/ref {ASKED} {refs}", exits=0)
     run = tmp_path / "run"
@@ -117,7 +113,7 @@ def test_options_of_the_rule_are_tried_on_a_finished_run(tmp_path: Path) -> None
         ("verdict.nothing=1", "verdict.nothing: unknown option"),
     ],
 )
-def test_another_option_is_a_wrong_use(text: str, told: str, tmp_path: Path) -> None:
+def test_another_option_is_a_wrong_use(text: str, told: str, tmp_path):
     run = tmp_path / "run"
     serve_eval(f"run --no-reference -o {run} {ASKED}", exits=3)
     serve_eval(f"judge {run} --set", text, exits=2, tells=told)
@@ -171,7 +167,7 @@ def _gsm8k(done: CompletedProcess[str]) -> dict[str, Any]:
     return next(task for task in tasks if task["task"] == "gsm8k")
 
 
-def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written(run: Path) -> None:
+def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written(run: Path):
     before = _content(run)
     done = serve_eval(f"judge --rescore {run}", exits=0)
     assert _content(run) == before
@@ -193,7 +189,7 @@ def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written
     assert told["before"] == told["reported"]
 
 
-def test_a_filter_is_an_option_of_scoring_alone(run: Path) -> None:
+def test_a_filter_is_an_option_of_scoring_alone(run: Path):
     serve_eval(f"judge {run}", exits=3)  # now the stored scores match the answers
     same = _gsm8k(serve_eval(f"judge --rescore {run} --json"))
     assert (same["changed"], same["moves"]) == ([], [])
@@ -208,7 +204,7 @@ def test_a_filter_is_an_option_of_scoring_alone(run: Path) -> None:
     assert flexible["moves"] == [["partial", "correct", ODD]]
 
 
-def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path: Path) -> None:
+def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path):
     before, new = _content(run), tmp_path / "new"
     done = serve_eval(f"judge --rescore {run} --set gsm8k.filter=strict-match -o {new}")
     assert (done.returncode, _content(run)) == (0, before), done.stderr
@@ -236,9 +232,7 @@ def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path: Path) -> None:
         ("launcher.seed=2", "serve-eval judge RUN"),
     ],
 )
-def test_what_was_asked_cannot_be_changed_afterwards(
-    run: Path, tmp_path: Path, setting: str, said: str
-) -> None:
+def test_what_was_asked_cannot_be_changed_afterwards(run: Path, tmp_path, setting: str, said: str):
     flags = ["--set", "gsm8k.filter=strict-match"] if "filt" not in setting else []
     done = serve_eval(
         f"judge --rescore {run} -o {tmp_path}/new", *flags, "--set", setting, exits=2, tells=said
@@ -247,7 +241,7 @@ def test_what_was_asked_cannot_be_changed_afterwards(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_run_that_was_killed_is_scored_as_far_as_it_came(run: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_is_scored_as_far_as_it_came(run: Path, tmp_path):
     (run / "report.json").unlink()
     journal, scores = run / "samples/gsm8k.jsonl", run / "scores/gsm8k.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:40])[:-20])
@@ -264,7 +258,7 @@ def test_a_run_that_was_killed_is_scored_as_far_as_it_came(run: Path, tmp_path: 
     assert read_json(tmp_path / "new/report.json")["tasks"][0]["result"]["scored"] == 60
 
 
-def test_a_run_without_an_answer_has_nothing_to_score(run: Path) -> None:
+def test_a_run_without_an_answer_has_nothing_to_score(run: Path):
     for file in (run / "samples").iterdir():
         file.unlink()
     done = serve_eval(f"judge --rescore {run} --junit {run}/junit.xml", exits=5)
@@ -277,9 +271,7 @@ def test_a_run_without_an_answer_has_nothing_to_score(run: Path) -> None:
     ]
 
 
-def test_the_printed_commands_run_as_they_stand(
-    run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_printed_commands_run_as_they_stand(run: Path, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     shown = json.loads(serve_eval(f"judge --rescore {run} --json").stdout)["commands"]
     assert [one.split()[1] for one in shown] == ["show", "judge"]
@@ -292,7 +284,7 @@ def test_the_printed_commands_run_as_they_stand(
     assert len(list(tmp_path.glob("*_rescored/report.json"))) == 2
 
 
-def test_a_killed_run_is_resumed_by_the_printed_command(run: Path, tmp_path: Path) -> None:
+def test_a_killed_run_is_resumed_by_the_printed_command(run: Path, tmp_path):
     (run / "report.json").unlink()
     journal = run / "samples/gsm8k.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:40]))
@@ -302,7 +294,7 @@ def test_a_killed_run_is_resumed_by_the_printed_command(run: Path, tmp_path: Pat
     serve_eval(*shlex.split(resume)[1:], exits=3)
 
 
-def test_the_new_verdict_stands_next_to_the_old_one(tmp_path: Path) -> None:
+def test_the_new_verdict_stands_next_to_the_old_one(tmp_path):
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/word_problems.yaml").write_text("m: [{accuracy: 90, num_samples: 60}]\n")
     asked = "--launcher simulated -m m -t word_problems --limit 60"
@@ -329,7 +321,7 @@ def test_the_new_verdict_stands_next_to_the_old_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["out/inside", "full", "nothing"])
-def test_folders_that_do_not_fit_are_refused(run: Path, tmp_path: Path, place: str) -> None:
+def test_folders_that_do_not_fit_are_refused(run: Path, tmp_path, place: str):
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").touch()
     before = _content(run)
@@ -344,7 +336,7 @@ def test_folders_that_do_not_fit_are_refused(run: Path, tmp_path: Path, place: s
     assert _content(run) == before
 
 
-def test_other_data_and_damaged_files_are_told(run: Path, tmp_path: Path) -> None:
+def test_other_data_and_damaged_files_are_told(run: Path, tmp_path):
     plan = read_json(run / "plan.json")
     moved = {**plan, "plan": {**plan["plan"], "dataset_roots": [str(tmp_path / "data")]}}
     shutil.copytree(Path(plan["plan"]["dataset_roots"][0]), tmp_path / "data")
@@ -360,7 +352,7 @@ def test_other_data_and_damaged_files_are_told(run: Path, tmp_path: Path) -> Non
     serve_eval(f"judge --rescore {run}", exits=2, tells="a damaged record")
 
 
-def test_a_task_that_was_changed_since_the_run_is_told(run: Path, tmp_path: Path) -> None:
+def test_a_task_that_was_changed_since_the_run_is_told(run: Path, tmp_path):
     plan = read_json(run / "plan.json")
     plan["fingerprints"]["gsm8k"]["version"] = "0"
     (run / "plan.json").write_text(json.dumps(plan))

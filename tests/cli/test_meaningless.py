@@ -70,7 +70,7 @@ def _sides(generation: dict[str, Any]) -> dict[str, Any]:
         ),
     ],
 )
-def test_each_launcher_refuses(launcher: dict[str, Any], words: str) -> None:
+def test_each_launcher_refuses(launcher: dict[str, Any], words: str):
     Path("dummy.yaml").write_text("load_format: dummy\n")
     plan = _plan(launcher)
     for more in ("--dry-run", ""):
@@ -79,7 +79,7 @@ def test_each_launcher_refuses(launcher: dict[str, Any], words: str) -> None:
     serve_eval(f"run {plan} --dry-run", *ALLOWED, exits=0)
 
 
-def test_a_variable_that_servers_inherit_is_refused() -> None:
+def test_a_variable_that_servers_inherit_is_refused():
     plan = _plan({"name": "trtllm"})
     serve_eval(
         f"run {plan} --dry-run", **{FORCE: "2"}, exits=2, tells=f"your environment: {FORCE} 2"
@@ -89,7 +89,7 @@ def test_a_variable_that_servers_inherit_is_refused() -> None:
     serve_eval(f"run {removed} --dry-run", **{FORCE: "2"}, exits=0)
 
 
-def test_a_request_that_ignores_the_end_is_refused_and_warned_about_where_it_is_allowed() -> None:
+def test_a_request_that_ignores_the_end_is_refused_and_warned_about_where_it_is_allowed():
     with create(Quirks()).serve_in_thread() as url:
         body = {"extra_body": {"ignore_eos": True}}
         plan = _plan({"name": "external", "base_url": url}, protocol=body)
@@ -109,7 +109,7 @@ def test_a_request_that_ignores_the_end_is_refused_and_warned_about_where_it_is_
         {"vllm_config": {"load_config": {"load_format": "dummy"}}},
     ],
 )
-def test_a_running_server_that_tells_is_refused(told: dict[str, Any]) -> None:
+def test_a_running_server_that_tells_is_refused(told: dict[str, Any]):
     with create(Quirks(), told).serve_in_thread() as url:
         plan = _plan({"name": "external", "base_url": url})
         refused = serve_eval(f"run {plan} --limit 3 -o refused", exits=4, tells="the server")

@@ -17,7 +17,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_an_unsupported_run_is_no_reference_and_a_resumed_one_would_be_none() -> None:
+def test_an_unsupported_run_is_no_reference_and_a_resumed_one_would_be_none():
     run = serve_eval(
         "run --launcher simulated --set=launcher.no_completions=true -m org/m"
         " -t word_problems,passkey_short --no-reference -o run"
@@ -34,7 +34,7 @@ def test_an_unsupported_run_is_no_reference_and_a_resumed_one_would_be_none() ->
     assert not Path("refs").exists()
 
 
-def test_what_stopped_several_runs_is_told_once() -> None:
+def test_what_stopped_several_runs_is_told_once():
     Path("s.yaml").write_text(
         "defaults: {model: org/m, no_reference: true}\nmatrix:\n  kind:\n"
         "    - {label: sound, launcher: {name: simulated}}\n"
@@ -74,7 +74,7 @@ def _write(*runs: str):
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_wrong_run_is_named_beside_the_sound_ones_and_nothing_starts(kind: str) -> None:
+def test_a_wrong_run_is_named_beside_the_sound_ones_and_nothing_starts(kind: str):
     run, said = BAD[kind]
     _write(run, GOOD, run.replace("label: bad", "label: worse"))
     dry = serve_eval(
@@ -97,7 +97,7 @@ def test_a_wrong_run_is_named_beside_the_sound_ones_and_nothing_starts(kind: str
     assert not Path("out").exists()
 
 
-def test_a_dry_run_as_json_has_the_runs_that_are_wrong() -> None:
+def test_a_dry_run_as_json_has_the_runs_that_are_wrong():
     _write(BAD["option"][0], BAD["value"][0].replace("bad", "high"), GOOD)
     done = serve_eval("run s.yaml --dry-run --json")
     told = json.loads(done.stdout)
@@ -108,7 +108,7 @@ def test_a_dry_run_as_json_has_the_runs_that_are_wrong() -> None:
     assert runs["high"]["tasks"][0]["requests"] == 110
 
 
-def test_what_this_machine_lacks_is_told_first_and_stops_only_its_own_run() -> None:
+def test_what_this_machine_lacks_is_told_first_and_stops_only_its_own_run():
     _write(
         "{label: nodata, launcher: simulated, tasks: [mmlu]}",
         "{label: noprogram, launcher: {name: vllm, command: no-such-server}}",
@@ -135,7 +135,7 @@ RUN = "run --launcher simulated --model m --limit 20 --no-reference"
 
 
 @pytest.mark.parametrize("tasks", ["passkey_short", "passkey_short,word_problems"])
-def test_a_run_prints_its_first_line_and_nothing_else(tasks: str) -> None:
+def test_a_run_prints_its_first_line_and_nothing_else(tasks: str):
     done = serve_eval(f"{RUN} -t {tasks} -q -o out")
     assert (done.returncode, done.stderr) == (3, "")
     [line] = done.stdout.splitlines()
@@ -149,13 +149,13 @@ def test_a_run_prints_its_first_line_and_nothing_else(tasks: str) -> None:
     assert len(compared.stdout.splitlines()) == 1
 
 
-def test_json_stays_whole() -> None:
+def test_json_stays_whole():
     done = serve_eval(f"{RUN} -t passkey_short -q --json -o out")
     report = read_json("out/report.json")
     assert (done.stderr, json.loads(done.stdout)["result"]) == ("", report)
 
 
-def test_errors_are_printed_with_their_hint() -> None:
+def test_errors_are_printed_with_their_hint():
     done = serve_eval("run --base-url 127.0.0.1:9 -t passkey_short -m m -q", exits=3)
     assert done.stderr.startswith("error: passkey_short: there is no reference file")
     assert "serve-eval references take" in done.stderr
@@ -163,7 +163,7 @@ def test_errors_are_printed_with_their_hint() -> None:
     assert again.stderr.startswith("serve-eval: "), "the next command is not quiet"
 
 
-def test_a_suite_prints_its_verdict() -> None:
+def test_a_suite_prints_its_verdict():
     plan = "launcher: simulated, model: m, tasks: [passkey_short], limit: 5, no_reference: true"
     Path("suite.yaml").write_text(f"name: s\nplans:\n  - {{{plan}, name: a}}\n")
     done = serve_eval("run suite.yaml -q -o out")
@@ -172,7 +172,7 @@ def test_a_suite_prints_its_verdict() -> None:
     assert "suite s: 1 run" in done.stdout
 
 
-def test_a_smoke_test_prints_its_counts() -> None:
+def test_a_smoke_test_prints_its_counts():
     with create(Quirks()).serve_in_thread() as url:
         done = serve_eval(f"smoke {url} -q")
     assert (done.returncode, done.stderr) == (0, "")

@@ -73,7 +73,7 @@ def _same(out: Path, sound: Path, texts: dict[str, str], count: int):
 
 
 @pytest.mark.parametrize("count", [1000, pytest.param(5000, marks=pytest.mark.slow)])
-def test_a_server_that_answers_twice_changes_no_number(count: int, tmp_path: Path) -> None:
+def test_a_server_that_answers_twice_changes_no_number(count: int, tmp_path):
     texts = _texts(count)
     with doubling(Doubling(every=10**9), texts) as server:
         serve_eval(*_flags(server, count, tmp_path / "sound"), exits=3)
@@ -90,7 +90,7 @@ def test_a_server_that_answers_twice_changes_no_number(count: int, tmp_path: Pat
     assert "each request uses its own connection" in done.stderr
 
 
-def test_a_run_that_is_killed_withdraws_what_is_not_proven_when_it_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_withdraws_what_is_not_proven_when_it_goes_on(tmp_path):
     count, out = 600, tmp_path / "out"
     texts = _texts(count)
     with doubling(Doubling(every=10**9), texts) as server:
@@ -116,7 +116,7 @@ def test_a_run_that_is_killed_withdraws_what_is_not_proven_when_it_goes_on(tmp_p
     _same(out, tmp_path / "sound", texts, count)
 
 
-def test_what_is_found_before_the_run_is_told_in_the_run(tmp_path: Path) -> None:
+def test_what_is_found_before_the_run_is_told_in_the_run(tmp_path):
     """The short requests before a run receive a copy too, each on its own connection."""
     texts = _texts(100)
     with doubling(Doubling(), texts) as server:
@@ -135,7 +135,7 @@ def test_what_is_found_before_the_run_is_told_in_the_run(tmp_path: Path) -> None
     )
 
 
-def test_a_folder_judged_again_warns_as_its_run_did(tmp_path: Path) -> None:
+def test_a_folder_judged_again_warns_as_its_run_did(tmp_path):
     texts, out = _texts(100), tmp_path / "out"
     with doubling(Doubling(every=20, delay_s=(0.001, 0.005), slow_s=0.002), texts) as server:
         serve_eval(*_flags(server, 100, out), exits=3)
@@ -144,7 +144,7 @@ def test_a_folder_judged_again_warns_as_its_run_did(tmp_path: Path) -> None:
     assert warning in _result(out)["warnings"]
 
 
-def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Path) -> None:
+def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path):
     """A connection whose end the server announces proves nothing.
 
     The evidence arrives later, as if a session on another machine had recorded it.
@@ -179,8 +179,8 @@ def _kill(command: list[str], journal: Path, lines: int):
 
 @pytest.mark.parametrize("more", [[], ["--set", "limits.stream=true"]], ids=["whole", "stream"])
 def test_a_killed_run_asks_again_what_nothing_proves_though_the_next_server_is_sound(
-    more: list[str], tmp_path: Path
-) -> None:
+    more: list[str], tmp_path
+):
     """No connection is found out of step: the kill comes before the first check."""
     count, out = 120, tmp_path / "out"
     texts, journal = _texts(count), out / "samples/word_problems.jsonl"
@@ -210,8 +210,8 @@ def test_a_killed_run_asks_again_what_nothing_proves_though_the_next_server_is_s
 
 
 def test_answers_that_nothing_proves_are_counted_and_told_if_they_are_not_asked_again(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     count, out = 60, tmp_path / "out"
     texts, journal = _texts(count), out / "samples/word_problems.jsonl"
     with doubling(Doubling(every=10**9, slow_s=0.05), texts) as server:
@@ -227,7 +227,7 @@ def test_answers_that_nothing_proves_are_counted_and_told_if_they_are_not_asked_
     assert judge_again(read_plan(out), out).unproven_answers == unproven
 
 
-def test_a_sound_run_has_no_unproven_answers(tmp_path: Path) -> None:
+def test_a_sound_run_has_no_unproven_answers(tmp_path):
     texts, out = _texts(200), tmp_path / "out"
     with doubling(Doubling(every=10**9, slow_s=0.002), texts) as server:
         serve_eval(*_flags(server, 200, out, "--concurrency", "8"), exits=3)
@@ -263,9 +263,7 @@ class ReplacedServer:
         return answer(str(2 * item if right else 2 * item + 1), usage=(5, 1))
 
 
-def test_the_mixed_answers_are_the_cause_and_not_the_lost_attempts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mixed_answers_are_the_cause_and_not_the_lost_attempts(tmp_path, monkeypatch):
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     (tmp_path / "cases.yaml").write_text(CASES)
     one, other = ReplacedServer(sound=True), ReplacedServer(sound=False)
@@ -302,7 +300,7 @@ tasks: [{word_problems: {num_samples: 40}}]
 RUN = "run --launcher simulated --tasks word_problems --limit 5"
 
 
-def test_a_finished_run_says_that_nothing_was_asked(tmp_path: Path) -> None:
+def test_a_finished_run_says_that_nothing_was_asked(tmp_path):
     how = f"{RUN} --no-reference -o {tmp_path}/out"
     told = r"nothing was asked: .* at \d{4}-\d\d-\d\d \d\d:\d\d UTC; .*--rerun all"
     first, again = serve_eval(how), serve_eval(f"{how} -v")
@@ -311,7 +309,7 @@ def test_a_finished_run_says_that_nothing_was_asked(tmp_path: Path) -> None:
     assert re.search(told, (tmp_path / "out/summary.md").read_text().replace("\\", ""))
 
 
-def test_every_line_of_a_finished_run_says_that_nothing_was_asked(tmp_path: Path) -> None:
+def test_every_line_of_a_finished_run_says_that_nothing_was_asked(tmp_path):
     how = f"{RUN} --no-reference -o {tmp_path}/out"
     serve_eval(how)
     line = f"--notify-text - --junit {tmp_path}/j.xml -q"
@@ -327,13 +325,13 @@ def test_every_line_of_a_finished_run_says_that_nothing_was_asked(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_run_that_asks_again_does_not_say_so(tmp_path: Path) -> None:
+def test_a_run_that_asks_again_does_not_say_so(tmp_path):
     how = f"{RUN} --no-reference -o {tmp_path}/out"
     serve_eval(how)
     assert "nothing was asked" not in serve_eval(f"{how} --rerun all").stdout
 
 
-def test_every_line_of_a_finished_comparison_says_so(tmp_path: Path) -> None:
+def test_every_line_of_a_finished_comparison_says_so(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.yaml").write_text(SIDE)
     how = f"compare {tmp_path}/a.yaml {tmp_path}/b.yaml -o {tmp_path}/out"
@@ -352,7 +350,7 @@ def test_every_line_of_a_finished_comparison_says_so(tmp_path: Path) -> None:
     assert re.match(f"::warning title=serve-eval::{told}", quiet.stderr), quiet.stderr
 
 
-def test_every_line_of_a_finished_comparison_at_several_loads_says_so(tmp_path: Path) -> None:
+def test_every_line_of_a_finished_comparison_at_several_loads_says_so(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.yaml").write_text(SIDE)
     out = tmp_path / "out"
@@ -382,7 +380,7 @@ def _write_suite(folder: Path, *names: str) -> Path:
     return folder / "s.yaml"
 
 
-def test_every_line_of_a_finished_suite_says_so(tmp_path: Path) -> None:
+def test_every_line_of_a_finished_suite_says_so(tmp_path):
     out = tmp_path / "out"
     how = ("run", _write_suite(tmp_path, "one", "two"), "-o", out, "--notify-text", "-")
     first = serve_eval(*how)
@@ -399,7 +397,7 @@ def test_every_line_of_a_finished_suite_says_so(tmp_path: Path) -> None:
     assert re.match(f"::warning title=serve-eval::{told}", quiet.stderr), quiet.stderr
 
 
-def test_a_suite_that_kept_some_runs_says_how_many(tmp_path: Path) -> None:
+def test_a_suite_that_kept_some_runs_says_how_many(tmp_path):
     out = tmp_path / "out"
     serve_eval(f"run -o {out}", _write_suite(tmp_path, "one", "two"))
     how = ("run", _write_suite(tmp_path, "one", "two", "new"), "-o", out, "--notify-text", "-")
@@ -432,9 +430,7 @@ def _read_result(folder: Path) -> dict[str, Any]:
     return read_json(folder / "report.json")["tasks"][0]["result"]
 
 
-def test_answers_are_scored_by_the_order_in_which_the_choices_were_asked(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_answers_are_scored_by_the_order_in_which_the_choices_were_asked(data_root: Path, tmp_path):
     """Rows in another order would give each question other choices, and 25 % of random letters."""
     with zipfile.ZipFile(data_root / "gpqa/dataset.zip") as archive:
         text = archive.read(f"dataset/{NAME}", pwd=GPQA_PASSWORD).decode()

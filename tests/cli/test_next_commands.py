@@ -87,8 +87,8 @@ def _run_each(commands: list[str]) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_what_a_run_its_verdict_and_its_diagnosis_name_next_runs(
-    folders: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folders: dict[str, Path], name: str, monkeypatch
+):
     run = folders[name]
     monkeypatch.chdir(run.parent)
     place = Path(run.name)
@@ -107,8 +107,8 @@ def test_what_a_run_its_verdict_and_its_diagnosis_name_next_runs(
 
 @pytest.mark.parametrize("name", ["PASS", "FAIL, cut", "INCONCLUSIVE"])
 def test_what_a_comparison_of_runs_and_its_diagnosis_name_next_runs(
-    folders: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folders: dict[str, Path], name: str, monkeypatch
+):
     top = folders[name].parent
     monkeypatch.chdir(top)
     b, out = folders[name].name, f"c{folders[name].name}"
@@ -130,9 +130,7 @@ def _cut(asked: Asked) -> Said:
     return Said(text="so", finish="length", tokens=64) if loops else sound(asked)
 
 
-def test_servers_that_are_there_can_be_verified_and_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_servers_that_are_there_can_be_verified_and_asked(tmp_path, monkeypatch):
     """Of a comparison of two endpoints, and of one with its launcher's servers: those are gone."""
     monkeypatch.chdir(tmp_path)
     answers = answers_to(Spec(name="word_problems", options={"num_samples": 500}))
@@ -154,9 +152,7 @@ def test_servers_that_are_there_can_be_verified_and_asked(
     assert "127.0.0.1" not in shown, "the server of the run ended with it"
 
 
-def test_a_side_of_a_comparison_goes_on_with_it_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_side_of_a_comparison_goes_on_with_it_alone(tmp_path, monkeypatch):
     """A side that is resumed by itself leaves a comparison of other answers behind."""
     monkeypatch.chdir(tmp_path)
     answers = answers_to(Spec(name="word_problems", options={"num_samples": 500}))
@@ -179,9 +175,7 @@ def _refuse(asked: Asked) -> Said:
     return Said(text="no", status=400) if refused else sound(asked, 0.4)
 
 
-def test_what_ended_early_goes_on_as_its_diagnosis_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ended_early_goes_on_as_its_diagnosis_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     gone = f"http://127.0.0.1:{free_port()}/v1"
     asked = "--model m --tasks word_problems --no-reference"
@@ -199,9 +193,7 @@ def test_what_ended_early_goes_on_as_its_diagnosis_says(
         assert [code for _, code in _run_each(commands)] == [4], "nothing listens there"
 
 
-def test_what_a_suite_and_its_diagnosis_name_next_runs(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_suite_and_its_diagnosis_name_next_runs(folders: dict[str, Path], monkeypatch):
     monkeypatch.chdir(folders["PASS"].parent)
     plans = [
         {"name": name, "launcher": {"simulated": {"accuracy": accuracy}}}
@@ -240,9 +232,7 @@ def _view(folder: Path) -> Document:
 
 
 @pytest.mark.parametrize("command", ["compare", "verify", "check load", "run"])
-def test_a_command_that_died_is_told_with_its_own_remedy(
-    command: str, nobody: str, tmp_path: Path
-) -> None:
+def test_a_command_that_died_is_told_with_its_own_remedy(command: str, nobody: str, tmp_path):
     out = tmp_path / "nights" / command.split()[-1]
     asked = {
         "compare": (nobody, "127.0.0.1:1", *NIGHT),
@@ -276,9 +266,7 @@ def test_a_command_that_died_is_told_with_its_own_remedy(
         ("verify_plan.json", "verify"),
     ],
 )
-def test_a_killed_command_and_an_interrupted_one_are_told_apart(
-    plan: str, command: str, tmp_path: Path
-) -> None:
+def test_a_killed_command_and_an_interrupted_one_are_told_apart(plan: str, command: str, tmp_path):
     _begun(tmp_path / "1", plan)
     _begun(tmp_path / "2", plan, f"INTERRUPTED {command} h:1 a\\_b: no result; by a signal; /x")
     _begun(tmp_path / "3", plan, f"PASS {command}: 80; /x")  # the line of an earlier session
@@ -293,7 +281,7 @@ def test_a_killed_command_and_an_interrupted_one_are_told_apart(
     ]
 
 
-def test_sides_belong_to_their_comparison_and_old_nights_are_no_failure(tmp_path: Path) -> None:
+def test_sides_belong_to_their_comparison_and_old_nights_are_no_failure(tmp_path):
     old = _begun(tmp_path / "old", "compare.json")
     _begun(old / "a", "plan.json")
     _begun(old / "b", "plan.json")
@@ -306,7 +294,7 @@ def test_sides_belong_to_their_comparison_and_old_nights_are_no_failure(tmp_path
     assert old.text.startswith("compare: KILLED: ended without a result, 2020-01-01")
 
 
-def test_a_command_that_still_runs_has_not_ended(tmp_path: Path) -> None:
+def test_a_command_that_still_runs_has_not_ended(tmp_path):
     _begun(tmp_path / "dead", "plan.json")
     running = _begun(tmp_path / "running", "plan.json")
     with (running / "lock").open("w") as lock:
@@ -315,7 +303,7 @@ def test_a_command_that_still_runs_has_not_ended(tmp_path: Path) -> None:
     assert "1 ended without a result" in document.counted
 
 
-def test_a_verify_that_still_runs_has_not_ended(tmp_path: Path) -> None:
+def test_a_verify_that_still_runs_has_not_ended(tmp_path):
     out = tmp_path / "nights" / "verify"
     with socket.create_server(("127.0.0.1", 0)) as silent:  # It accepts and never answers.
         at = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -334,7 +322,7 @@ def test_a_verify_that_still_runs_has_not_ended(tmp_path: Path) -> None:
     assert "KILLED" in after
 
 
-def test_the_note_names_the_command_of_unfinished_parts(tmp_path: Path) -> None:
+def test_the_note_names_the_command_of_unfinished_parts(tmp_path):
     serve_eval(f"run --launcher simulated -o {tmp_path}/ok --no-reference", *NIGHT)
     _begun(_begun(tmp_path / "cmp", "compare.json") / "a", "plan.json")
     sections = [block.section for block in _view(tmp_path).blocks]

@@ -55,7 +55,7 @@ def _read_everywhere(folder: Path, line_file: Path, stderr: str) -> str:
         (0.2, rf"FAIL word_problems embedded: {FIGURES}; {COUNTS}(; likely: .+)?; \S*out"),
     ],
 )
-def test_a_run_says_the_same_line_everywhere(tmp_path: Path, accuracy: float, line: str) -> None:
+def test_a_run_says_the_same_line_everywhere(tmp_path, accuracy: float, line: str):
     out, file = tmp_path / "out", tmp_path / "line"
     done = serve_eval(
         f"run -o {out} --notify-text {file}", _plan(tmp_path, "p", accuracy), GITHUB_ACTIONS="true"
@@ -66,7 +66,7 @@ def test_a_run_says_the_same_line_everywhere(tmp_path: Path, accuracy: float, li
     assert again.stdout.splitlines()[-1] == said
 
 
-def test_a_comparison_gives_figures_and_diagnose_gives_the_same(tmp_path: Path) -> None:
+def test_a_comparison_gives_figures_and_diagnose_gives_the_same(tmp_path):
     out, file = tmp_path / "out", tmp_path / "line"
     a, b = _plan(tmp_path, "a", 0.9), _plan(tmp_path, "b", 0.3)
     done = serve_eval(
@@ -79,7 +79,7 @@ def test_a_comparison_gives_figures_and_diagnose_gives_the_same(tmp_path: Path) 
     assert said == last
 
 
-def test_a_suite_names_its_worst_task_and_counts_the_others(tmp_path: Path) -> None:
+def test_a_suite_names_its_worst_task_and_counts_the_others(tmp_path):
     for name, accuracy in (("sound", 0.9), ("damaged", 0.2)):
         _plan(tmp_path, name, accuracy)
     _plan(tmp_path, "dying", 0.9, crash_after=20)
@@ -110,7 +110,7 @@ def test_a_suite_names_its_worst_task_and_counts_the_others(tmp_path: Path) -> N
     assert re.match(r" FAIL +damaged/word_problems ", next(x for x in rest if " damaged/" in x))
 
 
-def test_load_has_files_for_ci(tmp_path: Path) -> None:
+def test_load_has_files_for_ci(tmp_path):
     out, file = tmp_path / "out", tmp_path / "line"
     plan = _plan(tmp_path, "p", 0.8)
     done = serve_eval(f"check load {plan} --concurrency 1,8 -o {out} --notify-text {file}", exits=0)
@@ -122,7 +122,7 @@ def test_load_has_files_for_ci(tmp_path: Path) -> None:
     ), said
 
 
-def test_merge_and_rescore_say_a_line(tmp_path: Path) -> None:
+def test_merge_and_rescore_say_a_line(tmp_path):
     plan, shards = _plan(tmp_path, "p", 0.9), [tmp_path / "1", tmp_path / "2"]
     for number, shard in enumerate(shards, 1):
         serve_eval(f"run {plan} --shard {number}/2 -o {shard}")
@@ -136,7 +136,7 @@ def test_merge_and_rescore_say_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "compare", "check load"])
-def test_a_server_that_dies_is_an_error_with_its_cause(tmp_path: Path, command: str) -> None:
+def test_a_server_that_dies_is_an_error_with_its_cause(tmp_path, command: str):
     out, file = tmp_path / "out", tmp_path / "line"
     sound, dying = _plan(tmp_path, "a", 0.9), _plan(tmp_path, "b", 0.9, crash_after=20)
     words = {"run": [dying], "compare": [sound, dying]}
@@ -174,8 +174,8 @@ def test_a_server_that_dies_is_an_error_with_its_cause(tmp_path: Path, command: 
     ],
 )
 def test_a_command_that_never_starts_still_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: list[str], code: int
-) -> None:
+    tmp_path, monkeypatch, command: str, words: list[str], code: int
+):
     monkeypatch.chdir(tmp_path)
     dead = f"127.0.0.1:{free_port()}"
     step = tmp_path / "step.md"
@@ -190,7 +190,7 @@ def test_a_command_that_never_starts_still_says_why(
     assert f"::{said}\n" in done.stderr
 
 
-def test_the_line_of_a_refused_folder_has_one_colon_before_the_difference(tmp_path: Path) -> None:
+def test_the_line_of_a_refused_folder_has_one_colon_before_the_difference(tmp_path):
     how = f"--no-reference -o {tmp_path}/out --notify-text -"
     serve_eval(f"run {how}", _plan(tmp_path, "p", 0.9))
     other = serve_eval(
@@ -199,20 +199,20 @@ def test_the_line_of_a_refused_folder_has_one_colon_before_the_difference(tmp_pa
     assert re.search(r"holds another run: \w", other.stdout), other.stdout
 
 
-def test_junit_of_a_run_that_never_starts_is_an_error(tmp_path: Path) -> None:
+def test_junit_of_a_run_that_never_starts_is_an_error(tmp_path):
     file = tmp_path / "junit.xml"
     serve_eval(f"run {tmp_path}/missing.yaml --junit {file}", exits=2)
     read = JUnitXml.fromfile(str(file))
     assert (read.tests, read.errors) == (1, 1)
 
 
-def test_a_refused_folder_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_refused_folder_stays_as_it_is(tmp_path):
     (tmp_path / "mine").write_text("x")
     serve_eval(f"run -o {tmp_path}", _plan(tmp_path.parent, "p", 0.9), exits=2)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_the_link_is_that_of_the_job_and_secrets_are_hidden(tmp_path: Path) -> None:
+def test_the_link_is_that_of_the_job_and_secrets_are_hidden(tmp_path):
     secret = "sk-0123456789abcdef"
     done = serve_eval(
         "run --tasks word_problems --notify-text - --base-url",
@@ -228,7 +228,7 @@ def test_the_link_is_that_of_the_job_and_secrets_are_hidden(tmp_path: Path) -> N
     assert "\x1b" not in done.stdout
 
 
-def test_json_and_the_line_do_not_share_standard_output(tmp_path: Path) -> None:
+def test_json_and_the_line_do_not_share_standard_output(tmp_path):
     serve_eval(
         "run --json --notify-text -",
         _plan(tmp_path, "p", 0.9),
@@ -237,7 +237,7 @@ def test_json_and_the_line_do_not_share_standard_output(tmp_path: Path) -> None:
     )
 
 
-def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
+def test_an_interrupted_run_says_so(tmp_path):
     plan = _plan(tmp_path, "slow", 0.9, latency_s=30.0)
     file = tmp_path / "line"
     in_a_process(
@@ -248,7 +248,7 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     assert file.read_text().startswith(f"INTERRUPTED run {plan}: no result; ended by a signal")
 
 
-def test_a_pass_that_no_value_could_have_failed_says_so(tmp_path: Path) -> None:
+def test_a_pass_that_no_value_could_have_failed_says_so(tmp_path):
     plan = _plan(tmp_path, "p", 0.9)
     done = serve_eval(
         f"run {plan} --samples test-6,test-26 --verdict classic -o {tmp_path}/out --notify-text -",
@@ -285,7 +285,7 @@ def _export(suite: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["latex", "svg"])
-def test_a_paper_says_how_a_server_failed(name: str, suite: Path) -> None:
+def test_a_paper_says_how_a_server_failed(name: str, suite: Path):
     text = " ".join(_export(suite, name).replace("\\", "").split())
     assert "no value: ERROR: the server did not start" in text
     assert "no value: ERROR: the server ended after " in text
@@ -293,7 +293,7 @@ def test_a_paper_says_how_a_server_failed(name: str, suite: Path) -> None:
     assert "ERROR: embedded" not in text
 
 
-def test_a_note_of_a_text_has_one_line_and_the_number_of_answers(suite: Path) -> None:
+def test_a_note_of_a_text_has_one_line_and_the_number_of_answers(suite: Path):
     lines = _export(suite, "table").splitlines()
     [note] = [line for line in lines if line.startswith("* dies: ")]
     assert note.endswith(" of 40 answers)")
@@ -302,14 +302,14 @@ def test_a_note_of_a_text_has_one_line_and_the_number_of_answers(suite: Path) ->
 
 
 @pytest.mark.parametrize("file", ["summary.md", "report.html"])
-def test_each_report_of_a_suite_names_the_runs_launched_otherwise(file: str, suite: Path) -> None:
+def test_each_report_of_a_suite_names_the_runs_launched_otherwise(file: str, suite: Path):
     text = (suite / file).read_text().replace("\\", "")
     said = "launched otherwise: a (launcher simulated, damage 0.1), b (launcher simulated, damage"
     assert text.count(said) == 1
     assert "this run is at" not in text
 
 
-def test_warnings_of_several_runs_name_them() -> None:
+def test_warnings_of_several_runs_name_them():
     def run(name, *warnings):
         return SuiteRunReport(
             name=name, attributes={}, folder=name, kept=False, error=None, warnings=warnings
@@ -336,20 +336,20 @@ def test_warnings_of_several_runs_name_them() -> None:
         ("it ended\n  a line of a log\n  another", "ERROR: it ended"),
     ],
 )
-def test_a_reason_is_not_cut_to_a_bare_word(reason: str, said: str) -> None:
+def test_a_reason_is_not_cut_to_a_bare_word(reason: str, said: str):
     cell = ResultCell(
         value=None, interval=None, outcome=VerdictOutcome.ERROR, scored=0, planned=9, reason=reason
     )
     assert list(cell.explain(Metric(), plain=True)) == [f"no value: {said}"]
 
 
-def test_dust_of_floats_is_no_figure_and_a_small_p_is_one() -> None:
+def test_dust_of_floats_is_no_figure_and_a_small_p_is_one():
     row = CollectedRow(source="a", kind="run", value=5.2e-16, low=-3e-17, p=1.5e-14)
     [read] = csv.DictReader(io.StringIO(write_csv([row])))
     assert (read["value"], read["low"], read["p"]) == ("0", "0", "1.5e-14")
 
 
-def test_a_table_as_csv_has_no_dust(suite: Path) -> None:
+def test_a_table_as_csv_has_no_dust(suite: Path):
     for row in csv.DictReader(io.StringIO(_export(suite, "csv"), newline="")):
         for name in ("value", "low", "difference", "difference low", "difference high"):
             told = row[f"word_problems {name}"]

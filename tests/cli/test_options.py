@@ -40,7 +40,7 @@ class Fruit:
     plums: Annotated[bool, Setting("", refused=("no plums", "Take pears."))] = False
 
 
-def test_names_flags_variables_and_types_follow_from_a_field() -> None:
+def test_names_flags_variables_and_types_follow_from_a_field():
     apples, pears, _ = list_declared(Fruit)
     assert (apples.flags, apples.variable, apples.key, apples.kind) == (
         ("--apples",),
@@ -51,7 +51,7 @@ def test_names_flags_variables_and_types_follow_from_a_field() -> None:
     assert (apples.repeated, pears.repeated, pears.key) == (False, True, "pears")
 
 
-def test_a_command_gets_its_structures_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_gets_its_structures_filled_in(monkeypatch):
     got = []
 
     @command()
@@ -73,12 +73,12 @@ def test_a_command_gets_its_structures_filled_in(monkeypatch: pytest.MonkeyPatch
     assert len(got) == 1
 
 
-def test_settings_have_the_last_part_of_the_key_and_nothing_that_was_not_given() -> None:
+def test_settings_have_the_last_part_of_the_key_and_nothing_that_was_not_given():
     assert settings_of(Fruit(apples=0)) == {"apples_kg": 0}
     assert settings_of(Fruit(apples=0, pears=["a"]), only={"pears"}) == {"pears": ["a"]}
 
 
-def test_two_options_with_one_key_are_joined() -> None:
+def test_two_options_with_one_key_are_joined():
     assert settings_of(AskedOptions(settings=["a.b=1"]), JudgedOptions(margin=2.0)) == {
         "set": ["a.b=1", "verdict.margin=2.0"]
     }
@@ -97,7 +97,7 @@ def test_two_options_with_one_key_are_joined() -> None:
         (ProtocolOptions(extra_body="[]"), "protocol.extra_body: expected a JSON object"),
     ],
 )
-def test_what_cannot_be_read_is_refused(section: object, message: str) -> None:
+def test_what_cannot_be_read_is_refused(section: object, message: str):
     with pytest.raises(PlanError) as caught:
         settings_of(section)
     assert message in str(caught.value)
@@ -116,7 +116,7 @@ class OwnOptions:
     sizes: Annotated[list[int] | None, Setting("")] = None
 
 
-def test_a_key_on_the_command_line_is_refused() -> None:
+def test_a_key_on_the_command_line_is_refused():
     for arguments in ("run --tasks gsm8k", "smoke", "watch"):
         said = serve_eval(
             f"{arguments} --api-key sk-abcdefgh",
@@ -126,7 +126,7 @@ def test_a_key_on_the_command_line_is_refused() -> None:
         assert "sk-abcdefgh" not in said.stderr
 
 
-def test_the_page_lists_each_option_of_a_command_without_a_flag() -> None:
+def test_the_page_lists_each_option_of_a_command_without_a_flag():
     page = (Path(__file__).parents[2] / "docs/run.md").read_text(encoding="utf-8")
     table = page.partition("## Keys without a flag")[2]
     own = re.findall(r"^\| `(\w+\.\w+)` \| `(--[\w-]+)` \| `([a-z ]+)` \|$", table, re.MULTILINE)
@@ -137,7 +137,7 @@ def test_the_page_lists_each_option_of_a_command_without_a_flag() -> None:
     )
 
 
-def test_the_options_of_a_command_itself_are_set_by_set() -> None:
+def test_the_options_of_a_command_itself_are_set_by_set():
     refused = serve_eval("watch 127.0.0.1:9 --passes 3", exits=2)
     assert refused.stderr == "error: there is no option --passes: write --set watch.passes=3\n"
     watch = "watch 127.0.0.1:9 --dry-run --set watch.smoke=false"
@@ -160,7 +160,7 @@ def test_the_options_of_a_command_itself_are_set_by_set() -> None:
         ("c.sizes=[1, 2]", {"sizes": [1, 2]}),
     ],
 )
-def test_a_value_of_an_option_is_that_of_its_flag(text: str, found: dict[str, object]) -> None:
+def test_a_value_of_an_option_is_that_of_its_flag(text: str, found: dict[str, object]):
     own = {one.place: one for one in list_declared(OwnOptions)}
     assert take_own([text], own) == ([], found)
     assert take_own(["c.sizes=1", text, "c.sizes=2"], own)[1]["sizes"][0] == 1
@@ -178,12 +178,12 @@ def test_a_value_of_an_option_is_that_of_its_flag(text: str, found: dict[str, ob
         ("c.numbr=3", "Did you mean 'c.number'?"),
     ],
 )
-def test_a_value_of_another_kind_is_refused(text: str, message: str) -> None:
+def test_a_value_of_another_kind_is_refused(text: str, message: str):
     with pytest.raises(PlanError, match=re.escape(message)):
         take_own([text], {one.place: one for one in list_declared(OwnOptions)})
 
 
-def test_a_flag_that_is_gone_is_answered_by_the_key() -> None:
+def test_a_flag_that_is_gone_is_answered_by_the_key():
     refused = serve_eval(
         "run --rate-limit 5",
         exits=2,
@@ -236,7 +236,7 @@ def _same(kind: Any, *texts: str, **how: Any):
 
 
 @pytest.mark.parametrize("kind", KINDS_OPTIONS)
-def test_every_spelling_means_the_same_or_ends_in_the_same_error(kind: Any) -> None:
+def test_every_spelling_means_the_same_or_ends_in_the_same_error(kind: Any):
     for text in TEXTS:
         _same(kind, text)
         _same(kind | None, text)
@@ -247,14 +247,14 @@ def test_every_spelling_means_the_same_or_ends_in_the_same_error(kind: Any) -> N
 @settings(max_examples=50)
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12))
 @example("9007199254740993")
-def test_whatever_is_written_means_the_same(text: str) -> None:
+def test_whatever_is_written_means_the_same(text: str):
     for kind in (int, float, str, Path):
         _same(kind, text)
 
 
 @settings(max_examples=50)
 @given(st.floats() | st.integers(-(10**20), 10**20) | st.decimals(places=6, allow_nan=False))
-def test_numbers_are_the_same_to_the_last_bit(number: object) -> None:
+def test_numbers_are_the_same_to_the_last_bit(number: object):
     _same(int, str(number))
     _same(float, str(number))
 
@@ -278,18 +278,18 @@ def test_numbers_are_the_same_to_the_last_bit(number: object) -> None:
         (list[int], {"default": (3, 4)}),
     ],
 )
-def test_limits_parsers_and_defaults_keep_their_meaning(kind: Any, how: dict[str, Any]) -> None:
+def test_limits_parsers_and_defaults_keep_their_meaning(kind: Any, how: dict[str, Any]):
     for texts in ([], ["0"], ["2"], ["9"], ["/"], [__file__], ["absent"]):
         _same(kind, *texts, **dict(how))
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read every file")
-def test_an_unreadable_file_is_typers_error(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_typers_error(tmp_path):
     (tmp_path / "closed").touch(mode=0)
     _same(Path, str(tmp_path / "closed"))
 
 
-def test_a_variable_means_what_its_flag_means() -> None:
+def test_a_variable_means_what_its_flag_means():
     flag = serve_eval("run --limit many")
     variable = serve_eval("run", SERVE_EVAL_LIMIT="many")
     assert flag.returncode == variable.returncode == 2
@@ -304,7 +304,7 @@ SUITE_KEYS = {"plans", "matrix"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_committed_schema_is_that_of_the_code(kind: str) -> None:
+def test_the_committed_schema_is_that_of_the_code(kind: str):
     """After a change: make task-pages, and see docs/schemas.md."""
     printed = serve_eval(f"setup schema {kind}")
     assert json.loads(printed.stdout) == COMMITTED[kind], "run make task-pages"
@@ -312,14 +312,14 @@ def test_the_committed_schema_is_that_of_the_code(kind: str) -> None:
     assert COMMITTED[kind]["$id"].startswith(f"urn:serve-eval:{kind}:")
 
 
-def test_an_unknown_kind_is_a_wrong_use() -> None:
+def test_an_unknown_kind_is_a_wrong_use():
     done = serve_eval("setup schema plam")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no schema of 'plam'. Did you mean 'plan'?" in done.stderr
 
 
 @pytest.mark.usefixtures("simulated_here")
-def test_the_files_of_a_run_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_a_run_fit(tmp_path, monkeypatch):
     done = serve_eval(
         "run --launcher simulated --set launcher.failure_rate=0.5 --tasks word_problems"
         " --limit 30 --model embedded --set limits.max_attempts=1"
@@ -360,7 +360,7 @@ def _list_examples(tmp_path: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]
                 yield "suite" if SUITE_KEYS & set(content) else "plan", page, content
 
 
-def test_the_plans_and_suites_of_the_documentation_fit(tmp_path: Path) -> None:
+def test_the_plans_and_suites_of_the_documentation_fit(tmp_path):
     examples = list(_list_examples(tmp_path))
     assert len([kind for kind, _, _ in examples if kind == "plan"]) > 15
     assert len([kind for kind, _, _ in examples if kind == "suite"]) >= 1
@@ -392,7 +392,7 @@ def test_the_plans_and_suites_of_the_documentation_fit(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_refused_by_the_schema_and_by_the_code(
     plan: dict[str, Any], place: list[object]
-) -> None:
+):
     whole = {"model": "m", "tasks": ["word_problems"], **plan}
     errors = list(VALIDATORS["plan"].iter_errors(whole))
     assert [list(error.absolute_path) for error in errors] == [place]
@@ -400,7 +400,7 @@ def test_a_mistake_is_refused_by_the_schema_and_by_the_code(
         resolve(whole, {}, {})
 
 
-def test_names_and_options_of_the_user_are_accepted() -> None:
+def test_names_and_options_of_the_user_are_accepted():
     for launcher in ("mine", {"name": "mine", "gpus": 2}, {"mine": {"gpus": 2}}):
         plan = {"launcher": launcher, "tasks": ["mine", {"gsm8k": {"num_fewshot": 8}}]}
         assert VALIDATORS["plan"].is_valid(plan)
@@ -419,5 +419,5 @@ def test_names_and_options_of_the_user_are_accepted() -> None:
         {"max_runs": 0},
     ],
 )
-def test_a_mistake_in_a_suite_is_refused(suite: dict[str, Any]) -> None:
+def test_a_mistake_in_a_suite_is_refused(suite: dict[str, Any]):
     assert not VALIDATORS["suite"].is_valid({"plans": ["a.yaml"], **suite})

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_smallest_n_for_theta_stands_beside_the_row_of_the_table() -> None:
+def test_the_smallest_n_for_theta_stands_beside_the_row_of_the_table():
     done = serve_eval(
         "references power --theta 3 --total 14042 -v",
         exits=0,
@@ -43,7 +43,7 @@ def _ask(words: str = "") -> dict[str, Any]:
     return dict(one)
 
 
-def test_the_three_rules_are_compared_for_a_drop() -> None:
+def test_the_three_rules_are_compared_for_a_drop():
     words = "--detect 1.0 --flip-rate .034"
     found = _ask(words)["detection"]
     numbers = {one["rule"]: one["n"] for one in found["needed"]}
@@ -74,7 +74,7 @@ def _power_row(text: str, drop: str) -> list[float]:
         "--total 1319 --detect 5 --theta 3 --set power.design_effect=1.5",
     ],
 )
-def test_a_first_screen_has_the_answer_and_a_command_that_asks_the_reverse(words: str) -> None:
+def test_a_first_screen_has_the_answer_and_a_command_that_asks_the_reverse(words: str):
     done = serve_eval("references power", *words.split(), COLUMNS="80")
     lines = done.stdout.splitlines()
     assert len(lines) <= 22
@@ -88,9 +88,7 @@ def test_a_first_screen_has_the_answer_and_a_command_that_asks_the_reverse(words
 
 
 @pytest.mark.parametrize(("margin", "tests"), [(None, 1), (4.0, 1), (None, 8)])
-def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(
-    margin: float | None, tests: int
-) -> None:
+def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(margin: float | None, tests: int):
     flags = [] if margin is None else ["--margin", str(margin)]
     done = serve_eval(f"references power --detect 5 --set power.tests={tests} -v", *flags, exits=0)
     n = int(re.search(r"Power with (\d+) samples", done.stdout)[1])
@@ -109,7 +107,7 @@ def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(
     assert int(fails) > n or margin is not None
 
 
-def test_a_margin_above_the_drop_is_never_reached_by_more_samples() -> None:
+def test_a_margin_above_the_drop_is_never_reached_by_more_samples():
     done = serve_eval("references power --detect 2 --margin 3 --total 4000 -v")
     assert "no number of samples to FAIL: more exclude 3 points" in done.stdout
     assert _power_row(done.stdout, "2")[2] < _power_row(done.stdout, "2")[1]
@@ -117,7 +115,7 @@ def test_a_margin_above_the_drop_is_never_reached_by_more_samples() -> None:
     assert float(last[3]) < 1 < 2 < float(last[4]) < 3
 
 
-def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Path) -> None:
+def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path):
     flags = f"run --launcher simulated --tasks gsm8k --dataset-root {data_root} --no-reference"
     serve_eval(f"{flags} --set gsm8k.num_samples=200 -o {tmp_path}/out", exits=3)
     asked = f"--from {tmp_path}/out --theta 3 --detect 2"
@@ -134,7 +132,7 @@ def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Pa
     )
 
 
-def test_equal_scores_have_no_spread_to_plan_with(tmp_path: Path) -> None:
+def test_equal_scores_have_no_spread_to_plan_with(tmp_path):
     run = "run --launcher simulated -m m -t passkey_short --limit 4"
     right = f"--set launcher.accuracy=1 --no-reference -o {tmp_path}/out"
     serve_eval(f"{run} {right}", exits=3)
@@ -144,7 +142,7 @@ def test_equal_scores_have_no_spread_to_plan_with(tmp_path: Path) -> None:
     assert re.search(r"classic +1,237 samples", done.stdout), done.stdout
 
 
-def test_each_task_of_a_run_is_planned_with_its_own_spread(tmp_path: Path) -> None:
+def test_each_task_of_a_run_is_planned_with_its_own_spread(tmp_path):
     run = "run --launcher simulated -m m -t word_problems,tool_calls"
     wrong = "--set launcher.accuracy=0.8 --limit 20 --no-reference"
     serve_eval(f"{run} {wrong} -o {tmp_path}/out", exits=3)
@@ -174,7 +172,7 @@ def _run(out: Path, *more: str | Path) -> dict[str, Any]:
     return dict(task)
 
 
-def test_the_flips_of_repeats_are_planned_with_and_a_prompt_counts_once(tmp_path: Path) -> None:
+def test_the_flips_of_repeats_are_planned_with_and_a_prompt_counts_once(tmp_path):
     task = _run(
         tmp_path / "out",
         "--limit",
@@ -197,7 +195,7 @@ def test_the_flips_of_repeats_are_planned_with_and_a_prompt_counts_once(tmp_path
     assert _ask(f"{asked} --flip-rate .1")["assumed"]["flip_rate"] == 0.1
 
 
-def test_the_flips_against_a_reference_are_planned_with(tmp_path: Path) -> None:
+def test_the_flips_against_a_reference_are_planned_with(tmp_path):
     _run(tmp_path / "first", "--no-reference")
     refs = tmp_path / "refs"
     serve_eval(f"references register {tmp_path}/first --references-dir {refs}", exits=0)
@@ -214,7 +212,7 @@ def test_the_flips_against_a_reference_are_planned_with(tmp_path: Path) -> None:
     assert said in done.stdout
 
 
-def test_the_classic_rule_is_planned_with_the_sigma_that_judges(tmp_path: Path) -> None:
+def test_the_classic_rule_is_planned_with_the_sigma_that_judges(tmp_path):
     size = ("--set", "word_problems.num_samples=80")
     _run(tmp_path / "first", *size, "--no-reference")
     refs = tmp_path / "refs"
@@ -239,7 +237,7 @@ def test_the_classic_rule_is_planned_with_the_sigma_that_judges(tmp_path: Path) 
     assert re.search(r"classic +310 samples", asked), asked
 
 
-def test_the_default_is_named_if_a_run_shows_no_flips(tmp_path: Path) -> None:
+def test_the_default_is_named_if_a_run_shows_no_flips(tmp_path):
     _run(tmp_path / "out")
     done = serve_eval(f"references power --from {tmp_path}/out --detect 5")
     assert "flip rate 0.034, the default: the run shows no flips" in done.stdout
@@ -258,7 +256,7 @@ def test_the_default_is_named_if_a_run_shows_no_flips(tmp_path: Path) -> None:
         ("--from /nowhere", "holds no run: there is no such folder"),
     ],
 )
-def test_what_cannot_be_planned_is_said(arguments: str, said: str) -> None:
+def test_what_cannot_be_planned_is_said(arguments: str, said: str):
     done = serve_eval(f"references power {arguments}", exits=2, tells=said)
     assert "Traceback" not in done.stderr
     assert "unexpected" not in done.stderr
@@ -311,7 +309,7 @@ def _json(done: Result) -> dict[str, Any]:
     return dict(found)
 
 
-def test_gold_answers_and_wrong_ones_of_a_sound_task_are_counted(tmp_path: Path) -> None:
+def test_gold_answers_and_wrong_ones_of_a_sound_task_are_counted(tmp_path):
     done = _check(tmp_path)
     assert done.exit_code == 0, done.output
     told = " ".join(done.stdout.split())
@@ -330,8 +328,8 @@ def test_gold_answers_and_wrong_ones_of_a_sound_task_are_counted(tmp_path: Path)
     ids=["an extraction that the data does not fit", "a scorer without a no", "a cut answer"],
 )
 def test_each_row_with_another_score_is_named(
-    tmp_path: Path, changes: dict[str, str], side: str, rows: list[str]
-) -> None:
+    tmp_path, changes: dict[str, str], side: str, rows: list[str]
+):
     done = _check(tmp_path, "--json", **changes)
     assert done.exit_code == 1, done.output
     found = _json(done)
@@ -341,12 +339,12 @@ def test_each_row_with_another_score_is_named(
     assert {row["cut"] for row in found["rows"]} == {"tokens" in changes}
 
 
-def test_the_first_rows_are_in_the_list(tmp_path: Path) -> None:
+def test_the_first_rows_are_in_the_list(tmp_path):
     told = " ".join(_check(tmp_path, read=".replace(',', '')").stdout.split())
     assert "gold answers without full marks: 1, such as sum-1 (wrong 0, read as '1234')" in told
 
 
-def test_a_scorer_that_raises_is_named(tmp_path: Path) -> None:
+def test_a_scorer_that_raises_is_named(tmp_path):
     done = _check(tmp_path, right="bool(said) and 1 / (int(said.replace(',', '')) - 4)")
     told = " ".join(done.stdout.split())
     assert done.exit_code == 1
@@ -354,14 +352,14 @@ def test_a_scorer_that_raises_is_named(tmp_path: Path) -> None:
     assert "sample sum-2: ZeroDivisionError" in told
 
 
-def test_samples_whose_prompt_has_two_gold_answers_are_left_out(tmp_path: Path) -> None:
+def test_samples_whose_prompt_has_two_gold_answers_are_left_out(tmp_path):
     done = _check(tmp_path, "--json", more="('2+2', '5'), ('1+1', '2')")
     assert done.exit_code == 0, done.output
     found = _json(done)
     assert (found["samples"], found["gold"], found["zero"], found["shared"]) == (3, 3, 3, 2)
 
 
-def test_a_name_that_is_a_data_set_and_a_task_is_checked_as_both(data_root: Path) -> None:
+def test_a_name_that_is_a_data_set_and_a_task_is_checked_as_both(data_root: Path):
     arguments = ["data", "check", "gpqa", "--dataset-root", str(data_root), "--limit", "5"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
@@ -370,14 +368,14 @@ def test_a_name_that_is_a_data_set_and_a_task_is_checked_as_both(data_root: Path
     assert "1 task asked for gold, 0 with another score task gpqa: 5 samples," in told
 
 
-def test_a_task_without_gold_says_so() -> None:
+def test_a_task_without_gold_says_so():
     arguments = ["data", "check", "word_problems_perplexity", "--limit", "3"]
     told = " ".join(CliRunner().invoke(app, arguments).stdout.split())
     assert "3 gold answers (made up) score better than the wrong ones, " in told
     assert "the data has no gold answers: the log-probability of a text is no answer" in told
 
 
-def test_a_name_that_is_neither_is_refused() -> None:
+def test_a_name_that_is_neither_is_refused():
     failed = CliRunner().invoke(app, ["data", "check", "gsm9k"])
     assert isinstance(failed.exception, PlanError)
     assert str(failed.exception) == "unknown data set or task 'gsm9k'. Did you mean 'gsm8k'?"

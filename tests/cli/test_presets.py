@@ -53,7 +53,7 @@ def _asked(server: ScriptedServer) -> dict[str, Any]:
     return {key: value for key, value in server.bodies[-1].items() if key != "messages"}
 
 
-def test_auto_takes_the_preset_of_the_served_model_and_the_report_names_it(tmp_path: Path) -> None:
+def test_auto_takes_the_preset_of_the_served_model_and_the_report_names_it(tmp_path):
     with _scripted() as (url, server):
         code, told, report = _run(url, tmp_path / "run", "--preset auto")
     assert code == 3, told
@@ -73,7 +73,7 @@ def test_auto_takes_the_preset_of_the_served_model_and_the_report_names_it(tmp_p
     assert report["tasks"][0]["fingerprint"]["extra_body"] == '{"min_p":0,"top_k":20}'
 
 
-def test_options_that_are_given_win_over_the_preset(tmp_path: Path) -> None:
+def test_options_that_are_given_win_over_the_preset(tmp_path):
     with _scripted() as (url, server):
         _run(
             url,
@@ -93,7 +93,7 @@ def test_options_that_are_given_win_over_the_preset(tmp_path: Path) -> None:
     }
 
 
-def test_a_resumed_run_keeps_the_values_and_takes_no_other_preset(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_the_values_and_takes_no_other_preset(tmp_path):
     out = tmp_path / "run"
     with _scripted() as (url, _):
         _run(url, out, "--preset auto")
@@ -111,8 +111,8 @@ def test_a_resumed_run_keeps_the_values_and_takes_no_other_preset(tmp_path: Path
 
 
 def test_both_sides_of_a_comparison_are_asked_with_the_preset_of_their_model(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     with _scripted() as (a, first), _scripted() as (b, second):
         done = serve_eval(
             f"compare {a} {b} -t word_problems --limit 6 --self 0 --set preset=auto"
@@ -125,7 +125,7 @@ def test_both_sides_of_a_comparison_are_asked_with_the_preset_of_their_model(
         assert asked["chat_template_kwargs"] == {"enable_thinking": False}
 
 
-def test_a_plan_file_names_a_preset(tmp_path: Path) -> None:
+def test_a_plan_file_names_a_preset(tmp_path):
     with _scripted("gpt-oss-20b") as (url, server):
         plan = tmp_path / "plan.yaml"
         plan.write_text(
@@ -138,7 +138,7 @@ def test_a_plan_file_names_a_preset(tmp_path: Path) -> None:
     assert asked["reasoning_effort"] == "high"
 
 
-def test_a_suite_asks_with_several_efforts_and_each_is_heeded(tmp_path: Path) -> None:
+def test_a_suite_asks_with_several_efforts_and_each_is_heeded(tmp_path):
     suite, out = tmp_path / "suite.yaml", tmp_path / "suite"
     with _standin("as_asked", model="Qwen3.8-27B") as url:
         suite.write_text(
@@ -169,8 +169,8 @@ def test_a_suite_asks_with_several_efforts_and_each_is_heeded(tmp_path: Path) ->
     ],
 )
 def test_an_effort_is_checked_against_what_came(
-    thinks: Thinks, effort: str, warned: str, stream: tuple[str, ...], tmp_path: Path
-) -> None:
+    thinks: Thinks, effort: str, warned: str, stream: tuple[str, ...], tmp_path
+):
     with _standin(thinks) as url:
         _, told, report = _run(url, tmp_path / "run", f"--set effort={effort}", *stream)
     found = [line for line in report["warnings"] if line.startswith(f"effort {effort}")]
@@ -185,8 +185,8 @@ def test_an_effort_is_checked_against_what_came(
 
 
 def test_a_server_that_refuses_the_field_of_an_effort_is_named_before_the_run(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     with _standin("as_asked", flavour="v12", model="Mistral-Small-4-119B-2603") as url:
         code, told, _ = _run(url, tmp_path / "run", "--set effort=none")
     assert code == 4
@@ -194,7 +194,7 @@ def test_a_server_that_refuses_the_field_of_an_effort_is_named_before_the_run(
     assert "change the option that sends it (effort, --preset or protocol.extra_body)" in told
 
 
-def test_refusals_during_a_run_are_counted_with_the_message(tmp_path: Path) -> None:
+def test_refusals_during_a_run_are_counted_with_the_message(tmp_path):
     refuse = fail(400, "reasoning_effort is not supported for this prompt")
 
     def reply(request):
@@ -210,7 +210,7 @@ def test_refusals_during_a_run_are_counted_with_the_message(tmp_path: Path) -> N
     assert any("the server refused" in line for line in report["warnings"])
 
 
-def test_a_dry_run_shows_what_was_set_and_what_waits_for_the_model() -> None:
+def test_a_dry_run_shows_what_was_set_and_what_waits_for_the_model():
     flags = "run -t word_problems,word_problems_perplexity --dry-run --no-reference"
     done = serve_eval(f"{flags} --model {QWEN3} --preset auto")
     assert "preset qwen3-thinking (table of " in done.stdout
@@ -226,14 +226,14 @@ def test_a_dry_run_shows_what_was_set_and_what_waits_for_the_model() -> None:
     )
 
 
-def test_the_table_of_the_page_is_that_of_the_list() -> None:
+def test_the_table_of_the_page_is_that_of_the_list():
     listed = serve_eval("data list presets -v", COLUMNS="80").stdout
     page = (ROOT / "docs" / "protocols.md").read_text()
     shown = re.findall(r"```text\n(\d+ presets of models, .*?)```", page, re.DOTALL)
     assert shown == [listed]
 
 
-def test_one_preset_is_described_with_what_its_efforts_send() -> None:
+def test_one_preset_is_described_with_what_its_efforts_send():
     told = serve_eval("data list presets deepseek-v4").stdout
     assert "effort max: chat_template_kwargs.thinking on" in told
     assert "source of the switch: https://" in told

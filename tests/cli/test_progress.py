@@ -71,7 +71,7 @@ def _course(name: str) -> Iterator[TaskState]:
 
 @pytest.mark.parametrize("width", [40, 70, 80, 200])
 @pytest.mark.parametrize("name", ["aime", "candidate: lm_eval:mmlu_abstract_algebra"])
-def test_no_column_moves_while_a_task_runs(name: str, width: int) -> None:
+def test_no_column_moves_while_a_task_runs(name: str, width: int):
     lines = [
         format_drawn(state, 100.0 + seconds, width).plain
         for state in _course(name)
@@ -83,7 +83,7 @@ def test_no_column_moves_while_a_task_runs(name: str, width: int) -> None:
     assert all(("━" in line) == (width >= 70) for line in lines)
 
 
-def test_the_lines_are_these() -> None:
+def test_the_lines_are_these():
     name = "baseline: lm_eval:hellaswag"
     states = {
         "running": _state(done=312, value=49.2),
@@ -112,14 +112,14 @@ def test_the_lines_are_these() -> None:
     assert cut == "gsm8k            ━━━━━━ 600/500              600 failed: 100 HTTP errors, …"
 
 
-def test_failures_are_told_in_words_with_the_most_frequent_first() -> None:
+def test_failures_are_told_in_words_with_the_most_frequent_first():
     assert format_failures(FAILED) == "3 failed: 2 timed out, 1 HTTP error"
     assert format_failures({FailureKind.HTTP_ERROR: 2}) == "2 failed: 2 HTTP errors"
     assert format_failures({FailureKind.TIMEOUT: 0}) == format_failures({}) == ""
     assert WORDS.keys() == set(FailureKind)
 
 
-def test_nothing_is_red_before_its_task_has_ended() -> None:
+def test_nothing_is_red_before_its_task_has_ended():
     def colours(state):
         return {str(span.style) for span in format_drawn(state, 102.0, 200).spans}
 
@@ -128,7 +128,7 @@ def test_nothing_is_red_before_its_task_has_ended() -> None:
     assert colours(_state(done=500, ended_s=102.0)) == {"green"}
 
 
-def test_a_log_gets_a_line_every_half_minute_and_none_per_sample() -> None:
+def test_a_log_gets_a_line_every_half_minute_and_none_per_sample():
     clock, file = Clock(), io.StringIO()
     shown = progress(Console(file=file, width=80))
     assert isinstance(shown, LoggedProgress)
@@ -146,7 +146,7 @@ def test_a_log_gets_a_line_every_half_minute_and_none_per_sample() -> None:
     ]
 
 
-def test_tasks_that_run_together_share_the_lines_of_a_log() -> None:
+def test_tasks_that_run_together_share_the_lines_of_a_log():
     clock, file = Clock(), io.StringIO()
     shown = LoggedProgress(Console(file=file, width=80), clock)
     for task in ("gsm8k", "mmlu"):
@@ -162,7 +162,7 @@ def test_tasks_that_run_together_share_the_lines_of_a_log() -> None:
     ]
 
 
-def test_failures_of_a_run_reach_the_log_by_kind(tmp_path: Path) -> None:
+def test_failures_of_a_run_reach_the_log_by_kind(tmp_path):
     def respond(request):
         asked_late = "Question:" in str(request.body) and request.number > 4
         return fail(400, "too long") if asked_late else answer("#### 1")
@@ -174,12 +174,12 @@ def test_failures_of_a_run_reach_the_log_by_kind(tmp_path: Path) -> None:
     assert re.search(r"\d/6 done, (\d) failed: \1 HTTP errors?, value", done.stderr), done.stderr
 
 
-def test_answers_of_earlier_sessions_count_for_no_speed() -> None:
+def test_answers_of_earlier_sessions_count_for_no_speed():
     state = _state(completed=400, done=450)
     assert format_logged([state], 105.0) == ("gsm8k: 450/500 done, 0 failed, 10/s, 5 s left")
 
 
-def test_a_terminal_gets_one_line_per_task_until_all_have_ended() -> None:
+def test_a_terminal_gets_one_line_per_task_until_all_have_ended():
     clock, file = Clock(), io.StringIO()
     console = Console(file=file, width=80, force_terminal=True, color_system=None)
     assert isinstance(progress(console), DrawnProgress)
@@ -256,9 +256,7 @@ def _failed(count: int) -> Mapping[FailureKind, int]:
         ([("begin", "a", 3, 0), ("end", "a"), ("begin", "b", 9, 0), ("update", "b", 9, 0)], (2, 1)),
     ],
 )
-def test_the_half_comes_once(
-    events: list[tuple[object, ...]], expected: tuple[int | None, int]
-) -> None:
+def test_the_half_comes_once(events: list[tuple[object, ...]], expected: tuple[int | None, int]):
     assert _play(*events) == expected
 
 
@@ -278,7 +276,7 @@ def _read(stdout: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("simulated_here")
-def test_standard_output_has_events_alone_from_the_first_to_the_last(tmp_path: Path) -> None:
+def test_standard_output_has_events_alone_from_the_first_to_the_last(tmp_path):
     done = serve_eval(*RUN, "-o", tmp_path / "out")
     events = _read(done.stdout)
     kinds = [one["event"] for one in events]
@@ -302,7 +300,7 @@ def test_standard_output_has_events_alone_from_the_first_to_the_last(tmp_path: P
     )
 
 
-def test_an_error_is_the_last_event_and_holds_no_key(tmp_path: Path) -> None:
+def test_an_error_is_the_last_event_and_holds_no_key(tmp_path):
     key = "sk-0123456789abcdef-secret"
     server = ScriptedServer(fail(401, f"Incorrect API key provided: {key}"))
     with server.serve_in_thread() as url:
@@ -318,16 +316,14 @@ def test_an_error_is_the_last_event_and_holds_no_key(tmp_path: Path) -> None:
     assert key not in done.stdout
 
 
-def test_the_last_event_has_the_exit_code_of_the_command_not_of_the_run(tmp_path: Path) -> None:
+def test_the_last_event_has_the_exit_code_of_the_command_not_of_the_run(tmp_path):
     few = "--launcher embedded --tasks word_problems --limit 12"
     done = serve_eval(f"run --strict --set run.max_detects=1 --json-events -o {tmp_path}/out {few}")
     assert done.returncode == _read(done.stdout)[-1]["exit_code"] == 1
     assert read_json(tmp_path / "out/report.json")["exit_code"] == 0
 
 
-def test_an_error_after_the_run_is_in_the_last_event(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_after_the_run_is_in_the_last_event(tmp_path, capfd):
     printer = EventPrinter(wanted=True)
     printer._take(RunFinished(folder="out", exit_code=0))
     printer.__exit__(None, ValueError("no room"), None)
@@ -336,13 +332,13 @@ def test_an_error_after_the_run_is_in_the_last_event(
 
 
 @pytest.mark.parametrize("flag", ["--json", "--dry-run"])
-def test_nothing_else_is_printed_there(flag: str) -> None:
+def test_nothing_else_is_printed_there(flag: str):
     done = serve_eval(*RUN, flag)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"--json-events and {flag} exclude each other" in done.stderr
 
 
-def test_progress_is_reported_once_a_second_and_at_both_ends() -> None:
+def test_progress_is_reported_once_a_second_and_at_both_ends():
     events = []
     now_s = 0.0
     reporter = _Reporter(events.append, None, lambda line: None, lambda: now_s)
@@ -357,7 +353,7 @@ def test_progress_is_reported_once_a_second_and_at_both_ends() -> None:
     assert states[-1] == TaskProgressed(task="t", planned=100, done=100, value=50.0, ended=True)
 
 
-def test_a_warning_is_an_alarm_and_any_other_line_a_message() -> None:
+def test_a_warning_is_an_alarm_and_any_other_line_a_message():
     events = []
     lines = []
     reporter = _Reporter(events.append, None, lines.append)
@@ -371,7 +367,7 @@ def test_a_warning_is_an_alarm_and_any_other_line_a_message() -> None:
 
 
 @pytest.mark.usefixtures("simulated_here")
-def test_a_cancelled_run_ends_with_an_event_too(tmp_path: Path) -> None:
+def test_a_cancelled_run_ends_with_an_event_too(tmp_path):
     events = []
     plan = Plan(
         model="embedded",
@@ -396,7 +392,7 @@ def test_a_cancelled_run_ends_with_an_event_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("simulated_here")
-def test_a_wrong_option_of_a_launcher_leaves_no_folder(tmp_path: Path) -> None:
+def test_a_wrong_option_of_a_launcher_leaves_no_folder(tmp_path):
     done = serve_eval(*RUN, "--set", "launcher.accuracy=7", "-o", tmp_path / "out")
     assert [one["event"] for one in _read(done.stdout)] == ["started", "finished"]
     assert done.returncode == 2
@@ -404,7 +400,7 @@ def test_a_wrong_option_of_a_launcher_leaves_no_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_is_gone_does_not_end_the_run(tmp_path: Path) -> None:
+def test_a_reader_that_is_gone_does_not_end_the_run(tmp_path):
     there, here = os.pipe()
     os.close(there)
     done = subprocess.run(

@@ -70,7 +70,7 @@ def _rows(*arguments: str | Path) -> dict[str, dict[str, str]]:
     return {row["run"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
 
-def test_a_proven_drop_that_passes_is_seen_wherever_the_suite_is_shown(suite: Path) -> None:
+def test_a_proven_drop_that_passes_is_seen_wherever_the_suite_is_shown(suite: Path):
     printed = (suite / "printed").read_text()
     table = [line for line in printed.splitlines() if line.startswith((" PASS", " verdict"))]
     [line] = [line for line in table if " fp8 " in line and "word_problems" in line]
@@ -94,7 +94,7 @@ def test_a_proven_drop_that_passes_is_seen_wherever_the_suite_is_shown(suite: Pa
 
 
 @pytest.mark.parametrize("name", ["table", "markdown", "latex", "svg"])
-def test_a_proven_drop_has_its_own_mark_in_every_format(name: str, suite: Path) -> None:
+def test_a_proven_drop_has_its_own_mark_in_every_format(name: str, suite: Path):
     text = _export(suite / "out", "--format", name)
     assert "d: a drop on the same prompts is proven" in " ".join(text.split())
     if name == "svg":
@@ -106,13 +106,13 @@ def test_a_proven_drop_has_its_own_mark_in_every_format(name: str, suite: Path) 
         assert "P d" in text.replace("{", "").replace("}", "")
 
 
-def test_rules_are_named_in_the_summary_only_where_they_disagree(suite: Path) -> None:
+def test_rules_are_named_in_the_summary_only_where_they_disagree(suite: Path):
     summary = (suite / "out/summary.md").read_text()
     told = [line for line in summary.splitlines() if "rule: " in line]
     assert not any("bf16" in line for line in told)
 
 
-def test_csv_has_the_corrected_p_and_the_finding(suite: Path) -> None:
+def test_csv_has_the_corrected_p_and_the_finding(suite: Path):
     rows = _rows(suite / "out")
     drop = rows["fp8"]
     assert drop["word_problems finding"] == "SMALL_DROP"
@@ -122,7 +122,7 @@ def test_csv_has_the_corrected_p_and_the_finding(suite: Path) -> None:
     assert p < q <= adjusted <= 0.05
 
 
-def test_a_row_of_csv_against_a_baseline_holds_nothing_of_the_reference(suite: Path) -> None:
+def test_a_row_of_csv_against_a_baseline_holds_nothing_of_the_reference(suite: Path):
     given, found = (
         list(csv.DictReader(_export(suite / "out", *more, "--format", "csv").splitlines()))
         for more in ((), ("--differences", "--baseline", "bf16"))
@@ -135,7 +135,7 @@ def test_a_row_of_csv_against_a_baseline_holds_nothing_of_the_reference(suite: P
 
 
 @pytest.mark.parametrize("name", ["table", "markdown", "latex", "svg"])
-def test_differences_from_a_named_row_have_intervals_and_stars(name: str, suite: Path) -> None:
+def test_differences_from_a_named_row_have_intervals_and_stars(name: str, suite: Path):
     asked = (suite / "out", "--differences", "--baseline", "bf16", "--format", name)
     text = " ".join(_export(*asked).split())
     assert "Differences in points of org/llama-8b from bf16 on the same prompts" in text
@@ -150,7 +150,7 @@ def test_differences_from_a_named_row_have_intervals_and_stars(name: str, suite:
     assert "P:" not in text
 
 
-def test_differences_without_a_baseline_are_from_the_reference(suite: Path) -> None:
+def test_differences_without_a_baseline_are_from_the_reference(suite: Path):
     text = " ".join(_export(suite / "out", "--differences", "--format", "table").split())
     taken = "taken at launcher simulated, server simulator"
     assert f"from the reference ({MODEL}, default, {taken}) on the same prompts" in text
@@ -167,7 +167,7 @@ def test_differences_without_a_baseline_are_from_the_reference(suite: Path) -> N
     assert float(rows["bf16"]["word_problems p table"]) == 1.0
 
 
-def test_a_baseline_that_no_row_has_is_refused_with_the_rows(suite: Path) -> None:
+def test_a_baseline_that_no_row_has_is_refused_with_the_rows(suite: Path):
     lost = serve_eval(
         f"runs export {suite}/out --format csv --differences --baseline=x",
         exits=2,
@@ -184,7 +184,7 @@ def test_a_baseline_that_no_row_has_is_refused_with_the_rows(suite: Path) -> Non
     )
 
 
-def test_latex_has_a_label_and_aligned_figures_with_marks_apart(suite: Path) -> None:
+def test_latex_has_a_label_and_aligned_figures_with_marks_apart(suite: Path):
     text = _export(suite / "out", "--format", "latex")
     assert "\\label{tab:results}" in text
     assert "\\begin{tabular}{lr@{\\ }r@{\\ }lr@{\\ }r@{\\ }l}" in text
@@ -195,9 +195,7 @@ def test_latex_has_a_label_and_aligned_figures_with_marks_apart(suite: Path) -> 
     )
 
 
-def test_a_comparison_that_passes_prints_the_difference_and_p_of_each_task(
-    suite: Path, tmp_path: Path
-) -> None:
+def test_a_comparison_that_passes_prints_the_difference_and_p_of_each_task(suite: Path, tmp_path):
     bf16, fp8 = (suite / "out/runs" / name for name in ("bf16", "fp8"))
     same = serve_eval(f"compare {bf16} {bf16} -o {tmp_path}/same --self 0", exits=0)
     assert same.stdout.count("% interval over ") == len(SIZES), same.stdout
@@ -208,7 +206,7 @@ def test_a_comparison_that_passes_prints_the_difference_and_p_of_each_task(
     assert sorted(_rows(tmp_path / "moved")) == ["bf16", "fp8"]
 
 
-def test_a_dry_run_refuses_a_folder_as_the_real_call_does(suite: Path, tmp_path: Path) -> None:
+def test_a_dry_run_refuses_a_folder_as_the_real_call_does(suite: Path, tmp_path):
     _write_suite(tmp_path / "less.yaml", suite / "refs", "bf16", "fp8")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/notes.txt").write_text("mine")
@@ -225,8 +223,8 @@ def test_a_dry_run_refuses_a_folder_as_the_real_call_does(suite: Path, tmp_path:
 
 @pytest.mark.parametrize("name", ["table", "markdown", "latex", "svg"])
 def test_a_run_that_the_suite_does_not_know_stands_outside_of_its_correction(
-    name: str, suite: Path, tmp_path: Path
-) -> None:
+    name: str, suite: Path, tmp_path
+):
     shutil.copytree(suite / "out", tmp_path / "out")
     assert "outside of its correction" not in _export(tmp_path / "out", "--format", name)
     _run(tmp_path / "out/runs/added", "--set launcher.damage=0.5")
@@ -270,7 +268,7 @@ def _corrected_rows(suite: Path) -> list[dict[str, object]]:
     return found
 
 
-def test_a_diagnosis_names_the_outcome_of_the_suite_and_the_margin(corrected: Path) -> None:
+def test_a_diagnosis_names_the_outcome_of_the_suite_and_the_margin(corrected: Path):
     run = corrected / "runs" / str(_corrected_rows(corrected)[0]["run"])
     text = serve_eval(f"diagnose {run} -v", COLUMNS="200").stdout
     assert text.startswith(" INCONCLUSIVE   word_problems  ")
@@ -286,7 +284,7 @@ def test_a_diagnosis_names_the_outcome_of_the_suite_and_the_margin(corrected: Pa
     assert "in the suite" not in sound
 
 
-def test_a_diagnosis_names_first_how_the_server_was_launched_otherwise(corrected: Path) -> None:
+def test_a_diagnosis_names_first_how_the_server_was_launched_otherwise(corrected: Path):
     run = corrected / "runs" / str(_corrected_rows(corrected)[0]["run"])
     lines = serve_eval(f"diagnose {run}", COLUMNS="200").stdout.splitlines()
     first, *_ = [line for line in lines if re.match(r" (likely|for|seen) +\w+: ", line)]
@@ -296,7 +294,7 @@ def test_a_diagnosis_names_first_how_the_server_was_launched_otherwise(corrected
     assert "other_launch" not in alike
 
 
-def test_a_diagnosis_by_the_classic_rule_has_its_threshold(corrected: Path, tmp_path: Path) -> None:
+def test_a_diagnosis_by_the_classic_rule_has_its_threshold(corrected: Path, tmp_path):
     serve_eval(
         "run --launcher simulated -m org/m -t word_problems --set=word_problems.num_samples=60"
         f" --set=launcher.damage=0.9 --verdict classic --references-dir {corrected.parent}/refs"
@@ -308,14 +306,14 @@ def test_a_diagnosis_by_the_classic_rule_has_its_threshold(corrected: Path, tmp_
     assert re.search(r"\n rule     classic, threshold \d+\.\d+\n", text)
 
 
-def test_an_overview_has_the_outcome_of_the_suite(corrected: Path, tmp_path: Path) -> None:
+def test_an_overview_has_the_outcome_of_the_suite(corrected: Path, tmp_path):
     page = tmp_path / "view.html"
     serve_eval(f"runs view {corrected} -o {page}", exits=0)
     text = page.read_text()
     assert text.count("INCONCLUSIVE (alone: FAIL)") == len(_corrected_rows(corrected))
 
 
-def test_a_warning_about_two_rules_names_the_rule_as_alone(corrected: Path) -> None:
+def test_a_warning_about_two_rules_names_the_rule_as_alone(corrected: Path):
     for row in _corrected_rows(corrected):
         warnings = [str(one) for one in row["warnings"]]
         told = [one for one in warnings if one.startswith("rules_disagree: ")]

@@ -34,8 +34,8 @@ def _verdict(out: Path) -> dict[str, Any]:
 
 
 def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
-    base: list[str], tmp_path: Path
-) -> None:
+    base: list[str], tmp_path
+):
     refs = tmp_path / "refs"
     serve_eval(*base, "--no-reference", "-o", tmp_path / "r0", exits=3)
     registered = serve_eval(
@@ -99,18 +99,14 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
     assert _verdict(tmp_path / "sound")["paired"]["pairs"] == 2000, sound.stderr
 
 
-def test_a_run_of_a_subset_is_refused_naming_how_to_ask_fewer(
-    base: list[str], tmp_path: Path
-) -> None:
+def test_a_run_of_a_subset_is_refused_naming_how_to_ask_fewer(base: list[str], tmp_path):
     serve_eval(*base, "--no-reference", "--limit", "20", "-o", tmp_path / "r", exits=3)
     register = f"references register {tmp_path}/r --references-dir {tmp_path}/refs"
     serve_eval(register, exits=2, tells="--set TASK.num_samples=N")
     serve_eval(f"judge {tmp_path}", exits=3, tells=f"the latest run: {tmp_path / 'r'}")
 
 
-def test_a_wide_theta_is_said_to_be_that_of_the_classic_rule(
-    base: list[str], tmp_path: Path
-) -> None:
+def test_a_wide_theta_is_said_to_be_that_of_the_classic_rule(base: list[str], tmp_path):
     refs = tmp_path / "refs"
     small = [*base, "--set", "mmlu.num_samples=60"]
     serve_eval(*small, "--no-reference", "-o", tmp_path / "r", exits=3)
@@ -121,9 +117,7 @@ def test_a_wide_theta_is_said_to_be_that_of_the_classic_rule(
         assert said == (rule == "classic"), judged.stdout
 
 
-def test_a_rule_that_needs_pairs_says_so_before_anything_is_sent(
-    base: list[str], tmp_path: Path
-) -> None:
+def test_a_rule_that_needs_pairs_says_so_before_anything_is_sent(base: list[str], tmp_path):
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/mmlu.yaml").write_text("my-org/my-model: [{accuracy: 80}]\n")
     flags = [*base, "--references-dir", str(tmp_path / "refs"), "-o", str(tmp_path / "out")]
@@ -155,8 +149,8 @@ def _flags(out: str) -> list[str]:
 
 
 def test_a_run_by_the_printed_command_has_a_paired_verdict(
-    answers: foreign.Answers, data_root: Path, tmp_path: Path
-) -> None:
+    answers: foreign.Answers, data_root: Path, tmp_path
+):
     file = foreign.write_lm_eval(tmp_path / "log", answers, "0.4.13")
     refs = tmp_path / "refs"
     done = serve_eval(
@@ -176,8 +170,8 @@ def test_a_run_by_the_printed_command_has_a_paired_verdict(
 
 
 def test_a_run_of_other_prompts_is_refused_by_name_until_it_is_allowed(
-    answers: foreign.Answers, data_root: Path, tmp_path: Path
-) -> None:
+    answers: foreign.Answers, data_root: Path, tmp_path
+):
     other = [(f"{prompt} ", score) for prompt, score in answers[:100]]
     file = foreign.write_lm_eval(tmp_path / "log", other, "0.4.9.1")
     refs = tmp_path / "refs"
@@ -193,8 +187,8 @@ def test_a_run_of_other_prompts_is_refused_by_name_until_it_is_allowed(
 
 
 def test_a_run_names_what_an_imported_reference_does_not_record(
-    answers: foreign.Answers, data_root: Path, tmp_path: Path
-) -> None:
+    answers: foreign.Answers, data_root: Path, tmp_path
+):
     content = foreign.lm_eval_results(answers, "0.4.13")
     del content["configs"]["gsm8k"]["generation_kwargs"]["until"]
     file = foreign.write_json(tmp_path / "log/results_1.json", content)
@@ -210,7 +204,7 @@ def test_a_run_names_what_an_imported_reference_does_not_record(
     ) in run.stdout
 
 
-def test_an_export_of_our_own_comes_back_with_every_score(data_root: Path, tmp_path: Path) -> None:
+def test_an_export_of_our_own_comes_back_with_every_score(data_root: Path, tmp_path):
     asked = ("--dataset-root", data_root, "--limit", "60")
     serve_eval(f"{RUN} --no-reference -o {tmp_path}/run", *QUIET, *asked)
     serve_eval(f"runs export {tmp_path}/run -o {tmp_path}/log")
@@ -222,7 +216,7 @@ def test_an_export_of_our_own_comes_back_with_every_score(data_root: Path, tmp_p
     assert again.stdout.startswith(" PASS "), again.stdout
 
 
-def test_wrong_files_end_with_exit_code_2_and_what_to_do(tmp_path: Path) -> None:
+def test_wrong_files_end_with_exit_code_2_and_what_to_do(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({"results": 1})[:-1])
     done = serve_eval(
         f"references import {tmp_path}/a.json -o {tmp_path}/refs",
@@ -239,7 +233,7 @@ def test_wrong_files_end_with_exit_code_2_and_what_to_do(tmp_path: Path) -> None
     serve_eval(f"references import {tmp_path}/nowhere", exits=2)
 
 
-def test_json_has_the_references_with_their_protocol(tmp_path: Path) -> None:
+def test_json_has_the_references_with_their_protocol(tmp_path):
     file = foreign.write_json(tmp_path / "log/metrics.json", foreign.sgl_metrics(0.5))
     done = serve_eval(f"references import {file} -o {tmp_path}/refs --json")
     [one] = json.loads(done.stdout)["result"]["imported"]["written"]
@@ -264,14 +258,14 @@ def made(tmp_path_factory, simulated_here: None) -> Path:
     return top
 
 
-def test_the_options_of_the_server_are_shown(made: Path) -> None:
+def test_the_options_of_the_server_are_shown(made: Path):
     own = f"--model org/m --references-dir {made}/refs"
     shown = serve_eval(f"references show word_problems {own}")
     assert f"taken at {TAKEN}" in shown.stdout
     serve_eval(f"references check {made}/refs", exits=0)
 
 
-def test_a_run_says_that_its_reference_was_launched_otherwise(made: Path) -> None:
+def test_a_run_says_that_its_reference_was_launched_otherwise(made: Path):
     line = (
         "the reference was taken at launcher simulated, damage 0.5; this run is at launcher"
         " simulated"
@@ -282,7 +276,7 @@ def test_a_run_says_that_its_reference_was_launched_otherwise(made: Path) -> Non
 
 
 @pytest.mark.parametrize("to_format", ["table", "markdown", "latex", "svg"])
-def test_a_table_names_the_deployment_of_its_reference(made: Path, to_format: str) -> None:
+def test_a_table_names_the_deployment_of_its_reference(made: Path, to_format: str):
     for more in ([], ["--differences"]):
         done = serve_eval(
             f"runs export {made}/sound --format {to_format}", *more, COLUMNS="200", exits=0
@@ -293,7 +287,7 @@ def test_a_table_names_the_deployment_of_its_reference(made: Path, to_format: st
     assert TAKEN in row["word_problems reference of"]
 
 
-def test_runs_of_different_deployments_are_pointed_out(made: Path) -> None:
+def test_runs_of_different_deployments_are_pointed_out(made: Path):
     refs = made / "mixed"
     runs = f"{made}/taken/run_1 {made}/sound"
     serve_eval(
@@ -306,7 +300,7 @@ def test_runs_of_different_deployments_are_pointed_out(made: Path) -> None:
     assert f"taken at {TAKEN} and launcher simulated, server simulator" in shown.stdout
 
 
-def test_an_endpoint_that_runs_is_named_by_its_address(tmp_path: Path) -> None:
+def test_an_endpoint_that_runs_is_named_by_its_address(tmp_path):
     refs = f"--references-dir {tmp_path}/refs"
     with create(Quirks()).serve_in_thread() as url:
         serve_eval(

@@ -38,7 +38,7 @@ def _own(tmp_path: Path, name: str = "gsm8k", text: str = OWN) -> Path:
     return folder
 
 
-def test_list_counts_models_and_entries_of_every_file(tmp_path: Path) -> None:
+def test_list_counts_models_and_entries_of_every_file(tmp_path):
     result = _run("list", "-v", "--references-dir", _own(tmp_path))
     rows = [line.split() for line in result.stdout.splitlines()]
     assert result.exit_code == 0
@@ -53,7 +53,7 @@ def test_list_counts_models_and_entries_of_every_file(tmp_path: Path) -> None:
     assert _run(*shlex.split(first[-1].partition("serve-eval references ")[2])).exit_code == 0
 
 
-def test_show_prints_names_as_they_are_and_own_entries_first(tmp_path: Path) -> None:
+def test_show_prints_names_as_they_are_and_own_entries_first(tmp_path):
     result = _run("show", "gsm8k", "-v", "--references-dir", _own(tmp_path))
     assert result.exit_code == 0
     table = result.stdout[result.stdout.index(" Entries\n") :]
@@ -80,8 +80,8 @@ def test_show_prints_names_as_they_are_and_own_entries_first(tmp_path: Path) -> 
     ],
 )
 def test_show_names_the_bias_of_a_value_that_the_source_chose_low(
-    tmp_path: Path, measured: str, line: str
-) -> None:
+    tmp_path, measured: str, line: str
+):
     own = _own(tmp_path, text=f"m: [{{accuracy: 77.25, measured: {measured}}}]")
     shown = _run("show", "gsm8k", "--references-dir", own).stdout
     said = f"this biases the reference: {line}: a drop of that size goes unseen"
@@ -90,14 +90,14 @@ def test_show_names_the_bias_of_a_value_that_the_source_chose_low(
     assert " weak     4 entries have a warning, which -v shows\n" in shown
 
 
-def test_show_of_one_model_leaves_the_others_out() -> None:
+def test_show_of_one_model_leaves_the_others_out():
     result = _run("show", "gsm8k", "--model", "deepseek-ai/DeepSeek-R1")
     assert result.exit_code == 0
     assert "95.42" in result.stdout
     assert "Qwen" not in result.stdout
 
 
-def test_show_knows_acceptance_lengths() -> None:
+def test_show_knows_acceptance_lengths():
     result = _run("show", "acceptance_length", "--model", "TestKimiK3::test_w4a16_mxfp4[sa]")
     told = "acceptance_length  ref 1.3180, least 1.1500  TestKimiK3::test_w4a16_mxfp4[sa]"
     assert result.stdout.splitlines() == [f" FOUND   {told}"]
@@ -120,24 +120,24 @@ def test_show_knows_acceptance_lengths() -> None:
         ),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest(arguments: list[str], what: str) -> None:
+def test_an_unknown_name_is_answered_with_the_nearest(arguments: list[str], what: str):
     result = _run(*arguments)
     assert isinstance(result.exception, PlanError)
     assert what in str(result.exception)
 
 
-def test_control_sequences_of_a_file_do_not_reach_the_terminal(tmp_path: Path) -> None:
+def test_control_sequences_of_a_file_do_not_reach_the_terminal(tmp_path):
     own = _own(tmp_path, text='"\\e[31mred": [{accuracy: 1}]\n')
     assert "\x1b" not in _run("show", "gsm8k", "--references-dir", own).stdout
 
 
-def test_check_of_the_shipped_files_passes() -> None:
+def test_check_of_the_shipped_files_passes():
     result = _run("check")
     assert result.exit_code == 0
     assert "no problem in 22 files" in result.stdout
 
 
-def test_check_lists_every_problem_of_a_file_and_of_a_folder(tmp_path: Path) -> None:
+def test_check_lists_every_problem_of_a_file_and_of_a_folder(tmp_path):
     folder = _own(tmp_path, text="m: [{accuracy: x}]\nn: [{acuracy: 1}]\n")
     for path in (folder, folder / "gsm8k.yaml"):
         result = _run("check", path, "--junit", tmp_path / "check.xml")
@@ -155,14 +155,12 @@ def test_check_lists_every_problem_of_a_file_and_of_a_folder(tmp_path: Path) -> 
         assert all(row.removeprefix(" error    ") in case.result[0].text for row in rows)
 
 
-def test_a_check_of_no_file_is_an_error(tmp_path: Path) -> None:
+def test_a_check_of_no_file_is_an_error(tmp_path):
     assert isinstance(_run("check", tmp_path).exception, ReferenceFileError)
     assert isinstance(_run("check", tmp_path / "none").exception, ReferenceFileError)
 
 
-def test_import_tells_what_is_lost_and_ends_with_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_tells_what_is_lost_and_ends_with_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = _own(tmp_path, text="m:\n  - accuracy: 0.0\n  - {accuracy: 5.5, extra: x}\n")
     lost = "gsm8k.yaml: m: default: shadowed duplicate with ANOTHER VALUE (0.0, then 5.5), dropped"
@@ -187,7 +185,7 @@ def test_import_tells_what_is_lost_and_ends_with_one_line(
     ]
 
 
-def test_import_counts_the_files_whose_figures_changed(tmp_path: Path) -> None:
+def test_import_counts_the_files_whose_figures_changed(tmp_path):
     folder = _own(tmp_path, text="m: [{accuracy: 5.5}]\n")
     _own(tmp_path, "mmlu", "m: [{accuracy: 6.5}]\n")
     said = []
@@ -204,14 +202,14 @@ def test_import_counts_the_files_whose_figures_changed(tmp_path: Path) -> None:
     assert "commit b" in (tmp_path / "to/mmlu.yaml").read_text()
 
 
-def test_import_never_claims_the_snapshots_commits_for_another_folder(tmp_path: Path) -> None:
+def test_import_never_claims_the_snapshots_commits_for_another_folder(tmp_path):
     _run("import", _own(tmp_path), "-o", tmp_path / "plain")
     _run("import", tmp_path / "own", "-o", tmp_path / "snapshot", "--set", "import.snapshot=true")
     assert "commit not recorded" in (tmp_path / "plain" / "gsm8k.yaml").read_text()
     assert "commit 5bceeb1a" in (tmp_path / "snapshot" / "gsm8k.yaml").read_text()
 
 
-def test_a_perplexity_is_taken_and_judges_the_next_run(tmp_path: Path) -> None:
+def test_a_perplexity_is_taken_and_judges_the_next_run(tmp_path):
     asked = "-t word_problems_perplexity --launcher embedded"
     found = f"--references-dir {tmp_path}/refs"
     serve_eval(f"references take --runs 1 -o {tmp_path}/t {asked} {found}", exits=0)
@@ -275,8 +273,8 @@ def _run_on_server(
 
 
 def test_each_cause_of_a_cut_is_counted_with_its_own_advice(
-    targets: Mapping[str, tuple[int, str]], tmp_path: Path
-) -> None:
+    targets: Mapping[str, tuple[int, str]], tmp_path
+):
     server = _server(targets, cut=3, window=2, stopped=1)
     said, task = _run_on_server(server, tmp_path / "run", "--no-reference")
     result = task["result"]
@@ -301,8 +299,8 @@ def test_each_cause_of_a_cut_is_counted_with_its_own_advice(
 
 
 def test_a_fail_that_cut_answers_could_turn_says_so_under_both_rules(
-    targets: Mapping[str, tuple[int, str]], tmp_path: Path
-) -> None:
+    targets: Mapping[str, tuple[int, str]], tmp_path
+):
     good, refs = tmp_path / "good", tmp_path / "refs"
     _run_on_server(_server(targets, wrong=4), good, "--no-reference")
     serve_eval(f"references register {good} --references-dir {refs}", exits=0)
@@ -324,8 +322,8 @@ def test_a_fail_that_cut_answers_could_turn_says_so_under_both_rules(
 
 
 def test_a_pass_that_cut_answers_of_the_reference_could_turn_says_so(
-    targets: Mapping[str, tuple[int, str]], tmp_path: Path
-) -> None:
+    targets: Mapping[str, tuple[int, str]], tmp_path
+):
     """A reference that cut its answers is too low, so that it passes what is worse."""
     refs = tmp_path / "refs"
     _run_on_server(_server(targets, cut=14), tmp_path / "low", "--no-reference")
@@ -340,8 +338,8 @@ def test_a_pass_that_cut_answers_of_the_reference_could_turn_says_so(
 
 
 def test_a_comparison_knows_the_cut_answers_of_both_sides(
-    targets: Mapping[str, tuple[int, str]], tmp_path: Path
-) -> None:
+    targets: Mapping[str, tuple[int, str]], tmp_path
+):
     _run_on_server(_server(targets, wrong=2, cut=2), tmp_path / "a", "--no-reference")
     _run_on_server(_server(targets, wrong=2, cut=14), tmp_path / "b", "--no-reference")
     done = serve_eval(f"compare {tmp_path}/a {tmp_path}/b -o {tmp_path}/c")
@@ -354,8 +352,8 @@ def test_a_comparison_knows_the_cut_answers_of_both_sides(
 
 
 def test_auto_doubles_a_limit_that_cut_and_keeps_one_that_did_not(
-    targets: Mapping[str, tuple[int, str]], tmp_path: Path
-) -> None:
+    targets: Mapping[str, tuple[int, str]], tmp_path
+):
     plan = f"run --base-url 127.0.0.1:9 {PLAN} --no-reference --dry-run"
     auto = "--max-tokens auto"
     nothing = serve_eval(f"{plan} {auto} -o {tmp_path}/a/next")
@@ -389,8 +387,8 @@ NEVER = "does not decide: word_problems: no value could FAIL: ask more samples"
     ],
 )
 def test_a_pass_that_detects_nothing_is_not_green(
-    tmp_path: Path, limit: str, more: str, code: int, told: str
-) -> None:
+    tmp_path, limit: str, more: str, code: int, told: str
+):
     """The classic rule detects drops of 27.8 points with 40 samples."""
     asked = f"-t word_problems --launcher embedded --limit {limit}"
     done = serve_eval(
@@ -399,7 +397,7 @@ def test_a_pass_that_detects_nothing_is_not_green(
     assert ("--strict:" in done.stderr) == bool(told)
 
 
-def test_max_detects_needs_strict(tmp_path: Path) -> None:
+def test_max_detects_needs_strict(tmp_path):
     asked = f"-t word_problems --launcher embedded -o {tmp_path}/run"
     serve_eval(
         f"run --set run.max_detects=20 {asked}",
@@ -418,8 +416,8 @@ plans: [{name: one, limit: 1}, {name: forty, limit: 40}]
 
 @pytest.mark.parametrize(("more", "code"), [((), 0), (("--strict",), 1)])
 def test_a_suite_with_a_run_that_detects_nothing_is_not_green(
-    tmp_path: Path, more: tuple[str, ...], code: int
-) -> None:
+    tmp_path, more: tuple[str, ...], code: int
+):
     (tmp_path / "s.yaml").write_text(SUITE)
     out = tmp_path / "out"
     done = serve_eval(f"run {tmp_path}/s.yaml -o {out}", *more, exits=code)

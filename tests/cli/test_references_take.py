@@ -24,7 +24,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_reference_is_registered_and_the_printed_command_uses_it(tmp_path: Path) -> None:
+def test_the_reference_is_registered_and_the_printed_command_uses_it(tmp_path):
     done = serve_eval("references take --runs 2 -o out", *ASKED.split(), exits=0)
     first, *rows = done.stdout.splitlines()
     assert re.fullmatch(
@@ -50,7 +50,7 @@ def test_the_reference_is_registered_and_the_printed_command_uses_it(tmp_path: P
     assert "Name one of its runs: out/run_1" in missing.stderr
 
 
-def test_finished_runs_are_kept_and_an_unfinished_one_is_resumed(tmp_path: Path) -> None:
+def test_finished_runs_are_kept_and_an_unfinished_one_is_resumed(tmp_path):
     words = ["references", "take", "--runs", "2", *ASKED.split(), "-o", "out"]
     serve_eval(*words, exits=0)
     first = (tmp_path / "out/run_1/samples/passkey_short.jsonl").read_bytes()
@@ -72,7 +72,7 @@ def test_finished_runs_are_kept_and_an_unfinished_one_is_resumed(tmp_path: Path)
     )
 
 
-def test_the_same_command_shows_a_result_again_but_replaces_no_other_entry(tmp_path: Path) -> None:
+def test_the_same_command_shows_a_result_again_but_replaces_no_other_entry(tmp_path):
     words = ["references", "take", "--runs", "2", *ASKED.split(), "-o", "out"]
     first = serve_eval(*words)
     file = tmp_path / "my-references/passkey_short.yaml"
@@ -93,8 +93,8 @@ def test_the_same_command_shows_a_result_again_but_replaces_no_other_entry(tmp_p
     [("--runs 0", "--runs must be 1 or more"), ("plan.yaml", "a reference needs complete runs")],
 )
 def test_what_could_not_be_registered_is_refused_before_anything_is_sent(
-    more: str, message: str, tmp_path: Path
-) -> None:
+    more: str, message: str, tmp_path
+):
     (tmp_path / "plan.yaml").write_text(
         "launcher: simulated\nmodel: m\ntasks: [passkey_short]\nlimit: 5\n"
     )
@@ -103,7 +103,7 @@ def test_what_could_not_be_registered_is_refused_before_anything_is_sent(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_entry_is_replaced_only_with_a_reason_which_is_asked_for_first(tmp_path: Path) -> None:
+def test_an_entry_is_replaced_only_with_a_reason_which_is_asked_for_first(tmp_path):
     (tmp_path / "my-references").mkdir()
     file = tmp_path / "my-references/passkey_short.yaml"
     file.write_text("my-org/m:\n- accuracy: 80\n")
@@ -119,7 +119,7 @@ def test_an_entry_is_replaced_only_with_a_reason_which_is_asked_for_first(tmp_pa
     assert not (tmp_path / "other").exists()
 
 
-def test_without_an_endpoint_or_a_launcher_the_command_says_what_to_name() -> None:
+def test_without_an_endpoint_or_a_launcher_the_command_says_what_to_name():
     serve_eval("references take -t passkey_short", exits=2, tells="name the endpoint")
 
 
@@ -139,8 +139,8 @@ def _suite(tmp_path: Path, more: str = ", allow_missing_reference: true") -> Pat
 
 
 def test_every_message_about_a_missing_reference_has_the_command_that_takes_it(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     expected = [
         "serve-eval references take TRUSTED_HOST:8000 --runs 3 --model my-org/m -t passkey_short"
     ]
@@ -162,7 +162,7 @@ def test_every_message_about_a_missing_reference_has_the_command_that_takes_it(
     assert (planned.returncode, _commands(planned.stderr)) == (3, expected), planned.stderr
 
 
-def test_a_command_that_would_replace_an_entry_has_a_reason(tmp_path: Path) -> None:
+def test_a_command_that_would_replace_an_entry_has_a_reason(tmp_path):
     Path("refs").mkdir()
     Path("refs/passkey_short.yaml").write_text(
         "my-org/m:\n- accuracy: 80\n  protocol: {sentences: 5}\n"
@@ -181,9 +181,7 @@ def test_a_command_that_would_replace_an_entry_has_a_reason(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("rule", ["paired", "{anchors: {}}"])
-def test_a_rule_that_needs_more_of_a_reference_names_no_endpoint_under_test(
-    rule: str, tmp_path: Path
-) -> None:
+def test_a_rule_that_needs_more_of_a_reference_names_no_endpoint_under_test(rule: str, tmp_path):
     (tmp_path / "refs").mkdir()
     Path("refs/passkey_short.yaml").write_text("my-org/m: [{accuracy: 80}]\n")
     if rule != "paired":
@@ -201,7 +199,7 @@ def test_a_rule_that_needs_more_of_a_reference_names_no_endpoint_under_test(
     assert "launcher" not in command
 
 
-def test_a_copied_command_asks_for_the_address_that_it_lacks() -> None:
+def test_a_copied_command_asks_for_the_address_that_it_lacks():
     serve_eval(
         "references take TRUSTED_HOST:8000 -t passkey_short",
         exits=2,
@@ -209,7 +207,7 @@ def test_a_copied_command_asks_for_the_address_that_it_lacks() -> None:
     )
 
 
-def test_keys_of_the_endpoint_under_test_are_not_sent_to_another() -> None:
+def test_keys_of_the_endpoint_under_test_are_not_sent_to_another():
     connection = {"headers": {"X-Team": "a"}, "api_key_env": "MINE"}
     content = {"model": "m", "tasks": ["passkey_short"], "base_url": "under-test:1"}
     plan = resolve({**content, "connection": connection}, {}, {"MINE": "key"}).plan
@@ -219,7 +217,7 @@ def test_keys_of_the_endpoint_under_test_are_not_sent_to_another() -> None:
     )
 
 
-def test_a_command_is_not_broken_on_a_terminal() -> None:
+def test_a_command_is_not_broken_on_a_terminal():
     done = serve_eval("run -o r", *ASKED.split(), terminal=True, COLUMNS="60")
     [command] = _commands(done.stderr)
     assert len(command) > 60
@@ -240,7 +238,7 @@ def test_a_command_is_not_broken_on_a_terminal() -> None:
         {"reference_model": "r", "dataset_root": "/data sets", "base_url": "https://h/v1"},
     ],
 )
-def test_the_command_asks_what_the_plan_asks(content: dict[str, object]) -> None:
+def test_the_command_asks_what_the_plan_asks(content: dict[str, object]):
     plan = resolve({"model": "m", "tasks": ["passkey_short"], **content}, {}, {}).plan
     Path("refs").mkdir()
     words = shlex.split(write_run_command(plan, str(Path("refs").absolute())))[1:]
@@ -256,7 +254,7 @@ def test_the_command_asks_what_the_plan_asks(content: dict[str, object]) -> None
 
 
 @pytest.mark.parametrize("folder", ["new", "deep/er/new"])
-def test_the_folder_of_the_references_is_made(tmp_path: Path, folder: str) -> None:
+def test_the_folder_of_the_references_is_made(tmp_path, folder: str):
     words = ["references", "take", "--runs", "1", *ASKED.split(), "-o", "out"]
     serve_eval(*words, "--references-dir", folder, exits=0)
     assert (tmp_path / folder / "passkey_short.yaml").exists()
@@ -266,7 +264,7 @@ def test_the_folder_of_the_references_is_made(tmp_path: Path, folder: str) -> No
     assert (tmp_path / "other/one/passkey_short.yaml").exists()
 
 
-def test_the_folder_that_a_plan_file_names_is_made(tmp_path: Path) -> None:
+def test_the_folder_that_a_plan_file_names_is_made(tmp_path):
     (tmp_path / "plan.yaml").write_text(
         "launcher: {name: simulated}\ntasks: [passkey_short]\nreferences_dir: deep/new\n"
     )
@@ -279,8 +277,8 @@ def test_the_folder_that_a_plan_file_names_is_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["file", "file/new", "link", None])
 def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_is_asked(
-    tmp_path: Path, folder: str | None
-) -> None:
+    tmp_path, folder: str | None
+):
     for name in ("file", "my-references"):
         (tmp_path / name).write_text("kept")
     (tmp_path / "link").symlink_to("nowhere")
@@ -297,7 +295,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_is_asked(
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_an_import_says_that_a_file_is_in_its_place(tmp_path: Path) -> None:
+def test_an_import_says_that_a_file_is_in_its_place(tmp_path):
     (tmp_path / "file").write_text("kept")
     (tmp_path / "from").mkdir()
     (tmp_path / "from/mmlu.yaml").write_text("m:\n  - accuracy: 50\n")
@@ -310,7 +308,7 @@ def test_an_import_says_that_a_file_is_in_its_place(tmp_path: Path) -> None:
     assert (tmp_path / "some/where/mmlu.yaml").exists()
 
 
-def test_a_plan_that_was_given_is_named_in_the_command() -> None:
+def test_a_plan_that_was_given_is_named_in_the_command():
     plan = """
     model: my-org/m
     tasks: [passkey_short]
@@ -323,7 +321,7 @@ def test_a_plan_that_was_given_is_named_in_the_command() -> None:
     serve_eval(*shlex.split(use)[1:], "-o", "judged", exits=0)
 
 
-def test_a_task_that_the_endpoint_cannot_do_ends_after_one_run(tmp_path: Path) -> None:
+def test_a_task_that_the_endpoint_cannot_do_ends_after_one_run(tmp_path):
     asked = "--launcher simulated --model my-org/m -t tool_calls --set launcher.no_tools=true"
     words = ["references", "take", "--runs", "2", *asked.split(), "-o", "out"]
     for _ in range(2):  # The same command asks the endpoint again.
@@ -339,7 +337,7 @@ def test_a_task_that_the_endpoint_cannot_do_ends_after_one_run(tmp_path: Path) -
     assert "UNSUPPORTED" in registered.stderr
 
 
-def test_runs_that_are_registered_have_the_commands_that_use_them(tmp_path: Path) -> None:
+def test_runs_that_are_registered_have_the_commands_that_use_them(tmp_path):
     serve_eval("run -o 'a b' --no-reference", *ASKED.split(), exits=3)
     told = json.loads(
         serve_eval("references register --json 'a b' --references-dir 'my refs'").stdout

@@ -30,7 +30,7 @@ def write_plan(folder: Path, launcher: Mapping[str, Any], name: str = "plan.yaml
     return folder / name
 
 
-def test_a_disaggregated_plan_goes_through_and_says_what_it_is(tmp_path: Path) -> None:
+def test_a_disaggregated_plan_goes_through_and_says_what_it_is(tmp_path):
     plan, out = write_plan(tmp_path, SPLIT), tmp_path / "out"
     junit = tmp_path / "junit.xml"
     ended = serve_eval(
@@ -49,7 +49,7 @@ def test_a_disaggregated_plan_goes_through_and_says_what_it_is(tmp_path: Path) -
     }  # fmt: skip
 
 
-def test_a_quiet_rehearsal_prints_its_conclusion_too(tmp_path: Path) -> None:
+def test_a_quiet_rehearsal_prints_its_conclusion_too(tmp_path):
     plan, out = write_plan(tmp_path, {"name": "trtllm"}), tmp_path / "out"
     ended = serve_eval(f"run {plan} --rehearse -o {out} -q")
     notice, conclusion = ended.stdout.splitlines()
@@ -57,7 +57,7 @@ def test_a_quiet_rehearsal_prints_its_conclusion_too(tmp_path: Path) -> None:
     assert "word_problems" in conclusion
 
 
-def test_a_rehearsal_that_does_not_begin_is_called_one(tmp_path: Path) -> None:
+def test_a_rehearsal_that_does_not_begin_is_called_one(tmp_path):
     plan, junit = write_plan(tmp_path, {"name": "trtllm"}), tmp_path / "junit.xml"
     plan.write_text(plan.read_text().replace("word_problems", "word_problms"))
     files = f"--notify-text - --junit {junit}"
@@ -69,7 +69,7 @@ def test_a_rehearsal_that_does_not_begin_is_called_one(tmp_path: Path) -> None:
     assert plain.stdout.startswith("ERROR run")
 
 
-def test_a_rehearsal_needs_no_reference(tmp_path: Path) -> None:
+def test_a_rehearsal_needs_no_reference(tmp_path):
     plan, out = write_plan(tmp_path, {"name": "trtllm"}), tmp_path / "out"
     plan.write_text(plan.read_text().replace("no_reference: true\n", ""))
     ended = serve_eval(f"run {plan} --rehearse -o {out}", exits=0)
@@ -81,7 +81,7 @@ def test_a_rehearsal_needs_no_reference(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_pass_is_withheld_and_nothing_takes_it(tmp_path: Path) -> None:
+def test_a_pass_is_withheld_and_nothing_takes_it(tmp_path):
     references = tmp_path / "references"
     references.mkdir()
     entry = "org/model:\n  - accuracy: 60\n"
@@ -112,7 +112,7 @@ def test_a_pass_is_withheld_and_nothing_takes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sound_comparison_is_not_passed(tmp_path: Path) -> None:
+def test_a_sound_comparison_is_not_passed(tmp_path):
     a = write_plan(tmp_path, {"name": "trtllm"}, "a.yaml")
     b = write_plan(tmp_path, {"name": "trtllm", "tp": 2}, "b.yaml")
     ended = serve_eval(f"compare {a} {b} --rehearse --self 0 -o {tmp_path}/out", exits=0)
@@ -122,7 +122,7 @@ def test_a_sound_comparison_is_not_passed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_of_a_rehearsed_server_by_its_address_is_one_too(tmp_path: Path) -> None:
+def test_a_run_of_a_rehearsed_server_by_its_address_is_one_too(tmp_path):
     plan = write_plan(tmp_path, {"name": "trtllm"})
     served = serve_eval(f"serve {plan} --rehearse --detach", exits=0)
     told = dict(line.split(":", 1) for line in served.stdout.splitlines())
@@ -135,7 +135,7 @@ def test_a_run_of_a_rehearsed_server_by_its_address_is_one_too(tmp_path: Path) -
     assert ended.stdout.splitlines()[0] == REHEARSED
 
 
-def test_checks_of_rehearsed_servers_by_their_address_are_rehearsals(tmp_path: Path) -> None:
+def test_checks_of_rehearsed_servers_by_their_address_are_rehearsals(tmp_path):
     night, told = tmp_path / "night", dict[str, dict[str, str]]()
     for side, tp in (("old", 1), ("new", 2)):
         plan = write_plan(tmp_path, {"name": "trtllm", "tp": tp}, f"{side}.yaml")
@@ -166,7 +166,7 @@ def test_checks_of_rehearsed_servers_by_their_address_are_rehearsals(tmp_path: P
     assert "5 rehearsals not counted" in viewed.stdout, viewed.stdout
 
 
-def test_two_plans_of_one_night_have_gpus_of_their_own(tmp_path: Path) -> None:
+def test_two_plans_of_one_night_have_gpus_of_their_own(tmp_path):
     night, program = tmp_path / "night", "/nowhere/bin/trtllm-serve"
     old = write_plan(tmp_path, {"name": "trtllm", "gpus": [0, 1], "tp": 2}, "old.yaml")
     new = write_plan(tmp_path, {"name": "trtllm", "gpus": [1], "command": program}, "new.yaml")
@@ -184,7 +184,7 @@ def test_two_plans_of_one_night_have_gpus_of_their_own(tmp_path: Path) -> None:
         serve_eval("serve --stop all", exits=0)
 
 
-def test_a_mistake_in_a_plan_is_told_by_serve_and_claims_no_gpu(tmp_path: Path) -> None:
+def test_a_mistake_in_a_plan_is_told_by_serve_and_claims_no_gpu(tmp_path):
     night = tmp_path / "night"
     wrong = {"name": "trtllm", "gpus": [1], "extra_args": ["--max_seqlen", "2048"]}
     plan = write_plan(tmp_path, wrong, "wrong.yaml")
@@ -229,9 +229,7 @@ def test_a_mistake_in_a_plan_is_told_by_serve_and_claims_no_gpu(tmp_path: Path) 
         ({"name": "rehearsal", "of": "vllm"}, 2, "vllm cannot be rehearsed"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_the_plan_is_found(
-    launcher: dict[str, Any], code: int, said: str, tmp_path: Path
-) -> None:
+def test_a_mistake_in_the_plan_is_found(launcher: dict[str, Any], code: int, said: str, tmp_path):
     serve_eval(
         f"run --rehearse -o {tmp_path}/out", write_plan(tmp_path, launcher), exits=code, tells=said
     )
@@ -248,13 +246,13 @@ def test_a_mistake_in_the_plan_is_found(
     ids=["container", "slurm", "main", "etcd"],
 )
 @pytest.mark.slow
-def test_what_this_machine_lacks_is_no_mistake(launcher: dict[str, Any], tmp_path: Path) -> None:
+def test_what_this_machine_lacks_is_no_mistake(launcher: dict[str, Any], tmp_path):
     ended = serve_eval(f"run --rehearse -o {tmp_path}/out", write_plan(tmp_path, launcher), exits=0)
     assert ended.stdout.splitlines()[0] == REHEARSED
 
 
 @pytest.mark.slow
-def test_a_suite_a_verification_and_a_load_say_what_they_are(tmp_path: Path) -> None:
+def test_a_suite_a_verification_and_a_load_say_what_they_are(tmp_path):
     a = write_plan(tmp_path, {"name": "trtllm"}, "a.yaml")
     b = write_plan(tmp_path, {"name": "trtllm", "tp": 2}, "b.yaml")
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"plans": [a.name, b.name]}))

@@ -5,7 +5,6 @@ its address only. Nothing that it says may be taken for a finding about a model.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -71,8 +70,8 @@ ROWS = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_command_with_the_address_of_a_stand_in_says_so(
-    name: str, urls: list[str], home: dict[str, str], tmp_path: Path
-) -> None:
+    name: str, urls: list[str], home: dict[str, str], tmp_path
+):
     words, file = ROWS[name]
     at = {"A": urls[0], "B": urls[1]}
     ended = serve_eval(
@@ -94,8 +93,8 @@ def test_a_command_with_the_address_of_a_stand_in_says_so(
 
 
 def test_a_suite_of_a_stand_in_by_its_address_says_so(
-    urls: list[str], home: dict[str, str], tmp_path: Path
-) -> None:
+    urls: list[str], home: dict[str, str], tmp_path
+):
     plan = {"model": "org/model", "base_url": urls[0], "no_reference": True, "limit": 8}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**plan, "tasks": ["word_problems"]}))
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"plans": ["plan.yaml"]}))
@@ -104,8 +103,8 @@ def test_a_suite_of_a_stand_in_by_its_address_says_so(
 
 
 def test_no_reference_is_taken_from_the_address_of_a_stand_in(
-    urls: list[str], home: dict[str, str], tmp_path: Path
-) -> None:
+    urls: list[str], home: dict[str, str], tmp_path
+):
     out = tmp_path / "take"
     words = (*MODEL, "-t", "word_problems", "--references-dir", tmp_path / "references")
     serve_eval(
@@ -123,8 +122,8 @@ def test_no_reference_is_taken_from_the_address_of_a_stand_in(
 
 
 def test_known_failures_of_a_stand_in_count_for_no_server(
-    urls: list[str], home: dict[str, str], tmp_path: Path
-) -> None:
+    urls: list[str], home: dict[str, str], tmp_path
+):
     known = tmp_path / "known.json"
     serve_eval(f"smoke {urls[0]} --write-known {known}", *MODEL, **home, exits=0)
     assert read_json(known)["server"] == "the stand-in for trtllm-serve"
@@ -136,8 +135,8 @@ def test_known_failures_of_a_stand_in_count_for_no_server(
 
 
 def test_an_alarm_of_a_rehearsed_watch_says_so_and_ends_with_0(
-    urls: list[str], home: dict[str, str], tmp_path: Path
-) -> None:
+    urls: list[str], home: dict[str, str], tmp_path
+):
     told = tmp_path / "alarm.json"
     command = f"tee {told}"
     ended = serve_eval(
@@ -158,17 +157,13 @@ def test_an_alarm_of_a_rehearsed_watch_says_so_and_ends_with_0(
     assert again.returncode == 2  # Another watch: the marks of the first one stay in its files.
 
 
-def test_a_starter_plan_of_a_stand_in_says_so(
-    urls: list[str], home: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_starter_plan_of_a_stand_in_says_so(urls: list[str], home: dict[str, str], tmp_path):
     made = serve_eval(f"setup init {urls[0]} -o {tmp_path}/plan.yaml", **home, exits=0)
     assert made.stdout.startswith(REHEARSED)
     assert f"# {REHEARSED}" in (tmp_path / "plan.yaml").read_text()
 
 
-def test_what_reads_the_run_of_a_stand_in_says_so(
-    urls: list[str], home: dict[str, str], tmp_path: Path
-) -> None:
+def test_what_reads_the_run_of_a_stand_in_says_so(urls: list[str], home: dict[str, str], tmp_path):
     run = tmp_path / "run"
     asked = ("run", "--base-url", urls[0], *FEW, "--no-reference", "-o", run)
     serve_eval(*asked, **home, exits=0)
@@ -186,8 +181,8 @@ def test_what_reads_the_run_of_a_stand_in_says_so(
 
 
 def test_workers_that_are_stand_ins_are_accused_of_nothing(
-    urls: list[str], home: dict[str, str], tmp_path: Path
-) -> None:
+    urls: list[str], home: dict[str, str], tmp_path
+):
     run = tmp_path / "run"
     asked = ("run", "--base-url", urls[0], *FEW, "--no-reference", "-o", run)
     serve_eval(*asked, **home, exits=0)

@@ -103,7 +103,7 @@ def report_of(out: Path) -> dict[str, Any]:
     return read_json(out / "report.json")["tasks"][0]
 
 
-def test_without_losses_the_server_fails(folder: Path) -> None:
+def test_without_losses_the_server_fails(folder: Path):
     with serve(lossy=range(0)) as url:
         serve_eval(
             f"run -o {folder}/out",
@@ -114,9 +114,7 @@ def test_without_losses_the_server_fails(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_what_errors_hide_makes_a_pass_undecided_and_every_face_says_so(
-    folder: Path, name: str
-) -> None:
+def test_what_errors_hide_makes_a_pass_undecided_and_every_face_says_so(folder: Path, name: str):
     out = folder / "out"
     summary = folder / "github.md"
     with serve(fault=LOST[name]) as url:
@@ -155,14 +153,14 @@ def test_what_errors_hide_makes_a_pass_undecided_and_every_face_says_so(
         (fail(500), ["--set", "verdict.max_repaired=0.2"]),
     ],
 )
-def test_refusals_and_trust_leave_the_pass(folder: Path, fault: Reply, more: list[str]) -> None:
+def test_refusals_and_trust_leave_the_pass(folder: Path, fault: Reply, more: list[str]):
     with serve(fault=fault) as url:
         done = serve_eval(f"run -o {folder}/out", *flags(folder, url, *more), exits=0)
     trusted = "repaired=trust" in " ".join(more)
     assert ("repaired_trusted: the first answers to 20 of 100" in done.stdout) == trusted
 
 
-def test_a_few_transient_errors_stay_a_pass_unless_the_plan_trusts_none(folder: Path) -> None:
+def test_a_few_transient_errors_stay_a_pass_unless_the_plan_trusts_none(folder: Path):
     """Two of 100 samples move the value by less than a quarter of the margin of 11.6 points."""
     few = {"right": 58, "lossy": range(59, 61)}
     for more, code in (([], 0), (["--set", "verdict.max_repaired=0"], 3)):
@@ -174,7 +172,7 @@ def test_a_few_transient_errors_stay_a_pass_unless_the_plan_trusts_none(folder: 
 
 def test_a_fail_that_the_best_case_passes_is_undecided_and_one_that_it_fails_stays(
     folder: Path,
-) -> None:
+):
     """The lossy items stay wrong here: their first answers may have been right."""
 
     def wrong(request):
@@ -196,7 +194,7 @@ def test_a_fail_that_the_best_case_passes_is_undecided_and_one_that_it_fails_sta
         assert ("if the lost answers were right, the value is 70.00" in done.stdout) == (code == 3)
 
 
-def test_a_sample_stays_repaired_when_a_later_session_gets_its_answer(folder: Path) -> None:
+def test_a_sample_stays_repaired_when_a_later_session_gets_its_answer(folder: Path):
     out = folder / "out"
     once = ["--set", "limits.max_attempts=1", "--set", "limits.max_error_rate=1"]
     with serve(times=2) as url:
@@ -207,14 +205,14 @@ def test_a_sample_stays_repaired_when_a_later_session_gets_its_answer(folder: Pa
     serve_eval(f"judge {out}", exits=3, prints="20 repaired")
 
 
-def test_an_early_stop_decides_nothing_that_the_lost_answers_could_change(folder: Path) -> None:
+def test_an_early_stop_decides_nothing_that_the_lost_answers_could_change(folder: Path):
     (folder / "refs/cases-double.yaml").write_text("m:\n- accuracy: 60.0\n")
     with serve(right=40, lossy=range(41, 96)) as url:
         serve_eval(f"run -o {folder}/out", *flags(folder, url, "--early-stop"), exits=3)
     assert report_of(folder / "out")["verdict"]["early"]["decision"] is None
 
 
-def test_a_suite_is_undecided_too_and_names_the_repaired_samples(folder: Path) -> None:
+def test_a_suite_is_undecided_too_and_names_the_repaired_samples(folder: Path):
     with serve() as url:
         (folder / "suite.yaml").write_text(
             f"plans:\n- name: one\n  model: m\n  base_url: {url}\n  cases: [{folder}/cases.yaml]\n"
@@ -228,7 +226,7 @@ def test_a_suite_is_undecided_too_and_names_the_repaired_samples(folder: Path) -
     assert 'name="repaired" value="20"' in (folder / "out/junit.xml").read_text()
 
 
-def test_a_reference_from_repaired_answers_carries_a_warning(folder: Path) -> None:
+def test_a_reference_from_repaired_answers_carries_a_warning(folder: Path):
     with serve() as url:
         serve_eval(f"run -o {folder}/r", *flags(folder, url, "--no-reference"))
         serve_eval(
@@ -240,7 +238,7 @@ def test_a_reference_from_repaired_answers_carries_a_warning(folder: Path) -> No
 
 def test_the_paired_rule_is_undecided_and_warns_that_the_lost_answers_are_no_random_part(
     folder: Path,
-) -> None:
+):
     """The reference has the first 80 items right; half of what the server loses is beyond them."""
     own = folder / "own"
     with serve(right=80, lossy=range(0)) as url:
@@ -255,7 +253,7 @@ def test_the_paired_rule_is_undecided_and_warns_that_the_lost_answers_are_no_ran
 
 
 @pytest.mark.parametrize("rule", ["paired", "noninferiority", "tokens"])
-def test_a_comparison_is_undecided_when_either_side_lost_answers(folder: Path, rule: str) -> None:
+def test_a_comparison_is_undecided_when_either_side_lost_answers(folder: Path, rule: str):
     cases = f"--cases {folder}/cases.yaml --model m --self 0"
     more = ["--verdict", rule, *(["--margin", "10"] if rule == "noninferiority" else [])]
     lossy = range(61, 101)
@@ -271,7 +269,7 @@ def test_a_comparison_is_undecided_when_either_side_lost_answers(folder: Path, r
         assert ("A: 100 samples: 0 failed, 40 repaired" in done.stdout) == bool(a)
 
 
-def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folder: Path) -> None:
+def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folder: Path):
     out, ended, over, waiting = folder / "out", False, asyncio.Event(), set[int]()
 
     async def answer_or_end(turn):
@@ -322,7 +320,7 @@ def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folde
     assert said in serve_eval(f"judge {out}").stdout
 
 
-def test_an_outage_is_told_with_the_answers_that_it_cost(folder: Path) -> None:
+def test_an_outage_is_told_with_the_answers_that_it_cost(folder: Path):
     out, asked, over = folder / "out", 0, asyncio.Event()
 
     async def answer_until_it_ends(turn):
@@ -367,7 +365,7 @@ def test_an_outage_is_told_with_the_answers_that_it_cost(folder: Path) -> None:
 
 def test_a_finish_reason_of_no_known_server_is_unknown_until_the_plan_lists_it(
     folder: Path,
-) -> None:
+):
     odd = answer("7", finish="odd_end", usage=(5, 1))
     for more, code in (([], 3), (["--set", "limits.known_finish_reasons=odd_end"], 1)):
         out = folder / f"out{code}"

@@ -56,8 +56,8 @@ def _task(out: Path) -> dict[str, Any]:
 
 
 def test_repeats_exclude_a_margin_that_the_questions_alone_cannot(
-    asked: tuple[list[str], Path], tmp_path: Path
-) -> None:
+    asked: tuple[list[str], Path], tmp_path
+):
     """Thirty equal pairs exclude no less than 8.3 points; 24 answers to each question do."""
     flags, _ = asked
     rule = ("--verdict", "noninferiority", "--margin", "8")
@@ -81,8 +81,8 @@ def test_repeats_exclude_a_margin_that_the_questions_alone_cannot(
 
 
 def test_a_margin_out_of_reach_is_refused_before_anything_is_asked(
-    asked: tuple[list[str], Path], tmp_path: Path
-) -> None:
+    asked: tuple[list[str], Path], tmp_path
+):
     flags, _ = asked
     for rule, repeats, times in (("noninferiority", 1, 9), ("paired", 3, 9)):
         done = serve_eval(
@@ -100,9 +100,7 @@ def test_a_margin_out_of_reach_is_refused_before_anything_is_asked(
     assert enough.returncode != 2, enough.stderr
 
 
-def test_the_margin_that_a_refusal_names_is_not_refused(
-    asked: tuple[list[str], Path], tmp_path: Path
-) -> None:
+def test_the_margin_that_a_refusal_names_is_not_refused(asked: tuple[list[str], Path], tmp_path):
     flags, _ = asked
     rule = ("--verdict", "noninferiority", "--margin")
     refused = serve_eval(*flags, *rule, "8.2", "-o", tmp_path / "out")
@@ -111,7 +109,7 @@ def test_the_margin_that_a_refusal_names_is_not_refused(
     assert serve_eval(*flags, *rule, least, "-o", tmp_path / "out").returncode != 2
 
 
-def test_a_comparison_refuses_it_too(data_root: Path, tmp_path: Path) -> None:
+def test_a_comparison_refuses_it_too(data_root: Path, tmp_path):
     plan = (
         "{model: my-org/my-model, launcher: {simulated: {seed: 5, run: RUN}},"
         f" tasks: [{{gsm8k: {{num_samples: {QUESTIONS}}}}}], dataset_root: ['{data_root}']}}\n"
@@ -129,7 +127,7 @@ def test_a_comparison_refuses_it_too(data_root: Path, tmp_path: Path) -> None:
 
 def test_the_line_about_repeats_has_its_errors_ties_and_passes(
     asked: tuple[list[str], Path],
-) -> None:
+):
     _, folder = asked
     task = _task(folder / "first")
     told, result = task["result"]["stability"], task["result"]
@@ -168,7 +166,7 @@ def test_the_line_about_repeats_has_its_errors_ties_and_passes(
 )
 def test_the_usual_repeats_are_those_of_the_task(
     flags: tuple[str, ...], requests: int, data_root: Path
-) -> None:
+):
     few = () if flags[1] == "aime" else ("--limit", "10")
     shown = _show_plan(*flags, *few, root=data_root)
     assert f"task {flags[1]}: {requests} requests" in shown
@@ -176,9 +174,7 @@ def test_the_usual_repeats_are_those_of_the_task(
     assert named is (flags == ("-t", "aime"))
 
 
-def test_a_plan_keeps_the_number_and_takes_the_word_for_one_task(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_a_plan_keeps_the_number_and_takes_the_word_for_one_task(data_root: Path, tmp_path):
     shown = _show_plan("-t", "aime", "--repeats", "usual", root=data_root)
     assert "repeats:\n    aime: 16\n" in shown
     plan = tmp_path / "plan.yaml"
@@ -201,7 +197,7 @@ TASKS = {"word_problems": 128, "passkey_short": 24}
 """Tasks with their tokens per answer."""
 
 
-def test_repeats_have_columns_and_are_shown_of_a_pass(tmp_path: Path) -> None:
+def test_repeats_have_columns_and_are_shown_of_a_pass(tmp_path):
     refs = tmp_path / "refs"
     refs.mkdir()
     for task, tokens in TASKS.items():
@@ -261,9 +257,7 @@ def _run(plan: Plan, folder: Path) -> Report:
     return asyncio.run(evaluate(plan, folder))
 
 
-def test_repeats_are_averaged_and_tell_how_stable_the_endpoint_is(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_repeats_are_averaged_and_tell_how_stable_the_endpoint_is(plan: Plan, tmp_path):
     result = _run(plan, tmp_path / "out").tasks[0].result
     assert (result.planned, result.scored, result.failed) == (3 * N, 3 * N, 0)
     scores = {}
@@ -285,9 +279,7 @@ def test_repeats_are_averaged_and_tell_how_stable_the_endpoint_is(
     assert told.majority == pytest.approx(100 * sum(sum(v) >= 2 for v in values) / N)
 
 
-def test_a_finished_run_takes_more_repeats_and_keeps_what_it_had(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_a_finished_run_takes_more_repeats_and_keeps_what_it_had(plan: Plan, tmp_path):
     once = _run(replace(plan, repeats=1), tmp_path / "out").tasks[0].result
     assert (once.planned, once.stability) == (N, None)
     first = (tmp_path / "out/samples/gsm8k.jsonl").read_bytes()
@@ -300,9 +292,7 @@ def test_a_finished_run_takes_more_repeats_and_keeps_what_it_had(
     assert kept.tasks[0].result == twice
 
 
-def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(plan: Plan, tmp_path):
     _run(plan, tmp_path / "reference")
     (registered,) = register([tmp_path / "reference"], tmp_path / "refs")
     assert registered.runs == 3
@@ -333,14 +323,14 @@ def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(
     assert early.early.planned == 2 * N
 
 
-def test_ids_that_look_like_repeats_are_refused() -> None:
+def test_ids_that_look_like_repeats_are_refused():
     samples = [Sample(id="a#2", prompt="p", target="t")]
     assert [sample.id for sample in Repeated(samples, 1)] == ["a#2"]
     with pytest.raises(DatasetError, match="'a#2' looks like that of a repeat"):
         Repeated(samples, 2)
 
 
-def test_the_repeats_are_a_sequence() -> None:
+def test_the_repeats_are_a_sequence():
     repeated = Repeated([Sample(id=str(i), prompt="p", target="t") for i in range(2)], 2)
     assert [sample.id for sample in repeated] == ["0", "1", "0#2", "1#2"]
     assert [sample.id for sample in repeated[1:3]] == ["1", "0#2"]

@@ -64,7 +64,7 @@ def _records(tmp_path: Path, name: str = "out") -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def test_a_sound_endpoint_passes(flags: list[str], tmp_path: Path) -> None:
+def test_a_sound_endpoint_passes(flags: list[str], tmp_path):
     done = in_a_process("run", *flags, exits=0)
     first, drawn, *rows = done.stdout.splitlines()
     assert first.startswith(" PASS   gsm8k  ")
@@ -87,7 +87,7 @@ def test_a_sound_endpoint_passes(flags: list[str], tmp_path: Path) -> None:
     assert 100 * mean == pytest.approx(task["result"]["value"])
 
 
-def test_a_damaged_endpoint_fails(flags: list[str]) -> None:
+def test_a_damaged_endpoint_fails(flags: list[str]):
     done = _run(*flags, "--set", "launcher.damage=0.3")
     assert done.returncode == 1
     assert "FAIL" in done.stdout
@@ -109,9 +109,9 @@ def test_a_plan_file_with_the_same_content_gives_the_same_report(
     flags: list[str],
     data_root: Path,
     references: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path,
+    monkeypatch,
+):
     # As outside of the tests, the server is a process.
     monkeypatch.setattr(simulated, "own_server", own_server)
     plan = tmp_path / "plan.yaml"
@@ -126,9 +126,7 @@ def test_a_plan_file_with_the_same_content_gives_the_same_report(
     assert one["plan"] == two["plan"]
 
 
-def test_both_tasks_are_judged_and_mmlu_names_both_numbers(
-    flags: list[str], tmp_path: Path
-) -> None:
+def test_both_tasks_are_judged_and_mmlu_names_both_numbers(flags: list[str], tmp_path):
     done = _run("--tasks", "mmlu", *flags, "--json")  # the flags name gsm8k: both lists count
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)["result"]
@@ -143,8 +141,8 @@ def test_both_tasks_are_judged_and_mmlu_names_both_numbers(
     "again", [pytest.param("same command", marks=pytest.mark.slow), "--resume"]
 )
 def test_a_killed_run_goes_on_and_ends_with_the_numbers_of_an_uninterrupted_one(
-    flags: list[str], tmp_path: Path, again: str
-) -> None:
+    flags: list[str], tmp_path, again: str
+):
     slow = [*flags, "--set", "launcher.latency_s=0.05", "--concurrency", "8"]
     whole = [*flags, "--set", "launcher.latency_s=0.05"]
     assert (
@@ -180,9 +178,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_numbers_of_an_uninterrupted_one(
     assert _without_times(_report(tmp_path)) == _without_times(_report(tmp_path, "whole"))
 
 
-def test_a_finished_run_is_judged_again_without_its_endpoint(
-    flags: list[str], tmp_path: Path
-) -> None:
+def test_a_finished_run_is_judged_again_without_its_endpoint(flags: list[str], tmp_path):
     assert _run(*flags).returncode == 0
     before = _records(tmp_path)
     endpoint = _report(tmp_path)["endpoint"]
@@ -195,8 +191,8 @@ def test_a_finished_run_is_judged_again_without_its_endpoint(
 
 
 def test_a_run_with_lasting_failures_can_be_repeated_and_keeps_its_report(
-    flags: list[str], tmp_path: Path
-) -> None:
+    flags: list[str], tmp_path
+):
     failing = [
         *flags,
         "--set",
@@ -216,9 +212,7 @@ def test_a_run_with_lasting_failures_can_be_repeated_and_keeps_its_report(
     ), again.stderr
 
 
-def test_an_interruption_stays_one_whatever_became_of_the_notes(
-    flags: list[str], tmp_path: Path
-) -> None:
+def test_an_interruption_stays_one_whatever_became_of_the_notes(flags: list[str], tmp_path):
     command = [sys.executable, "-m", "serve_eval", "run", *flags, "--set", "launcher.latency_s=0.3"]
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         journal, deadline = tmp_path / "out/samples/gsm8k.jsonl", time.monotonic() + 30
@@ -232,7 +226,7 @@ def test_an_interruption_stays_one_whatever_became_of_the_notes(
     assert "unexpected" not in said
 
 
-def test_another_plan_in_the_same_folder_is_refused_naming_the_field(flags: list[str]) -> None:
+def test_another_plan_in_the_same_folder_is_refused_naming_the_field(flags: list[str]):
     assert _run(*flags).returncode == 0
     done = _run(*flags, "--set", "gsm8k.num_fewshot=3", "--allow-mismatch", "num_fewshot")
     assert done.returncode == 2
@@ -241,8 +235,8 @@ def test_another_plan_in_the_same_folder_is_refused_naming_the_field(flags: list
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_says_how_to_go_on_and_leaves_no_server(
-    flags: list[str], tmp_path: Path, number: signal.Signals
-) -> None:
+    flags: list[str], tmp_path, number: signal.Signals
+):
     slow = [*flags, "--set", "launcher.latency_s=0.2", "--concurrency", "4"]
     with subprocess.Popen(
         [sys.executable, "-m", "serve_eval", "run", *slow],
@@ -265,7 +259,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_leaves_no_server(
         )
 
 
-def test_a_dry_run_shows_everything_and_sends_nothing(flags: list[str], tmp_path: Path) -> None:
+def test_a_dry_run_shows_everything_and_sends_nothing(flags: list[str], tmp_path):
     done = _run(*flags, "--dry-run")
     assert done.returncode == 0, done.stderr
     for part in (
@@ -282,7 +276,7 @@ def test_a_dry_run_shows_everything_and_sends_nothing(flags: list[str], tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dry_run_says_that_one_side_alone_speculates(tmp_path: Path) -> None:
+def test_a_dry_run_says_that_one_side_alone_speculates(tmp_path):
     plan = tmp_path / "plan.yaml"
     plan.write_text(
         "{model: m, tasks: [gsm8k], launcher: {name: trtllm_disaggregated, gpus: [0, 1],"
@@ -293,7 +287,7 @@ def test_a_dry_run_says_that_one_side_alone_speculates(tmp_path: Path) -> None:
         assert "warning: context servers have speculation not set" in done.stderr
 
 
-def test_a_dry_run_shows_the_ends_of_a_long_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_shows_the_ends_of_a_long_prompt(capsys):
     plan = Plan(
         model="meta-llama/Llama-3.1-8B",
         launcher=Spec(name="simulated"),
@@ -307,7 +301,7 @@ def test_a_dry_run_shows_the_ends_of_a_long_prompt(capsys: pytest.CaptureFixture
     assert " characters left out; --dump-prompts FILE writes them all ...\n" in shown
 
 
-def test_prompts_can_be_dumped(flags: list[str], tmp_path: Path) -> None:
+def test_prompts_can_be_dumped(flags: list[str], tmp_path):
     assert _run(*flags, "--dump-prompts", str(tmp_path / "p.jsonl")).returncode == 0
     lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert len(lines) == 300
@@ -315,9 +309,7 @@ def test_prompts_can_be_dumped(flags: list[str], tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_limit_is_a_seeded_random_subset_judged_with_its_own_n(
-    flags: list[str], tmp_path: Path
-) -> None:
+def test_a_limit_is_a_seeded_random_subset_judged_with_its_own_n(flags: list[str], tmp_path):
     done = _run(*flags, "--limit", "40", "--set", "seed=7")
     assert "only 40 of 300 samples are asked, drawn at random (seed 7)" in done.stdout
     (task,) = _report(tmp_path)["tasks"]
@@ -328,9 +320,7 @@ def test_a_limit_is_a_seeded_random_subset_judged_with_its_own_n(
     assert ids[0] != ids[1]
 
 
-def test_integration_test_asks_one_sample_judges_nothing_and_shouts(
-    flags: list[str], tmp_path: Path
-) -> None:
+def test_integration_test_asks_one_sample_judges_nothing_and_shouts(flags: list[str], tmp_path):
     done = _run(*flags, INTEGRATION_TEST="1")
     assert done.returncode == 0
     assert "INTEGRATION TEST" in done.stdout
@@ -338,7 +328,7 @@ def test_integration_test_asks_one_sample_judges_nothing_and_shouts(
 
 
 @pytest.mark.parametrize("how", ["--no-reference", "variable"])
-def test_a_missing_reference_stops_the_run_unless_it_is_allowed(flags: list[str], how: str) -> None:
+def test_a_missing_reference_stops_the_run_unless_it_is_allowed(flags: list[str], how: str):
     unknown = [*flags, "--quant-algo", "NVFP4"]
     refused = _run(*unknown)
     assert refused.returncode == 3
@@ -356,7 +346,7 @@ def test_a_missing_reference_stops_the_run_unless_it_is_allowed(flags: list[str]
 
 def test_an_option_that_deviates_from_the_assumed_protocol_is_refused_unless_allowed(
     flags: list[str],
-) -> None:
+):
     deviating = [*flags, "--set", "gsm8k.num_fewshot=3"]
     refused = _run(*deviating)
     assert refused.returncode == 3
@@ -366,7 +356,7 @@ def test_an_option_that_deviates_from_the_assumed_protocol_is_refused_unless_all
     assert "mismatch allowed: num_fewshot" in allowed.stdout
 
 
-def test_a_port_where_nobody_listens_is_said_at_once(flags: list[str], tmp_path: Path) -> None:
+def test_a_port_where_nobody_listens_is_said_at_once(flags: list[str], tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -401,7 +391,7 @@ def test_a_port_where_nobody_listens_is_said_at_once(flags: list[str], tmp_path:
 )
 def test_an_endpoint_that_answers_nothing_useful_ends_the_run_with_its_cause(
     flags: list[str], kind: str, said: str
-) -> None:
+):
     done = _run(
         *flags, "--set", "launcher.failure_rate=1.0", "--set", f"launcher.failure_kind='{kind}'"
     )
@@ -409,9 +399,7 @@ def test_an_endpoint_that_answers_nothing_useful_ends_the_run_with_its_cause(
     assert said in done.stderr
 
 
-def test_failures_are_counted_never_scored_and_bound_the_value(
-    flags: list[str], tmp_path: Path
-) -> None:
+def test_failures_are_counted_never_scored_and_bound_the_value(flags: list[str], tmp_path):
     done = _run(
         *flags,
         "--set",
@@ -433,7 +421,7 @@ def test_failures_are_counted_never_scored_and_bound_the_value(
     assert f"{low:.1f} to {high:.1f}" in done.stdout.splitlines()[0]
 
 
-def test_too_many_failures_are_inconclusive(flags: list[str], tmp_path: Path) -> None:
+def test_too_many_failures_are_inconclusive(flags: list[str], tmp_path):
     failing = ["--set", "launcher.failure_rate=0.2", "--set", "launcher.failure_kind=wrapped_400"]
     patient = [*flags, *failing, "--set", "limits.max_error_rate=0.5"]
     done = _run(*patient)
@@ -447,9 +435,7 @@ def test_too_many_failures_are_inconclusive(flags: list[str], tmp_path: Path) ->
     )
 
 
-def test_a_run_that_fails_too_often_is_stopped_with_the_one_cause(
-    flags: list[str], tmp_path: Path
-) -> None:
+def test_a_run_that_fails_too_often_is_stopped_with_the_one_cause(flags: list[str], tmp_path):
     failing = ["--set", "launcher.failure_rate=0.2", "--set", "launcher.failure_kind=wrapped_400"]
     # A fixed order and low concurrency: neither chance nor the machine decides where the run stops.
     done = _run(*flags, *failing, "--set", "limits.order_seed=1", "--concurrency", "4")
@@ -461,7 +447,7 @@ def test_a_run_that_fails_too_often_is_stopped_with_the_one_cause(
     assert 50 <= len(_records(tmp_path)) < 100
 
 
-def test_truncated_answers_are_scored_and_counted(flags: list[str], tmp_path: Path) -> None:
+def test_truncated_answers_are_scored_and_counted(flags: list[str], tmp_path):
     _run(*flags, "--set", "launcher.truncate_rate=0.5")
     result = _report(tmp_path)["tasks"][0]["result"]
     assert result["truncated"] > 100
@@ -469,7 +455,7 @@ def test_truncated_answers_are_scored_and_counted(flags: list[str], tmp_path: Pa
     assert result["failed"] == 0
 
 
-def test_a_full_disk_stops_the_run_and_loses_nothing(flags: list[str], tmp_path: Path) -> None:
+def test_a_full_disk_stops_the_run_and_loses_nothing(flags: list[str], tmp_path):
     def small_files():
         resource.setrlimit(resource.RLIMIT_FSIZE, (450_000, 450_000))
 
@@ -494,7 +480,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(flags: list[str], tmp_path:
     assert _records(tmp_path)[: len(had)] == had
 
 
-def test_a_key_never_reaches_a_file_or_the_screen(flags: list[str], tmp_path: Path) -> None:
+def test_a_key_never_reaches_a_file_or_the_screen(flags: list[str], tmp_path):
     for arguments in (
         ["--api-key", KEY],
         ["--header", f"Authorization: Bearer {KEY}"],
@@ -511,13 +497,13 @@ def test_a_key_never_reaches_a_file_or_the_screen(flags: list[str], tmp_path: Pa
             assert KEY.encode() not in file.read_bytes(), file
 
 
-def test_files_of_a_run_are_private(flags: list[str], tmp_path: Path) -> None:
+def test_files_of_a_run_are_private(flags: list[str], tmp_path):
     _run(*flags, "--limit", "5")
     for path in (tmp_path / "out", *(tmp_path / "out").rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_two_runs_in_one_folder_are_refused(flags: list[str], tmp_path: Path) -> None:
+def test_two_runs_in_one_folder_are_refused(flags: list[str], tmp_path):
     slow = [*flags, "--set", "launcher.latency_s=1"]
     with subprocess.Popen(
         [sys.executable, "-m", "serve_eval", "run", *slow],
@@ -533,16 +519,14 @@ def test_two_runs_in_one_folder_are_refused(flags: list[str], tmp_path: Path) ->
     assert f"in use by another run (process {first.pid})" in second.stderr
 
 
-def test_usage_errors_come_all_at_once(flags: list[str]) -> None:
+def test_usage_errors_come_all_at_once(flags: list[str]):
     done = _run(*flags, "--tasks", "gsm8", "--verdict", "clasic", "--limit", "0")
     assert done.returncode == 2
     for part in ("Did you mean 'gsm8k'?", "Did you mean 'classic'?", "limit: must be 1 or more"):
         assert part in done.stderr
 
 
-def test_variables_stand_for_flags_and_underscores_for_dashes(
-    flags: list[str], references: Path
-) -> None:
+def test_variables_stand_for_flags_and_underscores_for_dashes(flags: list[str], references: Path):
     renamed = ["--references_dir" if x == "--references-dir" else x for x in flags]
     done = _run(
         *renamed,
@@ -553,6 +537,6 @@ def test_variables_stand_for_flags_and_underscores_for_dashes(
     assert "task gsm8k: 17 requests" in done.stdout, done.stderr
 
 
-def test_a_narrow_terminal_gets_one_block_per_task(flags: list[str]) -> None:
+def test_a_narrow_terminal_gets_one_block_per_task(flags: list[str]):
     done = _run(*flags, "--limit", "5", "--verbose", COLUMNS="60")
     assert any(line.split() == ["failed", "0"] for line in done.stdout.splitlines())

@@ -78,8 +78,8 @@ def _task(out: Path) -> dict[str, Any]:
     "form", ["{host}", "http://{host}", "{host}/v1", "http://{host}/v1/completions"]
 )
 def test_every_form_of_the_address_works_and_the_resolved_one_is_printed(
-    tmp_path: Path, data_root: Path, plain: str, form: str
-) -> None:
+    tmp_path, data_root: Path, plain: str, form: str
+):
     host = plain.removeprefix("http://").removesuffix("/v1")
     done = _run(data_root, tmp_path / "out", "--base-url", form.format(host=host))
     assert done.returncode == 3, done.stderr
@@ -88,8 +88,8 @@ def test_every_form_of_the_address_works_and_the_resolved_one_is_printed(
 
 
 def test_the_one_served_model_is_taken_and_the_address_from_the_environment(
-    tmp_path: Path, data_root: Path
-) -> None:
+    tmp_path, data_root: Path
+):
     with _simulator(tmp_path, data_root, "--model", MODEL) as url:
         done = _run(data_root, tmp_path / "out", OPENAI_BASE_URL=url)
     assert done.returncode == 3, done.stderr
@@ -98,8 +98,8 @@ def test_the_one_served_model_is_taken_and_the_address_from_the_environment(
 
 
 def test_an_orchestrator_without_a_model_list_works_when_the_model_is_named(
-    tmp_path: Path, data_root: Path
-) -> None:
+    tmp_path, data_root: Path
+):
     with _simulator(tmp_path, data_root, "--no-models", "--model", MODEL) as url:
         unnamed = _run(data_root, tmp_path / "out", "--base-url", url)
         named = _run(data_root, tmp_path / "out", "--base-url", url, "--model", MODEL)
@@ -109,9 +109,7 @@ def test_an_orchestrator_without_a_model_list_works_when_the_model_is_named(
     assert _task(tmp_path / "out")["result"]["scored"] == 60
 
 
-def test_an_unknown_model_is_said_with_the_nearest_before_anything_else(
-    tmp_path: Path, data_root: Path
-) -> None:
+def test_an_unknown_model_is_said_with_the_nearest_before_anything_else(tmp_path, data_root: Path):
     with _simulator(tmp_path, data_root, "--model", MODEL) as url:
         done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "my-org/my-modle")
         models = "--model my-org/my-modle --set compare.model_b=my-org/my-modell"
@@ -123,9 +121,7 @@ def test_an_unknown_model_is_said_with_the_nearest_before_anything_else(
         assert "ry again" not in one.stderr
 
 
-def test_a_context_overflow_is_a_failure_with_its_reason_on_record(
-    tmp_path: Path, data_root: Path
-) -> None:
+def test_a_context_overflow_is_a_failure_with_its_reason_on_record(tmp_path, data_root: Path):
     with _simulator(tmp_path, data_root, "--context-tokens", "490") as url:
         done = _run(
             data_root,
@@ -147,9 +143,7 @@ def test_a_context_overflow_is_a_failure_with_its_reason_on_record(
     assert all(len(f["attempts"]) == 1 for f in failures)
 
 
-def test_the_chat_endpoint_is_used_for_messages(
-    tmp_path: Path, data_root: Path, plain: str
-) -> None:
+def test_the_chat_endpoint_is_used_for_messages(tmp_path, data_root: Path, plain: str):
     done = _run(
         data_root, tmp_path / "out", "--base-url", plain, "--set", "gsm8k.apply_chat_template=true"
     )
@@ -158,8 +152,8 @@ def test_the_chat_endpoint_is_used_for_messages(
 
 
 def test_a_server_that_refuses_truncate_prompt_tokens_can_be_served_by_an_option(
-    tmp_path: Path, data_root: Path, plain: str
-) -> None:
+    tmp_path, data_root: Path, plain: str
+):
     without = ("--set", "gsm8k.truncate_prompt_tokens=null")
     done = _run(data_root, tmp_path / "out", "--base-url", plain, *without)
     assert done.returncode == 3
@@ -167,17 +161,15 @@ def test_a_server_that_refuses_truncate_prompt_tokens_can_be_served_by_an_option
 
 
 def test_a_run_whose_endpoint_comes_back_elsewhere_names_the_field(
-    tmp_path: Path, data_root: Path, plain: str
-) -> None:
+    tmp_path, data_root: Path, plain: str
+):
     _run(data_root, tmp_path / "out", "--base-url", plain, "--model", "simulated")
     done = _run(data_root, tmp_path / "out", "--base-url", "127.0.0.1:9", "--model", "simulated")
     assert done.returncode == 2
     assert "plan.launcher.options.base_url" in done.stderr
 
 
-def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(
-    tmp_path: Path, data_root: Path
-) -> None:
+def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(tmp_path, data_root: Path):
     with _simulator(tmp_path, data_root, "--context-tokens", "490") as url:
         _run(
             data_root,
@@ -195,9 +187,7 @@ def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(
     assert (tmp_path / "out/report.json").read_bytes() == before
 
 
-def test_a_run_goes_on_at_a_new_address_and_stays_there(
-    tmp_path: Path, data_root: Path, plain: str
-) -> None:
+def test_a_run_goes_on_at_a_new_address_and_stays_there(tmp_path, data_root: Path, plain: str):
     with _simulator(tmp_path, data_root, "--context-tokens", "490") as old:
         _run(
             data_root,
@@ -216,8 +206,8 @@ def test_a_run_goes_on_at_a_new_address_and_stays_there(
 
 
 def test_the_default_folder_is_called_after_the_model_that_the_endpoint_lists(
-    plain: str, data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    plain: str, data_root: Path, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     flags = f"--dataset-root {data_root} --tasks gsm8k --set gsm8k.num_samples=60 --no-reference"
     done = serve_eval(f"run --base-url {plain} {flags}", exits=3)
@@ -228,8 +218,8 @@ def test_the_default_folder_is_called_after_the_model_that_the_endpoint_lists(
 
 
 def test_without_a_model_nothing_is_made_where_the_endpoint_does_not_answer(
-    data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    data_root: Path, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     done = serve_eval(
         f"run --base-url 127.0.0.1:9 --tasks gsm8k --dataset-root {data_root}", exits=4
@@ -241,8 +231,8 @@ def test_without_a_model_nothing_is_made_where_the_endpoint_does_not_answer(
 
 
 def test_no_reference_is_used_where_none_is_wanted_though_one_ships(
-    plain: str, data_root: Path, tmp_path: Path
-) -> None:
+    plain: str, data_root: Path, tmp_path
+):
     """The same holds for `verdict`, which judges the same answers again."""
     flags = [
         "--model",

@@ -59,7 +59,7 @@ def _is_continued(folder: Path, *more: str) -> bool:
     return said
 
 
-def test_the_same_command_continues_and_says_so_on_its_first_line(unfinished: Path) -> None:
+def test_the_same_command_continues_and_says_so_on_its_first_line(unfinished: Path):
     done = serve_eval(*RUN, "--concurrency", "3", exits=3)
     first = done.stderr.splitlines()[0]
     assert first.startswith(f"serve-eval: continuing {unfinished}, which is unfinished (last")
@@ -69,7 +69,7 @@ def test_the_same_command_continues_and_says_so_on_its_first_line(unfinished: Pa
     assert len(_journal(unfinished).read_bytes().splitlines()) == 33
 
 
-def test_a_finished_run_is_never_continued(unfinished: Path) -> None:
+def test_a_finished_run_is_never_continued(unfinished: Path):
     assert _is_continued(unfinished)
     assert not _is_continued(unfinished)
 
@@ -86,32 +86,30 @@ def test_a_finished_run_is_never_continued(unfinished: Path) -> None:
         ("--set", "passkey_short.random_seed=1"),
     ],
 )
-def test_another_plan_or_a_new_run_is_not_a_continuation(
-    unfinished: Path, more: tuple[str, ...]
-) -> None:
+def test_another_plan_or_a_new_run_is_not_a_continuation(unfinished: Path, more: tuple[str, ...]):
     assert not _is_continued(unfinished, *more)
 
 
-def test_a_run_that_goes_on_is_not_continued(unfinished: Path) -> None:
+def test_a_run_that_goes_on_is_not_continued(unfinished: Path):
     with (unfinished / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert not _is_continued(unfinished)
 
 
-def test_a_run_of_some_days_ago_is_not_continued(unfinished: Path) -> None:
+def test_a_run_of_some_days_ago_is_not_continued(unfinished: Path):
     for days, continued in ((CONTINUED_DAYS + 0.1, False), (CONTINUED_DAYS - 0.1, True)):
         then = time.time() - days * 86_400
         os.utime(_journal(unfinished), (then, then))
         assert _is_continued(unfinished) is continued
 
 
-def test_a_run_that_someone_else_saved_is_not_continued(unfinished: Path) -> None:
+def test_a_run_that_someone_else_saved_is_not_continued(unfinished: Path):
     plan = unfinished / "plan.json"
     plan.write_text(plan.read_text().replace('"signature": "', '"signature": "0'))
     assert not _is_continued(unfinished)
 
 
-def test_of_two_unfinished_runs_the_one_with_the_last_answer_is_continued(unfinished: Path) -> None:
+def test_of_two_unfinished_runs_the_one_with_the_last_answer_is_continued(unfinished: Path):
     then = time.time() - 3600
     os.utime(_journal(unfinished), (then, then))
     serve_eval(*RUN, "--new")
@@ -120,7 +118,7 @@ def test_of_two_unfinished_runs_the_one_with_the_last_answer_is_continued(unfini
     assert serve_eval(*RUN).stderr.startswith(f"serve-eval: continuing {newer},")
 
 
-def test_the_runs_of_a_reference_are_continued_too(unfinished: Path) -> None:
+def test_the_runs_of_a_reference_are_continued_too(unfinished: Path):
     words = ["references", "take", "--runs", "2", *RUN[1:-1]]
     serve_eval(*words, exits=0)
     [folder] = [one for one in _folders() if one.name.endswith("_references")]
@@ -183,13 +181,13 @@ def _change(file: Path, version: object):
     file.write_text(json.dumps(content))
 
 
-def test_a_run_folder_says_its_format(finished: Path) -> None:
+def test_a_run_folder_says_its_format(finished: Path):
     assert read_json(finished / "plan.json")["schema_version"] == FOLDER_FORMAT
     assert read_json(finished / "report.json")["schema_version"] == REPORT_SCHEMA
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_folder_without_a_version_is_read(run: Path, finished: Path, command: str) -> None:
+def test_a_folder_without_a_version_is_read(run: Path, finished: Path, command: str):
     _change(run / "plan.json", None)
     done = serve_eval(*_arguments(command, run, finished))
     assert done.returncode in (0, 3), done.stderr
@@ -198,7 +196,7 @@ def test_a_folder_without_a_version_is_read(run: Path, finished: Path, command: 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_folder_of_a_newer_format_is_refused(run: Path, finished: Path, command: str) -> None:
+def test_a_folder_of_a_newer_format_is_refused(run: Path, finished: Path, command: str):
     newer = FOLDER_FORMAT + 1
     _change(run / "plan.json", newer)
     before = {
@@ -217,16 +215,14 @@ def test_a_folder_of_a_newer_format_is_refused(run: Path, finished: Path, comman
 
 
 @pytest.mark.parametrize("command", ["compare", "diagnose", "export", "drift"])
-def test_a_newer_report_is_refused(run: Path, finished: Path, command: str) -> None:
+def test_a_newer_report_is_refused(run: Path, finished: Path, command: str):
     _change(run / "report.json", REPORT_SCHEMA + 1)
     done = serve_eval(*_arguments(command, run, finished))
     assert f"report.json has format {REPORT_SCHEMA + 1}" in done.stdout + done.stderr
     assert done.returncode == (0 if command == "drift" else 2)
 
 
-def test_a_newer_report_whose_fields_changed_is_told_by_its_version(
-    run: Path, finished: Path
-) -> None:
+def test_a_newer_report_whose_fields_changed_is_told_by_its_version(run: Path, finished: Path):
     (run / "report.json").write_text(
         json.dumps({"schema_version": REPORT_SCHEMA + 1, "everything": "else"})
     )
@@ -235,7 +231,7 @@ def test_a_newer_report_whose_fields_changed_is_told_by_its_version(
     )
 
 
-def test_a_folder_of_newer_runs_alone_says_why_nothing_is_charted(run: Path) -> None:
+def test_a_folder_of_newer_runs_alone_says_why_nothing_is_charted(run: Path):
     for one in ("first", "second"):
         _change(run.parent / one / "plan.json", FOLDER_FORMAT + 1)
     done = serve_eval(f"runs trend {run.parent}", exits=2, tells="no finished run")
@@ -243,9 +239,7 @@ def test_a_folder_of_newer_runs_alone_says_why_nothing_is_charted(run: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["compare", "diagnose"])
-def test_the_folder_of_a_newer_comparison_is_refused(
-    run: Path, finished: Path, command: str
-) -> None:
+def test_the_folder_of_a_newer_comparison_is_refused(run: Path, finished: Path, command: str):
     out, second = run.parents[1] / "out", run.parent / "second"
     done = serve_eval(*_arguments("compare", run, finished))
     assert done.returncode in (0, 3), done.stderr

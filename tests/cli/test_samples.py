@@ -33,7 +33,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("given", ["7,12", *FILES])
-def test_exactly_the_named_samples_are_asked(given: str) -> None:
+def test_exactly_the_named_samples_are_asked(given: str):
     if given in FILES:
         Path(given).write_text(FILES[given], newline="")
     done = serve_eval("run -o r", *ASKED, "--samples", given, exits=3)
@@ -44,7 +44,7 @@ def test_exactly_the_named_samples_are_asked(given: str) -> None:
     )
 
 
-def test_the_wrong_answers_of_a_run_are_asked_again() -> None:
+def test_the_wrong_answers_of_a_run_are_asked_again():
     wrong = "--set launcher.accuracy=0.5 --limit 20"
     serve_eval(f"run -o night {wrong}", *ASKED, exits=3)
     shown = serve_eval("show night --wrong --json")
@@ -61,7 +61,7 @@ def test_the_wrong_answers_of_a_run_are_asked_again() -> None:
     assert _ids("all") == _ids("night")
 
 
-def test_an_unknown_id_names_the_nearest() -> None:
+def test_an_unknown_id_names_the_nearest():
     serve_eval(
         "run --samples 12,999 -o r",
         *ASKED,
@@ -83,12 +83,12 @@ def test_an_unknown_id_names_the_nearest() -> None:
     ("text", "said"),
     [("", "names no sample"), ('{"id": "7"}\n{"name": 1}\n', ":2: an entry has no id")],
 )
-def test_a_file_without_ids_is_refused(text: str, said: str) -> None:
+def test_a_file_without_ids_is_refused(text: str, said: str):
     Path("ids.jsonl").write_text(text)
     serve_eval("run --samples ids.jsonl -o r", *ASKED, exits=2, tells=said)
 
 
-def test_a_plan_names_samples_of_each_task_and_a_limit_draws_from_them() -> None:
+def test_a_plan_names_samples_of_each_task_and_a_limit_draws_from_them():
     Path("plan.yaml").write_text(
         "launcher: simulated\nmodel: org/m\nno_reference: true\ntasks: [passkey_short]\n"
         "samples: {passkey_short: [1, 2, 3, 4]}\nlimit: 2\n"
@@ -106,7 +106,7 @@ def test_a_plan_names_samples_of_each_task_and_a_limit_draws_from_them() -> None
     assert "samples.passkey_shor: is not a task of this run. Did you mean" in wrong.stderr
 
 
-def test_a_reference_of_all_samples_does_not_judge_named_ones() -> None:
+def test_a_reference_of_all_samples_does_not_judge_named_ones():
     Path("refs").mkdir()
     Path("refs/passkey_short.yaml").write_text("org/m:\n  - accuracy: 90.0\n    source: ours\n")
     asked = (*ASKED[:-1], "--references-dir", "refs")
@@ -117,7 +117,7 @@ def test_a_reference_of_all_samples_does_not_judge_named_ones() -> None:
     assert "the reference has no scores of single samples" in Path("named/report.json").read_text()
 
 
-def test_scores_of_single_samples_judge_named_ones_and_make_no_reference() -> None:
+def test_scores_of_single_samples_judge_named_ones_and_make_no_reference():
     asked = "--launcher simulated -m org/m -t passkey_short"
     serve_eval(
         "references take --runs 1 --set launcher.accuracy=0.7 --references-dir refs -o taken"
@@ -132,7 +132,7 @@ def test_scores_of_single_samples_judge_named_ones_and_make_no_reference() -> No
     serve_eval(folder, exits=2)
 
 
-def test_compare_and_load_ask_the_named_samples() -> None:
+def test_compare_and_load_ask_the_named_samples():
     plan = "{launcher: simulated, model: m, tasks: [passkey_short]}"
     for name in ("a", "b"):
         Path(f"{name}.yaml").write_text(plan)
@@ -143,8 +143,8 @@ def test_compare_and_load_ask_the_named_samples() -> None:
 
 
 def test_a_data_file_with_fewer_rows_is_a_warning_with_allow_mismatch_dataset(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     for split, rows in (("train", 8), ("test", 5)):
         (tmp_path / "gsm8k").mkdir(exist_ok=True)
         lines = (
@@ -169,7 +169,7 @@ def test_a_data_file_with_fewer_rows_is_a_warning_with_allow_mismatch_dataset(
     serve_eval("run --resume r", exits=3)
 
 
-def test_repeats_of_several_tasks_and_names_of_cases_name_their_samples() -> None:
+def test_repeats_of_several_tasks_and_names_of_cases_name_their_samples():
     for module in ("wins", "games"):
         cases = [
             {"case": f"emre:beads:s{i}", "input": {"prompt": f"{module} {i}?"}, "expected": i}

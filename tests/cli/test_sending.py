@@ -86,8 +86,8 @@ def _run(data_root: Path, out: Path, *arguments: str) -> CompletedProcess[str]:
 
 
 def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_refusals_name(
-    data_root: Path, tmp_path: Path, hosted: tuple[str, ScriptedServer]
-) -> None:
+    data_root: Path, tmp_path, hosted: tuple[str, ScriptedServer]
+):
     url, server = hosted
     flags = [
         "--base-url",
@@ -119,9 +119,7 @@ def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_re
     assert {json.loads(line)["response"]["reasoning"] for line in records} == {"hm"}
 
 
-def test_a_streamed_run_tells_its_times_its_order_and_its_load(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_a_streamed_run_tells_its_times_its_order_and_its_load(data_root: Path, tmp_path):
     flags = [
         "--launcher",
         "simulated",
@@ -188,8 +186,8 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(
     ],
 )
 def test_limits_that_cannot_be_meant_are_refused_before_anything_starts(
-    data_root: Path, tmp_path: Path, flags: list[str], said: str
-) -> None:
+    data_root: Path, tmp_path, flags: list[str], said: str
+):
     done = _run(data_root, tmp_path / "out", "--launcher", "simulated", *flags)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
@@ -199,8 +197,8 @@ def test_limits_that_cannot_be_meant_are_refused_before_anything_starts(
 
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_names_of_every_time_that_an_option_was_given_count(
-    data_root: Path, tmp_path: Path, command: str
-) -> None:
+    data_root: Path, tmp_path, command: str
+):
     """If only the last list counted, tasks would be left out silently.
 
     Unknown tasks are named from each list.
@@ -225,7 +223,7 @@ def test_names_of_every_time_that_an_option_was_given_count(
     assert "Did you mean 'humaneval'?" in done.stderr
 
 
-def test_lines_of_the_variable_count_as_times(data_root: Path) -> None:
+def test_lines_of_the_variable_count_as_times(data_root: Path):
     flags = f"--model m --dataset-root {data_root} --no-reference --dry-run --json"
     done = serve_eval(
         f"run --base-url 127.0.0.1:9 {flags}", SERVE_EVAL_TASKS="gsm8k,\nmmlu\n", exits=0
@@ -235,7 +233,7 @@ def test_lines_of_the_variable_count_as_times(data_root: Path) -> None:
 
 def test_a_watch_of_two_tasks_is_refused_and_so_is_a_check_that_no_time_knows(
     data_root: Path,
-) -> None:
+):
     flags = f"--model m --dataset-root {data_root} --tasks gsm8k --tasks mmlu"
     assert "a watch takes one task, not 2" in serve_eval(f"watch 127.0.0.1:9 {flags}").stderr
     serve_eval("smoke 127.0.0.1:9 --require chta --require tools --dry-run", exits=2, tells="chta")
@@ -291,7 +289,7 @@ def _told(prompt: str, **logprobs: Any) -> Reply:
     )
 
 
-def test_every_choice_is_a_request_and_its_own_tokens_are_kept() -> None:
+def test_every_choice_is_a_request_and_its_own_tokens_are_kept():
     result, bodies = _send(_told)
     assert isinstance(result, Response), result
     assert [body["prompt"] for body in bodies] == [
@@ -304,7 +302,7 @@ def test_every_choice_is_a_request_and_its_own_tokens_are_kept() -> None:
     assert TASK.score(SAMPLE, result).answer == "A"
 
 
-def test_a_question_of_which_one_choice_has_no_answer_is_missing() -> None:
+def test_a_question_of_which_one_choice_has_no_answer_is_missing():
     failed, bodies = _send(lambda prompt: fail(500) if prompt.endswith("B") else _told(prompt))
     assert isinstance(failed, Failure)
     assert (failed.kind, failed.retryable, len(failed.attempts), len(bodies)) == (
@@ -329,14 +327,14 @@ def test_a_question_of_which_one_choice_has_no_answer_is_missing() -> None:
     )  # a request for the next choice is not a retry
 
 
-def test_where_nothing_tells_the_continuation_apart_there_is_no_answer() -> None:
+def test_where_nothing_tells_the_continuation_apart_there_is_no_answer():
     failed, bodies = _send(lambda prompt: _told(prompt, tokens=None))
     assert isinstance(failed, Failure)
     assert (failed.kind, failed.retryable, len(bodies)) == (FailureKind.INVALID_RESPONSE, False, 1)
     assert "' A'" in failed.message
 
 
-def test_choices_may_have_a_context_of_their_own_which_is_not_judged() -> None:
+def test_choices_may_have_a_context_of_their_own_which_is_not_judged():
     sample = replace(SAMPLE, heads=("", " Say", " Well, say"))
     result, bodies = _send(lambda prompt: _told(f"{SAMPLE.prompt}{prompt[-2:]}"), sample=sample)
     ends = [" A", " Say B", " Well, say C"]
@@ -345,7 +343,7 @@ def test_choices_may_have_a_context_of_their_own_which_is_not_judged() -> None:
     assert result.choice_logprobs == ((-1.0, -0.5), (-2.0, -1.0), (-3.0, -1.5))
 
 
-def test_whether_a_choice_is_the_likeliest_text_is_kept_and_missing_where_a_task_needs_it() -> None:
+def test_whether_a_choice_is_the_likeliest_text_is_kept_and_missing_where_a_task_needs_it():
     needing = replace(TASK, requires=frozenset({Need.LIKELIEST_TOKENS}))
 
     def told(prompt):
@@ -363,7 +361,7 @@ def test_whether_a_choice_is_the_likeliest_text_is_kept_and_missing_where_a_task
     assert "likeliest" in failed.message
 
 
-def test_choices_are_in_the_fingerprint_and_in_the_key() -> None:
+def test_choices_are_in_the_fingerprint_and_in_the_key():
     samples = [SAMPLE, replace(SAMPLE, choices=()), replace(SAMPLE, choices=(" A", " B"))]
     samples.append(replace(SAMPLE, heads=("x", "", "")))
     prints = {
@@ -375,7 +373,7 @@ def test_choices_are_in_the_fingerprint_and_in_the_key() -> None:
 
 def test_the_letter_protocol_is_what_it_was_and_its_references_do_not_judge_the_likelihood(
     data_root: Path,
-) -> None:
+):
     letter = build_task(Spec(name="mmlu"))
     assert "scoring" not in letter.protocol
     assert (TASK.protocol["scoring"], letter.prompt_logprobs) == ("loglikelihood", False)
@@ -391,7 +389,7 @@ def test_the_letter_protocol_is_what_it_was_and_its_references_do_not_judge_the_
         prepare(plan)
 
 
-def test_a_limit_takes_whole_questions(data_root: Path) -> None:
+def test_a_limit_takes_whole_questions(data_root: Path):
     [p] = prepare(_plan(data_root, limit=5))
     assert (len(p.dataset.samples), p.hypothesis.num_samples) == (5, 5)
     told = facts(p, repeats=2)
@@ -425,8 +423,8 @@ def _evaluate_plan(plan: Plan, out: Path) -> TaskReport:
 
 
 def test_questions_are_right_as_often_as_the_endpoint_knows_them_and_judged_one_by_one(
-    data_root: Path, tmp_path: Path
-) -> None:
+    data_root: Path, tmp_path
+):
     first = _evaluate_plan(_plan(data_root), tmp_path / "a")
     assert (first.result.planned, first.result.scored, first.traffic.attempts) == (57, 57, 4 * 57)
     assert set(first.result.outcomes) == {"correct", "wrong"}
@@ -459,9 +457,7 @@ def test_questions_are_right_as_often_as_the_endpoint_knows_them_and_judged_one_
     assert worse.verdict.early.stopped
 
 
-def test_an_endpoint_without_log_probabilities_of_prompts_is_not_scored(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_an_endpoint_without_log_probabilities_of_prompts_is_not_scored(data_root: Path, tmp_path):
     asked = _evaluate_plan(
         _plan(data_root, launcher=_simulated(prompt_logprobs="none")), tmp_path / "out"
     )

@@ -5,7 +5,6 @@ tests/workflows/servers/test_daemon.py starts servers.
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,7 @@ def _own_registry(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def test_a_dry_run_shows_commands_and_files_and_starts_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_shows_commands_and_files_and_starts_nothing(tmp_path):
     settings = ["--set", "launcher.config={max_num_tokens: 1}", "--set", "launcher.gpus=[3]"]
     said = serve_eval("serve trtllm --model org/m --dry-run", *settings)
     assert said.stdout.splitlines() == [
@@ -42,7 +41,7 @@ def test_a_dry_run_shows_commands_and_files_and_starts_nothing(tmp_path: Path) -
     assert not (tmp_path / "state").exists()
 
 
-def test_the_launcher_of_a_plan_is_taken_with_its_lines(tmp_path: Path) -> None:
+def test_the_launcher_of_a_plan_is_taken_with_its_lines(tmp_path):
     (plan := tmp_path / "plan.yaml").write_text(
         "model: m\ntasks: [gsm8k]\nlauncher: {name: trtllm, tp: 2}\n"
     )
@@ -60,7 +59,7 @@ def test_the_launcher_of_a_plan_is_taken_with_its_lines(tmp_path: Path) -> None:
     ("launcher", "tasks"),
     [("embedded", ["word_problems"]), ("trtllm_disaggregated", ["gsm8k", "mmlu"])],
 )
-def test_the_command_that_is_told_is_one_that_can_be_run(launcher: str, tasks: list[str]) -> None:
+def test_the_command_that_is_told_is_one_that_can_be_run(launcher: str, tasks: list[str]):
     url = "http://127.0.0.1:1/v1"
     held = Held(
         id="0a",
@@ -91,9 +90,7 @@ def test_the_command_that_is_told_is_one_that_can_be_run(launcher: str, tasks: l
     )
 
 
-def test_the_list_names_the_folder_that_a_server_was_started_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_names_the_folder_that_a_server_was_started_from(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     started = serve_eval("serve embedded --detach", exits=0)
     number = re.findall(r"^id: +(\w+)$", started.stdout, re.MULTILINE)[0]
@@ -112,8 +109,8 @@ def test_the_list_names_the_folder_that_a_server_was_started_from(
 
 
 def test_of_the_settings_in_the_environment_those_of_the_launcher_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setenv("SERVE_EVAL_SET", "gsm8k.num_fewshot=3\nlauncher.tp=2\n")
     assert _resolve("trtllm", "m", None).launcher.options == {"tp": 2}
     assert _resolve("trtllm", "m", ["launcher.pp=2"]).launcher.options == {"pp": 2}
@@ -122,13 +119,13 @@ def test_of_the_settings_in_the_environment_those_of_the_launcher_count(
 @pytest.mark.parametrize(
     "arguments", ["", "trtllm --list", "trtllm --stop all", "--list --stop all"]
 )
-def test_one_thing_is_done_at_a_time(arguments: str) -> None:
+def test_one_thing_is_done_at_a_time(arguments: str):
     serve_eval(
         f"serve {arguments}", exits=2, tells="give one of: a launcher, a plan file, --list, --stop"
     )
 
 
-def test_nothing_is_held_at_first() -> None:
+def test_nothing_is_held_at_first():
     nothing = " NO SERVERS   this machine  no servers are running\n"
     assert serve_eval("serve --list").stdout == nothing
     ended = serve_eval("serve --stop all")
@@ -140,7 +137,7 @@ def test_nothing_is_held_at_first() -> None:
     )
 
 
-def test_a_folder_that_cannot_be_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_is_refused_before_anything_starts(tmp_path):
     (tmp_path / "file").touch()
     serve_eval(
         f"serve trtllm --model m -o {tmp_path}/file", exits=2, tells="cannot write: File exists"

@@ -94,7 +94,7 @@ def _names(text: str) -> list[str]:
     return re.findall(r"^ [a-z, →]+ +(test-\d+) ", text, re.MULTILINE)
 
 
-def test_the_list_begins_with_what_needs_attention(run: Path) -> None:
+def test_the_list_begins_with_what_needs_attention(run: Path):
     listed = _show(run)
     rest = [sample.id for sample in SAMPLES[4:]]
     assert _names(listed) == [FAILED, UNREADABLE, WRONG, CUT_OFF, *rest]
@@ -111,13 +111,13 @@ def test_the_list_begins_with_what_needs_attention(run: Path) -> None:
     assert "--n 0: expected 1 or more" in _show(f"{run} --n 0", code=2)
 
 
-def test_the_first_screen_of_a_list_and_of_a_sample_is_short(run: Path, other: Path) -> None:
+def test_the_first_screen_of_a_list_and_of_a_sample_is_short(run: Path, other: Path):
     for asked in ((run,), (run, LONG), (run, WRONG), (run, "--wrong"), (other, "--against", run)):
         shown = _show_screen(*asked)
         assert len(shown.splitlines()) <= 22, shown
 
 
-def test_the_commands_that_come_next_can_be_run(run: Path, other: Path) -> None:
+def test_the_commands_that_come_next_can_be_run(run: Path, other: Path):
     for asked in ((run,), (run, LONG), (other, "--against", run), (run, "--wrong")):
         commands = json.loads(_show("--json", *asked))["commands"]
         assert len(commands) == 1
@@ -125,7 +125,7 @@ def test_the_commands_that_come_next_can_be_run(run: Path, other: Path) -> None:
             serve_eval(*shlex.split(command)[1:], exits=0)
 
 
-def test_a_sample_is_shown_with_everything_that_is_known(run: Path) -> None:
+def test_a_sample_is_shown_with_everything_that_is_known(run: Path):
     text = _show(f"{run} {RETRIED}")
     sample = next(one for one in SAMPLES if one.id == RETRIED)
     assert text.startswith(f" RIGHT   {TASK} {RETRIED}  answered ")
@@ -148,7 +148,7 @@ def test_a_sample_is_shown_with_everything_that_is_known(run: Path) -> None:
     assert told["response"]["text"][start:end] == told["extracted"] == target
 
 
-def test_the_place_of_what_was_extracted_is_shown(run: Path) -> None:
+def test_the_place_of_what_was_extracted_is_shown(run: Path):
     [told] = _json(run, WRONG)["samples"]
     place = told["place"]
     assert told["response"]["text"][place["start"] :] == told["extracted"] == "1,234"
@@ -160,7 +160,7 @@ def test_the_place_of_what_was_extracted_is_shown(run: Path) -> None:
     assert " extract  nothing" in _show(f"{run} {UNREADABLE}")
 
 
-def test_nothing_of_an_answer_or_an_error_reaches_the_terminal_as_it_is(run: Path) -> None:
+def test_nothing_of_an_answer_or_an_error_reaches_the_terminal_as_it_is(run: Path):
     for shown in (
         _show(f"{run} {WRONG}"),
         _show(run),
@@ -172,7 +172,7 @@ def test_nothing_of_an_answer_or_an_error_reaches_the_terminal_as_it_is(run: Pat
     assert _json(run, WRONG)["samples"][0]["response"]["text"].startswith(EVIL)
 
 
-def test_choices_filter_and_combine(run: Path) -> None:
+def test_choices_filter_and_combine(run: Path):
     assert _names(_show(f"{run} --wrong --brief")) == [UNREADABLE, WRONG]
     assert _names(_show(f"{run} --failed --brief")) == [FAILED]
     assert _names(_show(f"{run} --wrong --failed --brief")) == [FAILED, UNREADABLE, WRONG]
@@ -187,7 +187,7 @@ def test_choices_filter_and_combine(run: Path) -> None:
     assert f" UNREADABLE   {TASK} {UNREADABLE}  answered nothing" in _show(f"{run} --wrong --n 1")
 
 
-def test_of_a_long_answer_the_last_lines_are_kept_and_words_are_not_cut(run: Path) -> None:
+def test_of_a_long_answer_the_last_lines_are_kept_and_words_are_not_cut(run: Path):
     text = _show_screen(run, LONG)
     assert re.search(r"^ answer +\.\.\. ", text, re.MULTILINE)
     assert "-v adds " in text
@@ -203,13 +203,13 @@ def test_of_a_long_answer_the_last_lines_are_kept_and_words_are_not_cut(run: Pat
     assert shown[-len(prompt) :] == prompt
 
 
-def test_colour_follows_the_environment(run: Path) -> None:
+def test_colour_follows_the_environment(run: Path):
     assert "\x1b[" not in _show(f"{run} {WRONG}")
     assert "\x1b[" in _show(f"{run} {WRONG}", FORCE_COLOR="1", TERM="xterm")
     assert "\x1b[31m" not in _show(f"{run} {WRONG}", FORCE_COLOR="1", NO_COLOR="1", TERM="xterm")
 
 
-def test_an_unknown_sample_or_task_is_told_with_what_is_close(run: Path) -> None:
+def test_an_unknown_sample_or_task_is_told_with_what_is_close(run: Path):
     told = _show(f"{run} {WRONG}9", code=2)
     assert f"no sample '{WRONG}9' was sent. Did you mean" in told
     assert repr(WRONG) in told
@@ -217,7 +217,7 @@ def test_an_unknown_sample_or_task_is_told_with_what_is_close(run: Path) -> None
     assert "no such folder" in _show(f"{run}/nothing", code=2)
 
 
-def test_two_runs_are_compared_sample_by_sample(run: Path, other: Path) -> None:
+def test_two_runs_are_compared_sample_by_sample(run: Path, other: Path):
     text = _show(f"{other} --against {run}")
     assert f"from A to B: 1 scores fell, 0 rose ({N} samples)" in text
     assert text.startswith(f" A RIGHT, B WRONG   {TASK} {RETRIED}\n")
@@ -233,7 +233,7 @@ def test_two_runs_are_compared_sample_by_sample(run: Path, other: Path) -> None:
     assert _names(_show(f"{other} {WRONG} --against {run} --brief")) == [WRONG]
 
 
-def test_a_comparison_shows_its_flips(run: Path, other: Path, tmp_path: Path) -> None:
+def test_a_comparison_shows_its_flips(run: Path, other: Path, tmp_path):
     folder = tmp_path / "compared"
     done = serve_eval(f"compare {run} {other} -o {folder}")
     assert done.returncode in (0, 1, 3), done.stderr
@@ -246,15 +246,13 @@ def test_a_comparison_shows_its_flips(run: Path, other: Path, tmp_path: Path) ->
     assert _names(_show(f"{named}/arms/two")) == _names(_show(run))
 
 
-def test_flips_need_a_reference_with_scores_per_sample(run: Path) -> None:
+def test_flips_need_a_reference_with_scores_per_sample(run: Path):
     told = _show(f"{run} --flips", code=2)
     assert f"has no reference with scores per sample for {TASK}" in told
     assert "serve-eval show RUN --against OTHER" in told
 
 
-def test_flips_from_the_reference_are_listed_with_its_scores(
-    run: Path, other: Path, tmp_path: Path
-) -> None:
+def test_flips_from_the_reference_are_listed_with_its_scores(run: Path, other: Path, tmp_path):
     refs = tmp_path / "references"
     whole = tmp_path / "whole"
     _run(whole, Answers(whole=True))
@@ -270,14 +268,14 @@ def test_flips_from_the_reference_are_listed_with_its_scores(
     assert f"none of {N} samples matches" in _show(f"{shown} --flips --grep 'no such text'")
 
 
-def test_prompts_are_kept_private_and_once(run: Path) -> None:
+def test_prompts_are_kept_private_and_once(run: Path):
     file = run / f"prompts/{TASK}.jsonl"
     assert file.stat().st_mode & 0o777 == 0o600
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["id"] for line in lines] == [sample.id for sample in SAMPLES]
 
 
-def test_of_a_case_the_expected_answer_is_shown_and_not_its_scorer(tmp_path: Path) -> None:
+def test_of_a_case_the_expected_answer_is_shown_and_not_its_scorer(tmp_path):
     cases = tmp_path / "capitals.yaml"
     cases.write_text(
         "capitals:\n  cases:\n    - {case: france, input: {prompt: 'The capital of France?'},"
@@ -294,7 +292,7 @@ def test_of_a_case_the_expected_answer_is_shown_and_not_its_scorer(tmp_path: Pat
     assert "scorer" not in listed + shown
 
 
-def test_without_prompts_the_rest_is_shown(tmp_path: Path) -> None:
+def test_without_prompts_the_rest_is_shown(tmp_path):
     _run(tmp_path / "out", Answers(), "--set", "no_prompts=true")
     assert (tmp_path / f"out/prompts/{TASK}.jsonl").read_bytes() == b""
     text = _show(f"{tmp_path}/out {RETRIED}")
@@ -302,7 +300,7 @@ def test_without_prompts_the_rest_is_shown(tmp_path: Path) -> None:
     assert " extract  " in text
 
 
-def test_a_folder_of_an_older_version_is_resumed_and_shown(run: Path, tmp_path: Path) -> None:
+def test_a_folder_of_an_older_version_is_resumed_and_shown(run: Path, tmp_path):
     out = tmp_path / "old"
     shutil.copytree(run, out)
     shutil.rmtree(out / "prompts")
@@ -310,7 +308,7 @@ def test_a_folder_of_an_older_version_is_resumed_and_shown(run: Path, tmp_path: 
     assert _names(_show(out)) == _names(_show(run))
 
 
-def test_shards_merged_and_rescored_runs_keep_their_prompts(tmp_path: Path) -> None:
+def test_shards_merged_and_rescored_runs_keep_their_prompts(tmp_path):
     shards = [tmp_path / "1", tmp_path / "2"]
     for number, folder in enumerate(shards, 1):
         with ScriptedServer(Answers(), routes={"/v1/models": models("m")}).serve_in_thread() as url:
@@ -326,7 +324,7 @@ def test_shards_merged_and_rescored_runs_keep_their_prompts(tmp_path: Path) -> N
         assert prompts == {sample.id: sample.prompt for sample in SAMPLES}
 
 
-def test_a_resumed_run_keeps_its_prompts(run: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_prompts(run: Path, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(run, out)
     before = (out / f"prompts/{TASK}.jsonl").stat().st_mtime_ns
@@ -335,9 +333,7 @@ def test_a_resumed_run_keeps_its_prompts(run: Path, tmp_path: Path) -> None:
     assert (out / f"prompts/{TASK}.jsonl").stat().st_mtime_ns == before
 
 
-def test_latest_is_the_last_run_of_outputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Path
-) -> None:
+def test_latest_is_the_last_run_of_outputs(tmp_path, monkeypatch, run: Path):
     monkeypatch.chdir(tmp_path)
     assert "latest: outputs/ has no run" in _show("latest", code=2)
     _run(Path("outputs/first"), Answers())

@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import subprocess
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -35,7 +34,7 @@ def _quirks(*names: str, **more: Any) -> Quirks:
     return Quirks(names=frozenset(names), **more)
 
 
-def test_a_sound_endpoint_exits_with_0_and_says_beforehand_what_it_costs() -> None:
+def test_a_sound_endpoint_exits_with_0_and_says_beforehand_what_it_costs():
     done = _smoke(_quirks(), "-v")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [name for _, name, _, _ in ROW.findall(done.stdout)] == [
@@ -52,7 +51,7 @@ def test_a_sound_endpoint_exits_with_0_and_says_beforehand_what_it_costs() -> No
     assert [line.split()[0] for line in folded[1:]] == ["asked", "more"]
 
 
-def test_the_request_of_the_first_failure_can_be_pasted_and_shows_it() -> None:
+def test_the_request_of_the_first_failure_can_be_pasted_and_shows_it():
     quirks = _quirks("unhealthy", "no_tools")
     plain = _smoke(quirks).stdout
     assert plain.count("curl -sS") == 1
@@ -73,7 +72,7 @@ def test_the_request_of_the_first_failure_can_be_pasted_and_shows_it() -> None:
     assert "get_weather" in lines[at + 1]
 
 
-def test_long_requests_stand_in_json_and_junit_only(tmp_path: Path) -> None:
+def test_long_requests_stand_in_json_and_junit_only(tmp_path):
     out = tmp_path / "junit.xml"
     quirks = _quirks("unskilled")
     table = _smoke(quirks, "--junit", out, "-v").stdout
@@ -88,14 +87,14 @@ def test_long_requests_stand_in_json_and_junit_only(tmp_path: Path) -> None:
     assert (done["exit_code"], done["stopped"]) == (1, "")
 
 
-def test_required_checks_fail_where_they_are_unsupported() -> None:
+def test_required_checks_fail_where_they_are_unsupported():
     assert _smoke(_quirks("no_tools")).returncode == 0
     done = _smoke(_quirks("no_tools"), "--require", "chat, tools")
     assert done.returncode == 1
     assert "required: tools were accepted" in done.stdout
 
 
-def test_a_key_is_sent_and_never_shown(tmp_path: Path) -> None:
+def test_a_key_is_sent_and_never_shown(tmp_path):
     echo = (400, {"message": "no, Bearer right, and not sesame-1234"})
     quirks = _quirks("key", refuses=lambda body: "n" in body, refusal=echo)
     page = tmp_path / "smoke.html"
@@ -117,7 +116,7 @@ def test_a_key_is_sent_and_never_shown(tmp_path: Path) -> None:
     assert _smoke(quirks, "--api-key-env", "", OPENAI_API_KEY="right").returncode == 4
 
 
-def test_a_proxy_is_used_for_all_requests() -> None:
+def test_a_proxy_is_used_for_all_requests():
     with create(_quirks()).serve_in_thread() as url:
         serve_eval(
             "smoke http://nowhere.invalid --set",
@@ -126,7 +125,7 @@ def test_a_proxy_is_used_for_all_requests() -> None:
         )
 
 
-def test_the_dry_run_sends_nothing() -> None:
+def test_the_dry_run_sends_nothing():
     done = serve_eval("smoke 127.0.0.1:9 --level full --set smoke.passkey=32000 --dry-run", exits=0)
     assert re.search(r"^passkey +2 requests", done.stdout, re.MULTILINE)
     assert re.search(r"^max_tokens_0 +2 requests", done.stdout, re.MULTILINE)
@@ -137,7 +136,7 @@ def test_the_dry_run_sends_nothing() -> None:
     ]
 
 
-def test_nobody_listening_is_said_with_what_to_do() -> None:
+def test_nobody_listening_is_said_with_what_to_do():
     done = serve_eval("smoke 127.0.0.1:9", exits=4)
     assert done.stdout.startswith(" ERROR   smoke test  1 failed (reachable)\n")
     said = " ".join(done.stdout.split())
@@ -159,11 +158,11 @@ def test_nobody_listening_is_said_with_what_to_do() -> None:
         ("--set connection.max_tokens_field=most", "expected max_tokens or max_completion_tokens"),
     ],
 )
-def test_what_cannot_be_meant_is_exit_code_2(arguments: str, told: str) -> None:
+def test_what_cannot_be_meant_is_exit_code_2(arguments: str, told: str):
     serve_eval(f"smoke 127.0.0.1:9 {arguments}", exits=2, tells=told)
 
 
-def test_variables_are_read_as_for_a_run() -> None:
+def test_variables_are_read_as_for_a_run():
     done = _smoke(
         _quirks(refuses=lambda body: "messages" in body and "max_tokens" in body),
         "--level",
@@ -182,7 +181,7 @@ def test_variables_are_read_as_for_a_run() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_what_is_cut_was_masked_before(tmp_path: Path) -> None:
+def test_what_is_cut_was_masked_before(tmp_path):
     key = "sk-live-Q7pRz2VwX9mT4kLd"
     cut = {PROMPT: "=" * 40 + key}
     done = _smoke(
@@ -195,7 +194,7 @@ def test_what_is_cut_was_masked_before(tmp_path: Path) -> None:
         assert "=sk" not in text
 
 
-def test_pieces_of_a_stream_that_spell_a_key_are_masked() -> None:
+def test_pieces_of_a_stream_that_spell_a_key_are_masked():
     key = "sk-live-Q7pRz2VwX9mT4kLd"
     deltas = [
         {"content": key[:9], "reasoning": key[:9]},
@@ -214,7 +213,7 @@ def test_pieces_of_a_stream_that_spell_a_key_are_masked() -> None:
     assert (stream.text, stream.thoughts) == ("***", "***")
 
 
-def test_a_folder_gets_the_files_for_ci_and_the_page(tmp_path: Path) -> None:
+def test_a_folder_gets_the_files_for_ci_and_the_page(tmp_path):
     summary = tmp_path / "step.md"
     done = _smoke(_quirks(), "-o", tmp_path / "new/smoke", GITHUB_STEP_SUMMARY=str(summary))
     assert done.returncode == 0
@@ -227,7 +226,7 @@ def test_a_folder_gets_the_files_for_ci_and_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [1, 9])
-def test_a_server_that_dies_is_an_error_and_no_failure(after: int, tmp_path: Path) -> None:
+def test_a_server_that_dies_is_an_error_and_no_failure(after: int, tmp_path):
     port, log = free_port(), tmp_path / "server.log"
     command = ["serve", "M", "--port", str(port)]
     with running(command, log, environment(faults={"crash_after": after})) as process:

@@ -36,7 +36,7 @@ def _rows(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
     return {row["name"]: row["outcome"] for row in json.loads(done.stdout)["result"]["rows"]}
 
 
-def test_what_is_known_to_fail_is_known_and_counted_apart(known: Path, tmp_path: Path) -> None:
+def test_what_is_known_to_fail_is_known_and_counted_apart(known: Path, tmp_path):
     bad = ("unhealthy", "one_index", "no_tools")
     done = _smoke(f"--known {known} -o {tmp_path}/out", quirks=bad)
     assert done.returncode == 0, done.stdout
@@ -58,7 +58,7 @@ def test_what_is_known_to_fail_is_known_and_counted_apart(known: Path, tmp_path:
     assert (told["known"]["mended"], told["known"]["missing"]) == ([], [])
 
 
-def test_what_is_new_is_red_next_to_what_is_known(known: Path) -> None:
+def test_what_is_new_is_red_next_to_what_is_known(known: Path):
     done = _smoke(
         f"--known {known} --json", quirks=("unhealthy", "one_index", "no_tools", "no_done")
     )
@@ -68,7 +68,7 @@ def test_what_is_new_is_red_next_to_what_is_known(known: Path) -> None:
     assert rows["stream_chat"] == "FAIL"
 
 
-def test_another_failure_of_a_known_check_is_red(known: Path) -> None:
+def test_another_failure_of_a_known_check_is_red(known: Path):
     content = read_json(known)
     content["fails"]["health"] = "HTTP 500: gone"
     known.write_text(json.dumps(content))
@@ -77,7 +77,7 @@ def test_another_failure_of_a_known_check_is_red(known: Path) -> None:
     assert "another failure than the known one: HTTP 500: gone" in " ".join(done.stdout.split())
 
 
-def test_what_is_no_longer_supported_is_red(known: Path) -> None:
+def test_what_is_no_longer_supported_is_red(known: Path):
     bad = ("unhealthy", "one_index", "no_tools", "no_guided")
     done = _smoke(f"--known {known}", quirks=bad)
     assert done.returncode == 1
@@ -86,7 +86,7 @@ def test_what_is_no_longer_supported_is_red(known: Path) -> None:
     assert " lacks    as before: tools\n" in done.stdout
 
 
-def test_what_was_mended_is_said_with_what_to_do(known: Path) -> None:
+def test_what_was_mended_is_said_with_what_to_do(known: Path):
     done = _smoke(f"--known {known}", quirks=("one_index",))
     assert done.returncode == 0, done.stdout
     assert f" mended   health; write the file again with --write-known {known}" in done.stdout
@@ -97,7 +97,7 @@ def test_what_was_mended_is_said_with_what_to_do(known: Path) -> None:
     assert "health" in content["passes"]
 
 
-def test_the_file_names_the_model_and_the_kind_of_server(tmp_path: Path) -> None:
+def test_the_file_names_the_model_and_the_kind_of_server(tmp_path):
     file = tmp_path / "known.json"
     _smoke(f"--write-known {file}", quirks=("unhealthy",), owner="vllm")
     content = read_json(file)
@@ -114,7 +114,7 @@ def test_the_file_names_the_model_and_the_kind_of_server(tmp_path: Path) -> None
     assert (done.returncode, "was written for model other on vLLM" in done.stdout) == (1, True)
 
 
-def test_checks_that_are_missing_or_have_another_name_are_said(known: Path) -> None:
+def test_checks_that_are_missing_or_have_another_name_are_said(known: Path):
     content = read_json(known)
     content["fails"] = {"helth": "HTTP 503", "cancel": "slow", **content["fails"]}
     content["passes"].remove("seed")
@@ -141,9 +141,7 @@ def test_checks_that_are_missing_or_have_another_name_are_said(known: Path) -> N
         (b'{"smoke_version": 2, "rows": []}', "newer serve-eval (version 2)"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_exit_code_2(
-    content: bytes | None, told: str, tmp_path: Path
-) -> None:
+def test_a_file_that_cannot_be_used_is_exit_code_2(content: bytes | None, told: str, tmp_path):
     file = tmp_path / "known.json"
     if content is not None:
         file.write_bytes(content)
@@ -152,7 +150,7 @@ def test_a_file_that_cannot_be_used_is_exit_code_2(
         assert "--write-known" in done.stderr
 
 
-def test_a_folder_is_no_file_of_known_failures(tmp_path: Path) -> None:
+def test_a_folder_is_no_file_of_known_failures(tmp_path):
     for flag in ("--known", "--write-known"):
         serve_eval("smoke 127.0.0.1:9", flag, tmp_path, exits=2, tells=flag)
     serve_eval(
@@ -162,7 +160,7 @@ def test_a_folder_is_no_file_of_known_failures(tmp_path: Path) -> None:
     )
 
 
-def test_a_smoke_test_that_stopped_writes_and_excuses_nothing(tmp_path: Path) -> None:
+def test_a_smoke_test_that_stopped_writes_and_excuses_nothing(tmp_path):
     file = tmp_path / "known.json"
     dead = serve_eval(f"smoke 127.0.0.1:9 --write-known {file}")
     assert (dead.returncode, file.exists()) == (4, False)
@@ -207,7 +205,7 @@ def _in_github(
 
 @pytest.mark.parametrize("folder", [True, False])
 @pytest.mark.parametrize("given", [(), ("-q",), ("127.0.0.1:9",)])
-def test_github_is_told_once(folder: bool, given: tuple[str, ...], tmp_path: Path) -> None:
+def test_github_is_told_once(folder: bool, given: tuple[str, ...], tmp_path):
     more = ("-o", tmp_path / "out") if folder else ()
     _, marked, text = _in_github(tmp_path, *given, *more, names=frozenset(("unhealthy",)))
     assert marked
@@ -215,7 +213,7 @@ def test_github_is_told_once(folder: bool, given: tuple[str, ...], tmp_path: Pat
     assert text.count("\n### ") == 1
 
 
-def test_a_night_like_the_last_one_warns_of_nothing(known: Path, tmp_path: Path) -> None:
+def test_a_night_like_the_last_one_warns_of_nothing(known: Path, tmp_path):
     bad = frozenset(("unhealthy", "one_index", "no_tools"))
     line = tmp_path / "line.txt"
     done, marked, _ = _in_github(tmp_path, "--known", known, "--notify-text", line, names=bad)
@@ -228,20 +226,20 @@ def test_a_night_like_the_last_one_warns_of_nothing(known: Path, tmp_path: Path)
     assert all(one.startswith("::error") for one in marked)
 
 
-def test_what_is_unsupported_is_no_warning_where_all_passed(tmp_path: Path) -> None:
+def test_what_is_unsupported_is_no_warning_where_all_passed(tmp_path):
     done, marked, _ = _in_github(tmp_path, names=frozenset(("no_tools",)))
     assert done.returncode == 0
     assert marked
     assert all(one.startswith("::notice") for one in marked)
 
 
-def test_a_dead_port_is_no_other_model(known: Path) -> None:
+def test_a_dead_port_is_no_other_model(known: Path):
     done = serve_eval(f"smoke 127.0.0.1:9 --known {known}", exits=4)
     assert "was written for" not in done.stdout
     assert "mended" not in done.stdout
 
 
-def test_a_known_check_that_counts_is_red_if_its_count_fell_clearly(tmp_path: Path) -> None:
+def test_a_known_check_that_counts_is_red_if_its_count_fell_clearly(tmp_path):
     file = tmp_path / "known.json"
     asked = [question.text for question in questions()]
     wrong = {f"{text}\nReply with the answer only.": "no idea" for text in asked}
@@ -269,7 +267,7 @@ def test_a_known_check_that_counts_is_red_if_its_count_fell_clearly(tmp_path: Pa
         assert ("clearly fewer than the known 8 of 20: p = 0.002" in told) is (outcome == "FAIL")
 
 
-def test_the_summary_says_once_what_is_unsupported_or_known(known: Path, tmp_path: Path) -> None:
+def test_the_summary_says_once_what_is_unsupported_or_known(known: Path, tmp_path):
     bad = ("unhealthy", "one_index", "no_tools", "no_guided")
     _smoke(f"--known {known} -o {tmp_path}/out", quirks=bad)
     summary = (tmp_path / "out/summary.md").read_text()
@@ -278,7 +276,7 @@ def test_the_summary_says_once_what_is_unsupported_or_known(known: Path, tmp_pat
     assert summary.count("no longer supported: ignored") == 1 + 2 * 3  # the line; table, sentence
 
 
-def test_what_is_unsupported_as_before_is_counted_apart(tmp_path: Path) -> None:
+def test_what_is_unsupported_as_before_is_counted_apart(tmp_path):
     known = tmp_path / "known.json"
     _smoke(f"--write-known {known}", quirks=("no_tools",))
     assert read_json(known)["unsupported"] == ["tools"]

@@ -68,7 +68,7 @@ async def _run(*arguments: str) -> tuple[int | None, set[str], str]:
     return process.returncode, _imported(err.decode()), out.decode() + err.decode()
 
 
-def test_help_imports_no_command_and_nothing_that_only_a_run_needs() -> None:
+def test_help_imports_no_command_and_nothing_that_only_a_run_needs():
     code, modules, told = asyncio.run(_run("--help"))
     assert code == 0
     assert "Judge an endpoint, by flags, a plan or a suite of plans." in told
@@ -91,7 +91,7 @@ def test_help_imports_no_command_and_nothing_that_only_a_run_needs() -> None:
     }
 
 
-def test_a_command_imports_no_other() -> None:
+def test_a_command_imports_no_other():
     code, modules, _ = asyncio.run(_run("references", "power", "--help"))
     assert code == 0
     assert {
@@ -99,9 +99,7 @@ def test_a_command_imports_no_other() -> None:
     } == {"serve_eval.cli.app", "serve_eval.cli.references_power"}
 
 
-def test_a_run_with_the_default_verdict_does_without_what_is_heavy(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_a_run_with_the_default_verdict_does_without_what_is_heavy(data_root: Path, tmp_path):
     server = ScriptedServer(
         lambda request: answer("#### 42", usage=(9, min(request.max_tokens, 9)))
     )
@@ -145,9 +143,7 @@ MOST_OF_OURS = 382
 the probe of what a server adds to requests; 369 before that probe."""
 
 
-def test_before_its_first_request_a_run_imports_nothing_for_its_end(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_before_its_first_request_a_run_imports_nothing_for_its_end(data_root: Path, tmp_path):
     pids = []
 
     def reply(request):
@@ -183,7 +179,7 @@ OTHER_STORIES = (
 """Modules that a run without a red result does not import, of those that it once did."""
 
 
-def test_a_run_that_is_not_red_imports_no_other_story(data_root: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_not_red_imports_no_other_story(data_root: Path, tmp_path):
     server = ScriptedServer(
         lambda request: answer("#### 42", usage=(9, min(request.max_tokens, 9)))
     )
@@ -200,7 +196,7 @@ def test_a_run_that_is_not_red_imports_no_other_story(data_root: Path, tmp_path:
     assert sorted(modules.intersection(OTHER_STORIES)) == []
 
 
-def test_a_command_collects_garbage_rarely() -> None:
+def test_a_command_collects_garbage_rarely():
     code = "import gc\ncount = lambda: sum(one['collections'] for one in gc.get_stats())\n"
     code += "from serve_eval.cli import main\nbefore = count()\ntry:\n    main()\nfinally:\n"
     code += "    print(count() - before, len(gc.get_objects()))"
@@ -212,5 +208,5 @@ def test_a_command_collects_garbage_rarely() -> None:
     assert collections <= 8, "the usual thresholds collect every 700 objects: 45 times"
 
 
-def test_without_a_command_the_commands_are_listed() -> None:
+def test_without_a_command_the_commands_are_listed():
     in_a_process(exits=2, tells="Judge an endpoint, by flags, a plan or a suite of plans.")

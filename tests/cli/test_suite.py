@@ -50,7 +50,7 @@ def _report(out: Path) -> dict[str, Any]:
     return read_json(out / "suite_report.json")
 
 
-def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_path: Path) -> None:
+def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_path):
     out = tmp_path / "out"
     done = serve_eval(f"run {suite} -o {out} -v", OPENAI_API_KEY=KEY, exits=3)
     assert "suite nightly" in (out / "report.html").read_text()
@@ -116,9 +116,7 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
     )
 
 
-def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(
-    suite: Path, tmp_path: Path
-) -> None:
+def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(suite: Path, tmp_path):
     done = serve_eval(f"run {suite} -o {tmp_path}/out --dry-run", exits=3)
     for said in (
         "launcher simulated accuracy=0.9, damage=0.6, model simulated:",
@@ -134,9 +132,7 @@ def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dry_run_shows_what_starts_the_servers(
-    data_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_shows_what_starts_the_servers(data_root: Path, tmp_path, capsys):
     (file := tmp_path / "suite.yaml").write_text(
         f"defaults: {{dataset_root: {data_root}, no_reference: true, model: org/model, limit:"
         " 3}\nmatrix:\n  endpoint:\n    - {label: one, launcher: {name: trtllm, gpus: [3],"
@@ -169,9 +165,7 @@ def test_a_dry_run_shows_what_starts_the_servers(
         (["--resume", "{tmp}"], "holds no run: there is no plan.json"),
     ],
 )
-def test_what_cannot_be_meant_is_said(
-    suite: Path, tmp_path: Path, arguments: list[str], said: str
-) -> None:
+def test_what_cannot_be_meant_is_said(suite: Path, tmp_path, arguments: list[str], said: str):
     (tmp_path / "night").mkdir()
     (tmp_path / "night/suite.json").write_text("{}")
     done = serve_eval(
@@ -201,7 +195,7 @@ def _interrupted(suite: Path, out: Path, number: signal.Signals) -> tuple[int, s
     return process.returncode, said
 
 
-def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite: Path, tmp_path: Path) -> None:
+def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite: Path, tmp_path):
     out = tmp_path / "out"
     code, said = _interrupted(suite, out, signal.SIGINT)
     assert code == 130
@@ -214,7 +208,7 @@ def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_killed_suite_ends_as_one_that_was_not(suite: Path, tmp_path: Path) -> None:
+def test_a_killed_suite_ends_as_one_that_was_not(suite: Path, tmp_path):
     code, _ = _interrupted(suite, tmp_path / "killed", signal.SIGKILL)
     assert code == -signal.SIGKILL
     serve_eval(f"run {suite} -o {tmp_path}/killed", exits=3)
@@ -223,9 +217,7 @@ def test_a_killed_suite_ends_as_one_that_was_not(suite: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_drop_that_one_run_proves_is_not_proven_among_many(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_a_drop_that_one_run_proves_is_not_proven_among_many(data_root: Path, tmp_path):
     base = f"""\
 defaults:
   dataset_root: {data_root}
@@ -267,7 +259,7 @@ matrix:
     assert " p holm   0.05 or less proves a drop" in done.stdout
 
 
-def test_a_suite_is_judged_by_another_rule_without_asking(tmp_path: Path) -> None:
+def test_a_suite_is_judged_by_another_rule_without_asking(tmp_path):
     base = """
 name: nightly
 defaults: {model: m, tasks: [word_problems], limit: 120, LAST}

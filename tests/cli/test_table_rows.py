@@ -43,7 +43,7 @@ def one(tmp_path) -> Path:
     return tmp_path / "one"
 
 
-def test_runs_with_other_tasks_join_the_row_of_their_deployment(one: Path, tmp_path: Path) -> None:
+def test_runs_with_other_tasks_join_the_row_of_their_deployment(one: Path, tmp_path):
     _run(tmp_path / "two/bf16", "passkey_short")
     _run(tmp_path / "two/fp8", "passkey_short", "--set=launcher.damage=0.9")
     rows = _rows(one, tmp_path / "two")
@@ -57,23 +57,19 @@ def test_runs_with_other_tasks_join_the_row_of_their_deployment(one: Path, tmp_p
     assert sorted(every) == ["one/bf16", "one/fp8", "two/bf16", "two/fp8"]
 
 
-def test_a_folder_is_named_only_where_two_runs_asked_a_task_alike(
-    one: Path, tmp_path: Path
-) -> None:
+def test_a_folder_is_named_only_where_two_runs_asked_a_task_alike(one: Path, tmp_path):
     _run(tmp_path / "two/bf16", "word_problems")
     _run(tmp_path / "two/fp8", "passkey_short", "--set=launcher.damage=0.9")
     assert sorted(_rows(one, tmp_path / "two")) == ["fp8", "one/bf16", "two/bf16"]
 
 
-def test_another_option_of_the_launcher_is_another_deployment(one: Path, tmp_path: Path) -> None:
+def test_another_option_of_the_launcher_is_another_deployment(one: Path, tmp_path):
     _run(tmp_path / "two/fp8", "passkey_short", "--set=launcher.damage=0.5")
     assert sorted(_rows(one, tmp_path / "two")) == ["bf16", "one/fp8", "two/fp8"]
 
 
 @pytest.mark.parametrize("named", ["two", "two/fp8"])
-def test_a_subset_is_paired_in_the_row_of_its_deployment(
-    named: str, one: Path, tmp_path: Path
-) -> None:
+def test_a_subset_is_paired_in_the_row_of_its_deployment(named: str, one: Path, tmp_path):
     _run(tmp_path / "two/fp8", "word_problems", "--set=launcher.damage=0.9", n=8)
     asked = (one, tmp_path / named, "--differences", "--baseline", "bf16")
     [row] = _rows(*asked).values()
@@ -83,7 +79,7 @@ def test_a_subset_is_paired_in_the_row_of_its_deployment(
     assert row["word_problems (n 8) common prompts"] == "8"
 
 
-def test_suites_of_the_same_deployments_share_rows(tmp_path: Path) -> None:
+def test_suites_of_the_same_deployments_share_rows(tmp_path):
     for name, task in (("nightly", "word_problems"), ("texts", "passkey_short")):
         (tmp_path / f"{name}.yaml").write_text(
             "defaults: {model: org/m, no_reference: true, launcher: simulated,"
@@ -112,7 +108,7 @@ def _export_table_efforts(more: str = "") -> str:
     return " ".join(done.stdout.split())
 
 
-def test_efforts_are_rows_of_one_column_and_can_be_compared(tmp_path: Path) -> None:
+def test_efforts_are_rows_of_one_column_and_can_be_compared(tmp_path):
     file, out = tmp_path / "s.yaml", tmp_path / "out"
     file.write_text(SUITE)
     serve_eval(f"run {file} -o {out}", exits=3)
@@ -131,7 +127,7 @@ def test_efforts_are_rows_of_one_column_and_can_be_compared(tmp_path: Path) -> N
     assert "1 test by Holm, two-sided; with repeats on both sides, an interval is of these" in apart
 
 
-def test_a_setting_of_the_user_keeps_runs_in_columns_of_their_own(tmp_path: Path) -> None:
+def test_a_setting_of_the_user_keeps_runs_in_columns_of_their_own(tmp_path):
     for effort, temperature in (("none", "0.2"), ("high", "0.3")):
         serve_eval(
             "run --launcher simulated -m org/m -t passkey_short --no-reference --limit 20"
@@ -155,7 +151,7 @@ def _write(file: Path, scorer: object):
     file.write_text(json.dumps(tasks))
 
 
-def test_a_column_says_the_changed_options_of_its_scorer(tmp_path: Path) -> None:
+def test_a_column_says_the_changed_options_of_its_scorer(tmp_path):
     file = tmp_path / "c.json"
     asked = f"run --launcher simulated -m org/m --cases {file} --no-reference"
     _write(file, "numeric")
@@ -197,7 +193,7 @@ def _rows_table_copies(*cells: ResultCell) -> list[DeploymentRow]:
     return [DeploymentRow(model="m", attributes={}, cells=[one]) for one in cells]
 
 
-def test_the_same_answers_in_a_copy_are_one_test() -> None:
+def test_the_same_answers_in_a_copy_are_one_test():
     run, other = _cell(0.01, "a"), _cell(0.02, "b")
     rows = correct_cells(_rows_table_copies(run, run, other))
     found = [cell for row in rows for cell in row.cells if cell is not None]
@@ -231,7 +227,7 @@ def made(tmp_path_factory, simulated_here: None) -> Path:
     return top
 
 
-def test_every_planned_task_has_a_column_and_every_deployment_one_row(made: Path) -> None:
+def test_every_planned_task_has_a_column_and_every_deployment_one_row(made: Path):
     done = serve_eval(f"runs export {made}/out --format csv")
     sound, dead = csv.DictReader(done.stdout.splitlines())
     assert (sound["run"], dead["run"]) == ("sound", "dead")
@@ -241,7 +237,7 @@ def test_every_planned_task_has_a_column_and_every_deployment_one_row(made: Path
     assert [dead["word_problems verdict"], dead["gsm8k verdict"]] == ["ERROR", "ERROR"]
 
 
-def test_a_task_that_was_not_asked_has_the_number_of_samples_that_was_planned(made: Path) -> None:
+def test_a_task_that_was_not_asked_has_the_number_of_samples_that_was_planned(made: Path):
     done = serve_eval(f"runs export {made}/out --format csv")
     sound, dead = csv.DictReader(done.stdout.splitlines())
     assert {sound["gsm8k planned"], dead["gsm8k planned"]} == {"7"}
@@ -249,14 +245,14 @@ def test_a_task_that_was_not_asked_has_the_number_of_samples_that_was_planned(ma
 
 
 @pytest.mark.parametrize("to_format", ["table", "markdown", "latex", "svg"])
-def test_all_formats_have_the_column(made: Path, to_format: str) -> None:
+def test_all_formats_have_the_column(made: Path, to_format: str):
     text = serve_eval(f"runs export {made}/out --format {to_format}").stdout
     assert "gsm8k" in text
     assert "n 7" in text
     serve_eval(f"runs export {made}/out --format {to_format} --all", exits=0)
 
 
-def test_the_printed_table_has_it_too(made: Path) -> None:
+def test_the_printed_table_has_it_too(made: Path):
     lines = (made / "printed").read_text().splitlines()
     [head] = [one.strip() for one in lines if "run   " in one and "gsm8k" in one]
     assert "word_problems" in head
@@ -264,7 +260,7 @@ def test_the_printed_table_has_it_too(made: Path) -> None:
     assert row.endswith("- E")
 
 
-def test_a_task_that_was_planned_with_other_options_has_a_column_of_its_own(tmp_path: Path) -> None:
+def test_a_task_that_was_planned_with_other_options_has_a_column_of_its_own(tmp_path):
     plans = "".join(
         f"  - {{name: {name}, {where}, tasks: [{{word_problems: {{num_samples: {n}}}}}]}}\n"
         for name, where, n in (

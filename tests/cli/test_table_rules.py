@@ -70,7 +70,7 @@ def _flat(text: str) -> str:
 
 
 @pytest.mark.parametrize("rule", ["noninferiority", "paired", "classic"])
-def test_a_finding_that_only_many_tests_prove_is_not_published(rule: str, made: Path) -> None:
+def test_a_finding_that_only_many_tests_prove_is_not_published(rule: str, made: Path):
     near = _rows(made / "out", "--verdict", rule)["near"]
     p, adjusted = (float(near[f"word_problems {one}"]) for one in ("p", "p holm"))
     assert p <= 0.05 < adjusted
@@ -83,7 +83,7 @@ def test_a_finding_that_only_many_tests_prove_is_not_published(rule: str, made: 
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("rule", ["noninferiority", "paired", "classic"])
-def test_below_a_table_stand_rule_margin_and_correction(rule: str, name: str, made: Path) -> None:
+def test_below_a_table_stand_rule_margin_and_correction(rule: str, name: str, made: Path):
     margin = () if rule == "classic" else ("--margin", "5")
     text = _flat(_export(f"{made}/out --format {name} --verdict", rule, *margin))
     assert {
@@ -94,7 +94,7 @@ def test_below_a_table_stand_rule_margin_and_correction(rule: str, name: str, ma
     assert "Holm over 6 tests of the suite" in text
 
 
-def test_runs_outside_of_a_suite_are_corrected_over_their_table(made: Path, tmp_path: Path) -> None:
+def test_runs_outside_of_a_suite_are_corrected_over_their_table(made: Path, tmp_path):
     for name in DAMAGES:
         shutil.copytree(made / "out/runs" / name, tmp_path / "loose" / name)
     near = _rows(tmp_path / "loose")["near"]
@@ -114,7 +114,7 @@ def test_runs_outside_of_a_suite_are_corrected_over_their_table(made: Path, tmp_
 @pytest.mark.parametrize("more", [(), ("--differences",), ("--differences", "--baseline", "bf16")])
 def test_a_run_that_an_error_ended_is_an_error_in_every_format(
     name: str, more: tuple[str, ...], made: Path
-) -> None:
+):
     text = _flat(_export(f"{made}/out --format {name}", *more))
     assert "INTEGRATION TEST" not in text
     assert "cannot be reached" in text or "ERROR" in text
@@ -122,7 +122,7 @@ def test_a_run_that_an_error_ended_is_an_error_in_every_format(
         assert re.search(r"lost: .*no (value|difference): .*(ERROR|reach)", text)
 
 
-def test_each_missing_difference_has_its_own_reason(made: Path, tmp_path: Path) -> None:
+def test_each_missing_difference_has_its_own_reason(made: Path, tmp_path):
     word = "word_problems"
     shutil.copytree(made / "out/runs/bf16", tmp_path / "runs/bf16")
     _run(tmp_path / "runs/alone", "--no-reference", SET[0], tasks=word)
@@ -141,9 +141,7 @@ def test_each_missing_difference_has_its_own_reason(made: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_subset_is_paired_with_the_whole_on_their_common_prompts(
-    name: str, made: Path, tmp_path: Path
-) -> None:
+def test_a_subset_is_paired_with_the_whole_on_their_common_prompts(name: str, made: Path, tmp_path):
     whole, word = made / "out/runs/bf16", "word_problems"
     ids = list(_read_lines(whole / f"prompts/{word}.jsonl"))[10:30]
     part = tmp_path / "runs/part"
@@ -167,9 +165,7 @@ def test_a_subset_is_paired_with_the_whole_on_their_common_prompts(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_p_of_samples_that_were_named_comes_with_its_doubt(
-    name: str, made: Path, tmp_path: Path
-) -> None:
+def test_p_of_samples_that_were_named_comes_with_its_doubt(name: str, made: Path, tmp_path):
     """The wrong answers of a damaged night are asked again, and the drop looks proven."""
     flags = ("--references-dir", made / "refs", SET[0], "--set", "launcher.damage=0.3")
     _run(tmp_path / "night", *flags, tasks="word_problems")
@@ -190,7 +186,7 @@ def test_p_of_samples_that_were_named_comes_with_its_doubt(
         assert "named by the user: p, findings and the verdict do not hold if they were" in text
 
 
-def test_runs_with_other_sampling_seeds_are_one_row_with_its_spread(tmp_path: Path) -> None:
+def test_runs_with_other_sampling_seeds_are_one_row_with_its_spread(tmp_path):
     flags = ("--no-reference", SET[0], "--set", "word_problems.temperature=0.8")
     for seed in ("1", "2", "3"):
         to = tmp_path / f"runs/fp8-seed{seed}"
@@ -222,9 +218,7 @@ def test_runs_with_other_sampling_seeds_are_one_row_with_its_spread(tmp_path: Pa
         (("--set=launcher.varied=true",), ""),
     ],
 )
-def test_repeats_that_are_one_draw_are_named(
-    flags: tuple[str, ...], said: str, tmp_path: Path
-) -> None:
+def test_repeats_that_are_one_draw_are_named(flags: tuple[str, ...], said: str, tmp_path):
     hot = ("--no-reference", SET[0], "--repeats", "3", "--set", "word_problems.temperature=0.8")
     printed = _run(tmp_path / "r", *hot, *flags, tasks="word_problems")
     report = read_json(tmp_path / "r/report.json")
@@ -239,7 +233,7 @@ def test_repeats_that_are_one_draw_are_named(
     assert noted
 
 
-def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made: Path) -> None:
+def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made: Path):
     done = serve_eval(f"runs table {made}/out")
     rows = list(csv.DictReader(io.StringIO(done.stdout, newline="")))
     report = read_json(made / "out/suite_report.json")
@@ -263,7 +257,7 @@ def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made: Path
     assert (one["suite_verdict"], one["p_holm"], one["verdict"]) == ("", "", "NO REFERENCE")
 
 
-def test_compare_pairs_a_subset_with_the_whole(made: Path, tmp_path: Path) -> None:
+def test_compare_pairs_a_subset_with_the_whole(made: Path, tmp_path):
     whole, word = made / "out/runs/bf16", "word_problems"
     _run(tmp_path / "whole", "--no-reference", SET[0], tasks=word)
     ids = list(_read_lines(whole / f"prompts/{word}.jsonl"))[10:30]
@@ -288,7 +282,7 @@ def test_compare_pairs_a_subset_with_the_whole(made: Path, tmp_path: Path) -> No
     )
 
 
-def test_compare_pairs_chat_with_text_if_the_user_allows_it(tmp_path: Path) -> None:
+def test_compare_pairs_chat_with_text_if_the_user_allows_it(tmp_path):
     word = "word_problems"
     flags = ("--no-reference", "--set", f"{word}.num_samples=40")
     _run(tmp_path / "text", *flags, tasks=word)

@@ -70,7 +70,7 @@ def seeds(tmp_path_factory, simulated_here: None) -> Path:
     return top
 
 
-def test_a_difference_is_the_mean_over_the_seeds_of_both_sides(seeds: Path) -> None:
+def test_a_difference_is_the_mean_over_the_seeds_of_both_sides(seeds: Path):
     asked = f"{seeds} --differences --baseline bf16"
     each = {
         (name, seed): 100.0 * fmean(_values(seeds / f"{name}-seed{seed}").values())
@@ -94,7 +94,7 @@ def test_a_difference_is_the_mean_over_the_seeds_of_both_sides(seeds: Path) -> N
     assert "* :" not in text
 
 
-def test_a_note_has_no_differences_from_another_reference(tmp_path: Path) -> None:
+def test_a_note_has_no_differences_from_another_reference(tmp_path):
     """The chat runs have a registered reference, and the baseline was asked otherwise."""
     asked = f"--launcher simulated -m org/m -t word_problems {HOT}"
     chat = f"{asked} --set protocol.apply_chat_template=true"
@@ -113,7 +113,7 @@ def test_a_note_has_no_differences_from_another_reference(tmp_path: Path) -> Non
     assert "the mean over sampling seeds" not in text
 
 
-def test_a_value_is_the_mean_over_its_seeds(seeds: Path) -> None:
+def test_a_value_is_the_mean_over_its_seeds(seeds: Path):
     text = _export(f"{seeds} --format table")
     assert re.search(r"^bf16 .* N s3$", text, re.MULTILINE)
     assert re.search(r"^int3 .* N s2$", text, re.MULTILINE)
@@ -138,9 +138,7 @@ def test_a_value_is_the_mean_over_its_seeds(seeds: Path) -> None:
     assert not re.search(r" N s\d", each)
 
 
-def test_seeds_with_equal_texts_are_one_draw_until_one_text_differs(
-    seeds: Path, tmp_path: Path
-) -> None:
+def test_seeds_with_equal_texts_are_one_draw_until_one_text_differs(seeds: Path, tmp_path):
     """Each run started a simulator anew, which draws alike each time."""
     note = "the answers with sampling seeds {} are the same texts: they are one draw"
     here = tmp_path / "seeds"
@@ -158,7 +156,7 @@ def test_seeds_with_equal_texts_are_one_draw_until_one_text_differs(
     assert note.format("1, 2") in after
 
 
-def test_the_figures_of_a_difference_are_those_of_the_runs_in_it(seeds: Path) -> None:
+def test_the_figures_of_a_difference_are_those_of_the_runs_in_it(seeds: Path):
     asked = f"{seeds} --differences --baseline int3 --format csv"
     [row] = csv.DictReader(io.StringIO(_export(asked), newline=""))
     runs = [seeds / f"bf16-seed{seed}" for seed in (1, 2)]
@@ -168,9 +166,7 @@ def test_the_figures_of_a_difference_are_those_of_the_runs_in_it(seeds: Path) ->
     assert float(row["word_problems value"]) == pytest.approx(_average(runs))
 
 
-def test_a_difference_says_that_seeds_that_differ_as_a_whole_widen_it(
-    seeds: Path, tmp_path: Path
-) -> None:
+def test_a_difference_says_that_seeds_that_differ_as_a_whole_widen_it(seeds: Path, tmp_path):
     """One seed of the damaged deployment lost most of its answers: Cochran's Q is large."""
     here = tmp_path / "seeds"
     shutil.copytree(seeds, here)
@@ -226,7 +222,7 @@ def _serving() -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_seed_without_a_value_stands_in_the_row_of_its_deployment(tmp_path: Path) -> None:
+def test_a_seed_without_a_value_stands_in_the_row_of_its_deployment(tmp_path):
     """The server has ended before the suite grows by a seed."""
     suite = (
         "defaults: {{model: org/m, no_reference: true,"
@@ -292,7 +288,7 @@ def _drawn(draw: st.DrawFn) -> list[ResultCell]:
 @given(_drawn(), st.randoms(use_true_random=False), st.booleans())
 def test_nothing_depends_on_the_order_of_the_seeds(
     cells: list[ResultCell], random: Random, mean: bool
-) -> None:
+):
     shuffled = random.sample(cells, len(cells))
     one, other = (pool_cells(x, Metric(), prompts=20, mean=mean) for x in (cells, shuffled))
     assert one == other
@@ -315,7 +311,7 @@ def test_nothing_depends_on_the_order_of_the_seeds(
         ("PPP", "P", ""),
     ],
 )
-def test_the_mark_is_the_worst_verdict_of_the_seeds(outcomes: str, worst: str, note: str) -> None:
+def test_the_mark_is_the_worst_verdict_of_the_seeds(outcomes: str, worst: str, note: str):
     letters = {mark: outcome for outcome, mark in MARKS.items()}
     cells = [
         ResultCell(
@@ -330,7 +326,7 @@ def test_the_mark_is_the_worst_verdict_of_the_seeds(outcomes: str, worst: str, n
     assert told == ["the mean over sampling seeds 1, 2, 3: sd 1.0", *([note] if note else [])]
 
 
-def test_of_several_runs_of_a_seed_the_latest_counts() -> None:
+def test_of_several_runs_of_a_seed_the_latest_counts():
     cells = [
         ResultCell(
             value=value, interval=None, scored=9, planned=9, seed=seed, run=f"r{value}",
@@ -347,7 +343,7 @@ def test_of_several_runs_of_a_seed_the_latest_counts() -> None:
     assert (alone.value, alone.others, alone.marks) == (40.0, 1, ["P"])
 
 
-def test_an_interval_of_an_unbounded_value_is_the_mean_of_the_intervals() -> None:
+def test_an_interval_of_an_unbounded_value_is_the_mean_of_the_intervals():
     cells = [
         ResultCell(
             value=value, interval=(value - 1, value + 2), scored=9, planned=9, seed=seed,
@@ -395,14 +391,14 @@ def _make(runs: dict[str, str], *, partial: str = "") -> ResultCell:
 )
 def test_only_seeds_of_both_sides_are_paired_if_there_are_any(
     had: dict[str, str], cell: dict[str, str], before: str, after: str, said: str
-) -> None:
+):
     found = match_draws(_make(had), _make(cell))
     assert "".join(one.run for one in found.before) == before
     assert "".join(one.run for one in found.after) == after
     assert found.seeds == said
 
 
-def test_a_run_that_stopped_early_is_not_paired() -> None:
+def test_a_run_that_stopped_early_is_not_paired():
     had = _make({"1": "a", "2": "b"}, partial="a")
     found = match_draws(had, _make({"1": "c", "2": "d"}))
     assert [one.run for one in (*found.before, *found.after)] == ["b", "d"]

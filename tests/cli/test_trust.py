@@ -185,8 +185,8 @@ def _filled(value: Any, trap: Trap) -> Any:
     ("field", "value", "change"), FIELDS, ids=[f"{n}-{row[0]}" for n, row in enumerate(FIELDS)]
 )
 def test_a_folder_of_somebody_else_runs_and_reaches_nothing(
-    finished: Path, tmp_path: Path, trap: Trap, field: str, value: Any, change: Change
-) -> None:
+    finished: Path, tmp_path, trap: Trap, field: str, value: Any, change: Change
+):
     def hostile(plan):
         plan["connection"]["headers"] = {}
         change(plan)
@@ -208,7 +208,7 @@ def test_a_folder_of_somebody_else_runs_and_reaches_nothing(
     assert trap.untouched()
 
 
-def test_what_a_plan_does_is_told_whole(finished: Path, tmp_path: Path, trap: Trap) -> None:
+def test_what_a_plan_does_is_told_whole(finished: Path, tmp_path, trap: Trap):
     def hostile(plan):
         _launched("external", base_url=trap.url)(plan)
         _reached(api_key_env="AWS_SECRET", headers={"X-A": "Token ${SECRET_XYZ}"})(plan)
@@ -232,9 +232,7 @@ def test_what_a_plan_does_is_told_whole(finished: Path, tmp_path: Path, trap: Tr
     assert trap.untouched()
 
 
-def test_a_plan_that_is_trusted_runs_and_reaches_what_it_says(
-    finished: Path, tmp_path: Path, trap: Trap
-) -> None:
+def test_a_plan_that_is_trusted_runs_and_reaches_what_it_says(finished: Path, tmp_path, trap: Trap):
     runs = _foreign(finished, tmp_path / "runs", _launched("trtllm", command=trap.command))
     assert serve_eval(f"run --resume {runs} --trust-plan").returncode in (2, 4)
     assert trap.marker.read_text().startswith("run\n")
@@ -244,7 +242,7 @@ def test_a_plan_that_is_trusted_runs_and_reaches_what_it_says(
     assert looked_at.returncode in (0, DONE), "a dry run sends nothing and shows what is there"
 
 
-def test_judges_of_cases_are_reached_too(finished: Path, tmp_path: Path, trap: Trap) -> None:
+def test_judges_of_cases_are_reached_too(finished: Path, tmp_path, trap: Trap):
     judge = {"base_url": trap.url, "model": "j", "name": "fair", "api_key_env": "AWS_SECRET"}
     cases = [{"case": "town:1", "input": {"prompt": "Which town?"}, "expected": "Bonn"}]
     content = {"towns": {"scorer": {"judge": {"judges": [judge]}}, "cases": cases}}
@@ -264,9 +262,7 @@ def test_judges_of_cases_are_reached_too(finished: Path, tmp_path: Path, trap: T
     assert trap.untouched()
 
 
-def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(
-    finished: Path, tmp_path: Path
-) -> None:
+def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(finished: Path, tmp_path):
     serve_eval(f"run --resume {finished}", exits=DONE)
     out = tmp_path / "out"
     serve_eval(f"{ASK} {LIMITED} --header 'X-Team: evals' -o {out}", exits=DONE)
@@ -290,9 +286,7 @@ def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(
     serve_eval(f"run --resume {moved}", exits=2)
 
 
-def test_links_in_a_folder_of_somebody_else_are_not_written_through(
-    finished: Path, tmp_path: Path
-) -> None:
+def test_links_in_a_folder_of_somebody_else_are_not_written_through(finished: Path, tmp_path):
     (mine := tmp_path / "mine").write_text("mine\n")
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}), answers=True)
     for name in ("lock", "report.json.partial", "samples/word_problems.jsonl"):
@@ -314,9 +308,7 @@ def test_links_in_a_folder_of_somebody_else_are_not_written_through(
 @pytest.mark.parametrize(
     "command", ["judge RUN", "judge --rescore RUN", "runs export RUN", "show RUN SAMPLE --capsule"]
 )
-def test_commands_that_read_do_not_write_where_a_link_leads(
-    finished: Path, tmp_path: Path, command: str
-) -> None:
+def test_commands_that_read_do_not_write_where_a_link_leads(finished: Path, tmp_path, command: str):
     (mine := tmp_path / "mine").mkdir()
     (mine / "word_problems.jsonl").write_text("mine\n")
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}), answers=True)
@@ -339,8 +331,8 @@ def test_commands_that_read_do_not_write_where_a_link_leads(
 
 
 def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_written(
-    finished: Path, tmp_path: Path
-) -> None:
+    finished: Path, tmp_path
+):
     key = "sk-live-Q7pRz2VwX9mT4kLd"
     (mine := tmp_path / ".env").write_text(f"2026-11-23 01:00:00 ERROR OPENAI_API_KEY={key}\n")
     before = mine.read_text()
@@ -353,15 +345,13 @@ def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_wr
     assert "ERROR" not in serve_eval(f"diagnose {folder}").stdout
 
 
-def test_a_plan_without_anything_to_ask_for_goes_on_anywhere(
-    finished: Path, tmp_path: Path
-) -> None:
+def test_a_plan_without_anything_to_ask_for_goes_on_anywhere(finished: Path, tmp_path):
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}))
     serve_eval(f"run --resume {folder}", exits=DONE)
 
 
 @pytest.mark.parametrize("how", ["nowhere", "readable", "of another"])
-def test_without_a_key_of_ones_own_it_is_asked(finished: Path, tmp_path: Path, how: str) -> None:
+def test_without_a_key_of_ones_own_it_is_asked(finished: Path, tmp_path, how: str):
     state = tmp_path / "state"
     if how != "nowhere":
         (state / "serve-eval").mkdir(parents=True)
@@ -374,9 +364,7 @@ def test_without_a_key_of_ones_own_it_is_asked(finished: Path, tmp_path: Path, h
     serve_eval(f"run --resume {finished} --trust-plan", exits=DONE)
 
 
-def test_commands_that_read_a_folder_run_and_reach_nothing(
-    finished: Path, tmp_path: Path, trap: Trap
-) -> None:
+def test_commands_that_read_a_folder_run_and_reach_nothing(finished: Path, tmp_path, trap: Trap):
     def hostile(plan):
         _launched("external", base_url=trap.url)(plan)
         _reached(proxy=trap.url, api_key_env="AWS_SECRET")(plan)
@@ -401,7 +389,7 @@ def test_commands_that_read_a_folder_run_and_reach_nothing(
     )
 
 
-def test_other_commands_that_ask_ask_too(finished: Path, tmp_path: Path, trap: Trap) -> None:
+def test_other_commands_that_ask_ask_too(finished: Path, tmp_path, trap: Trap):
     folder = _foreign(
         finished,
         tmp_path / "hostile",
@@ -424,9 +412,7 @@ def test_other_commands_that_ask_ask_too(finished: Path, tmp_path: Path, trap: T
     assert trap.untouched()
 
 
-def test_attribute_asks_nobody_that_a_folder_was_made_to_name(
-    finished: Path, tmp_path: Path, trap: Trap
-) -> None:
+def test_attribute_asks_nobody_that_a_folder_was_made_to_name(finished: Path, tmp_path, trap: Trap):
     out = tmp_path / "out"
     serve_eval(f"{ASK} {LIMITED} -o {out}", exits=DONE)
     sessions = read_json(out / "environment.json")
@@ -441,7 +427,7 @@ def test_attribute_asks_nobody_that_a_folder_was_made_to_name(
     assert trap.untouched()
 
 
-def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path: Path, trap: Trap) -> None:
+def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path, trap: Trap):
     plan = {
         "launcher": {"name": "simulated", "accuracy": 1.0},
         "model": "m",
@@ -470,7 +456,7 @@ def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path: Path, trap
 
 
 @pytest.mark.parametrize("name", ["../../victim", "..", "", "/VICTIM"])
-def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path: Path, name: str) -> None:
+def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path, name: str):
     run = {
         "name": "a",
         "launcher": "simulated",
@@ -493,7 +479,7 @@ def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path: Path,
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_process_of_its_own_keeps_its_secrets(finished: Path, tmp_path: Path, trap: Trap) -> None:
+def test_a_process_of_its_own_keeps_its_secrets(finished: Path, tmp_path, trap: Trap):
     folder = _foreign(finished, tmp_path / "hostile", _launched("trtllm", command=trap.command))
     done = in_a_process(
         f"run --resume {folder}", OPENAI_API_KEY="sk-real", SECRET_XYZ="xyz", exits=2

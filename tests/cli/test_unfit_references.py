@@ -31,7 +31,7 @@ def _take(*more: str) -> list[str]:
     return ["references", "take", *SIMULATED, *_right(1.0), *few, *more]
 
 
-def test_a_reference_of_ten_samples_does_not_fail_a_run_of_all(tmp_path: Path) -> None:
+def test_a_reference_of_ten_samples_does_not_fail_a_run_of_all(tmp_path):
     taken = serve_eval(
         *_take("--runs", "1", "-o", "out"), exits=0, prints="the mean of 1 run of 10 samples\n"
     )
@@ -66,7 +66,7 @@ def test_a_reference_of_ten_samples_does_not_fail_a_run_of_all(tmp_path: Path) -
     )
 
 
-def test_a_suite_widens_the_interval_by_the_reference_too(tmp_path: Path) -> None:
+def test_a_suite_widens_the_interval_by_the_reference_too(tmp_path):
     serve_eval(*_take("--runs", "1", "-o", "out"), exits=0)
     (tmp_path / "s.yaml").write_text(
         "name: s\nplans:\n  - {name: a, launcher: {name: simulated, accuracy: 0.9},"
@@ -94,7 +94,7 @@ def test_a_suite_widens_the_interval_by_the_reference_too(tmp_path: Path) -> Non
 )
 def test_a_plan_without_an_address_is_refused_by_every_command_that_asks_its_endpoint(
     command: str,
-) -> None:
+):
     plan = "model: m\ntasks: [word_problems]\n"
     Path("plan.yaml").write_text(plan)
     Path("suite.yaml").write_text("name: s\nplans: [{name: a, model: m, tasks: [word_problems]}]\n")
@@ -123,7 +123,7 @@ def _endpoint(done_stderr: str) -> str:
 )
 def test_the_address_of_a_reference_is_the_one_that_is_given_and_is_said_first(
     words: str, variables: dict[str, str], asked: str
-) -> None:
+):
     plan = "model: m\ntasks: [word_problems]\n"
     Path("plan.yaml").write_text(plan)
     Path("own.yaml").write_text(f"{plan}base_url: 127.0.0.1:7\n")
@@ -147,7 +147,7 @@ def test_the_address_of_a_reference_is_the_one_that_is_given_and_is_said_first(
         ("127.0.0.1:9 --set =3", "expected NAME.OPTION=VALUE"),
     ],
 )
-def test_what_a_reference_cannot_take_is_refused_with_the_reason(words: str, said: str) -> None:
+def test_what_a_reference_cannot_take_is_refused_with_the_reason(words: str, said: str):
     done = serve_eval("references take -t word_problems", *words.split(), exits=2, tells=said)
     assert "Did you mean" not in done.stderr
 
@@ -174,7 +174,7 @@ def _report(folder: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seeds", ["sampling_seed: [1, 2]", "protocol: [{seed: 1}, {seed: 2}]"])
-def test_a_reference_without_a_seed_judges_seeded_runs_with_a_note(seeds: str) -> None:
+def test_a_reference_without_a_seed_judges_seeded_runs_with_a_note(seeds: str):
     assert "one_draw" not in _take_reference_seeds()
     Path("s.yaml").write_text(
         "defaults: {model: org/m, references_dir: my-references, launcher: simulated,\n"
@@ -188,7 +188,7 @@ def test_a_reference_without_a_seed_judges_seeded_runs_with_a_note(seeds: str) -
     assert [row["outcome"] for row in rows] == ["PASS", "PASS"]
 
 
-def test_a_seeded_reference_refuses_another_seed_and_says_how_to_compare() -> None:
+def test_a_seeded_reference_refuses_another_seed_and_says_how_to_compare():
     told = _take_reference_seeds("--set", "protocol.seed=1", runs="1")
     assert "one_draw" not in told
     for more in (["--set", "protocol.seed=2"], []):
@@ -204,7 +204,7 @@ def test_a_seeded_reference_refuses_another_seed_and_says_how_to_compare() -> No
     assert _run("same", "--set", "protocol.seed=1")[0] == 0
 
 
-def test_at_temperature_0_no_seed_refuses_a_reference() -> None:
+def test_at_temperature_0_no_seed_refuses_a_reference():
     cold = ["--set", "passkey_short.temperature=0"]
     told = _take_reference_seeds(*cold, "--set", "protocol.seed=1", varied=False)
     assert "one_draw" not in told
@@ -213,7 +213,7 @@ def test_at_temperature_0_no_seed_refuses_a_reference() -> None:
     assert "at temperature 0 a seed draws nothing" in said
 
 
-def test_the_command_that_takes_a_missing_reference_draws_anew() -> None:
+def test_the_command_that_takes_a_missing_reference_draws_anew():
     Path("my-references").mkdir()
     for more in (["--set", "protocol.seed=7"], ["--set", "passkey_short.seed=7"]):
         code, said = _run("out", *more)
@@ -223,7 +223,7 @@ def test_the_command_that_takes_a_missing_reference_draws_anew() -> None:
         assert "passkey_short.temperature=0.8" in take
 
 
-def test_runs_that_are_one_draw_are_named_before_and_after_they_are_asked() -> None:
+def test_runs_that_are_one_draw_are_named_before_and_after_they_are_asked():
     told = _take_reference_seeds("--set", "protocol.seed=7")
     said = "one_draw: each of the 3 runs has sampling seed 7"
     assert told.count(said) == 2
@@ -239,12 +239,12 @@ def test_runs_that_are_one_draw_are_named_before_and_after_they_are_asked() -> N
     assert "sampling seed 7, and the 2 repeats have seeds of their own" in one.stdout
 
 
-def test_runs_of_a_server_that_repeats_its_replies_are_one_draw() -> None:
+def test_runs_of_a_server_that_repeats_its_replies_are_one_draw():
     told = _take_reference_seeds(varied=False)
     assert "one_draw: the answers of the 3 runs to each of 110 prompts are the same text" in told
 
 
-def test_collect_has_the_sampling_seed() -> None:
+def test_collect_has_the_sampling_seed():
     _run("runs/a", "--no-reference", "--references-dir", ".", "--set", "protocol.seed=5")
     _run("runs/b", "--no-reference", "--references-dir", ".")
     done = serve_eval("runs table runs")
@@ -252,7 +252,7 @@ def test_collect_has_the_sampling_seed() -> None:
     assert [row["sampling_seed"] for row in rows] == ["5", ""]
 
 
-def test_a_missing_folder_of_references_has_the_command_that_makes_it() -> None:
+def test_a_missing_folder_of_references_has_the_command_that_makes_it():
     code, said = _run("out")
     assert code == 2
     assert "is not a folder" in said
@@ -260,7 +260,7 @@ def test_a_missing_folder_of_references_has_the_command_that_makes_it() -> None:
     assert command in said
 
 
-def test_runs_with_a_seed_each_make_a_reference_without_one() -> None:
+def test_runs_with_a_seed_each_make_a_reference_without_one():
     for seed in "1223":
         folder = f"run{seed}" if not Path(f"run{seed}").exists() else "again"
         varied = f"--set launcher.varied=true --set protocol.seed={seed}"

@@ -169,8 +169,8 @@ def _run(
 @pytest.mark.parametrize("gib", LIMITS)
 @pytest.mark.parametrize("command", ALL)
 def test_a_limit_of_addresses_costs_pictures_and_nothing_else(
-    command: str, gib: int, made: Made, tmp_path: Path
-) -> None:
+    command: str, gib: int, made: Made, tmp_path
+):
     asked = _ask(command, made, tmp_path / "out")
     done = _run(asked.arguments, tmp_path / "here", gib=gib)
     assert done.returncode == asked.code, done.stderr
@@ -220,7 +220,7 @@ def _write_library(folder: Path, end: str, seen: Path, out: Path) -> str:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_all_is_complete_before_a_picture_is_begun(end: str, made: Made, tmp_path: Path) -> None:
+def test_all_is_complete_before_a_picture_is_begun(end: str, made: Made, tmp_path):
     out, seen = tmp_path / "out", tmp_path / "seen.json"
     asked = _ask("run", made, out)
     told = {
@@ -243,9 +243,7 @@ def test_all_is_complete_before_a_picture_is_begun(end: str, made: Made, tmp_pat
 
 
 @pytest.mark.parametrize("command", ALL[1:5] + ALL[6:7])
-def test_every_story_is_complete_before_a_picture_is_begun(
-    command: str, made: Made, tmp_path: Path
-) -> None:
+def test_every_story_is_complete_before_a_picture_is_begun(command: str, made: Made, tmp_path):
     out, seen = tmp_path / "out", tmp_path / "seen.json"
     asked = _ask(command, made, out)
     library = _write_library(tmp_path, ENDS["segfault"], seen, out)
@@ -259,9 +257,7 @@ def test_every_story_is_complete_before_a_picture_is_begun(
 
 
 @pytest.mark.parametrize("command", ["run", pytest.param("compare", marks=pytest.mark.slow)])
-def test_a_page_that_does_not_fit_the_disk_costs_one_warning(
-    command: str, made: Made, tmp_path: Path
-) -> None:
+def test_a_page_that_does_not_fit_the_disk_costs_one_warning(command: str, made: Made, tmp_path):
     asked = _ask(command, made, tmp_path / "out")
     done = _run(asked.arguments, tmp_path / "here", file_bytes=28_000, **NO_PICTURES)
     assert done.returncode == asked.code, done.stderr
@@ -272,7 +268,7 @@ def test_a_page_that_does_not_fit_the_disk_costs_one_warning(
     assert done.stderr.count("warning: the page could not be written: ") == 1, done.stderr
 
 
-def test_code_in_the_current_folder_draws_nothing(made: Made, tmp_path: Path) -> None:
+def test_code_in_the_current_folder_draws_nothing(made: Made, tmp_path):
     here = tmp_path / "here"
     here.mkdir()
     for name in ("vl_convert", "json", "random", "serve_eval", "runpy", "resource"):
@@ -365,13 +361,13 @@ def _parsed(*arguments: str | Path, codes: tuple[int, ...] = (0, 3)) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_task_that_writes_to_standard_output_leaves_json_what_it_is(code: Path) -> None:
+def test_a_task_that_writes_to_standard_output_leaves_json_what_it_is(code: Path):
     told = _parsed("run", *_flags(code), "--dry-run", "--json")
     assert [task["task"] for task in told["tasks"]] == ["loud"]
 
 
 @pytest.mark.slow
-def test_no_command_mixes_its_output_with_that_of_others(code: Path, tmp_path: Path) -> None:
+def test_no_command_mixes_its_output_with_that_of_others(code: Path, tmp_path):
     out, include = tmp_path / "out", ("--include-path", code)
     for command in (
         ("run", *_flags(code), "-o", out),
@@ -413,7 +409,7 @@ def test_no_command_mixes_its_output_with_that_of_others(code: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_prompts_that_are_dumped_to_standard_output_get_there(code: Path) -> None:
+def test_prompts_that_are_dumped_to_standard_output_get_there(code: Path):
     done = in_a_process("run --dump-prompts /dev/stdout", *_flags(code))
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["0", "1", "2"], (
         done.stderr
@@ -421,13 +417,13 @@ def test_prompts_that_are_dumped_to_standard_output_get_there(code: Path) -> Non
 
 
 @pytest.mark.slow
-def test_help_still_goes_to_standard_output() -> None:
+def test_help_still_goes_to_standard_output():
     done = in_a_process("references register --help")
     assert "--include-path" in done.stdout
     assert done.stderr == ""
 
 
-def test_a_program_that_is_started_finds_its_standard_streams_open() -> None:
+def test_a_program_that_is_started_finds_its_standard_streams_open():
     """The caller may have closed its own."""
     code = (
         "import subprocess; from serve_eval.cli._streams import prepare_streams; prepare_streams();"

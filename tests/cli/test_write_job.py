@@ -48,7 +48,7 @@ def _last(folder: Path) -> list[str]:
     return shlex.split((folder / "job.sbatch").read_text().splitlines()[-1])
 
 
-def test_a_job_runs_the_plan_that_was_given(flags: list[str], tmp_path: Path) -> None:
+def test_a_job_runs_the_plan_that_was_given(flags: list[str], tmp_path):
     folder = tmp_path / "my job"
     serve_eval(
         *flags,
@@ -71,7 +71,7 @@ def test_a_job_runs_the_plan_that_was_given(flags: list[str], tmp_path: Path) ->
     assert not (folder / "run").exists()
 
 
-def test_an_array_asks_a_shard_in_each_task(flags: list[str], tmp_path: Path) -> None:
+def test_an_array_asks_a_shard_in_each_task(flags: list[str], tmp_path):
     folder = tmp_path / "job"
     serve_eval(
         *flags,
@@ -91,9 +91,7 @@ def test_an_array_asks_a_shard_in_each_task(flags: list[str], tmp_path: Path) ->
     assert plan.shard == Shard(4, 4)
 
 
-def test_the_job_has_the_folder_and_the_flags_that_were_given(
-    flags: list[str], tmp_path: Path
-) -> None:
+def test_the_job_has_the_folder_and_the_flags_that_were_given(flags: list[str], tmp_path):
     more = ["-o", tmp_path / "out", "--strict", "--rerun", "never"]
     serve_eval(*flags, *more, "--write-job", tmp_path / "job", exits=0)
     words = _last(tmp_path / "job")[7:]
@@ -103,9 +101,7 @@ def test_the_job_has_the_folder_and_the_flags_that_were_given(
     assert "sbatch --dependency=afterany:JOB" in array.stdout
 
 
-def test_variables_of_the_time_of_submission_do_not_change_the_plan(
-    flags: list[str], tmp_path: Path
-) -> None:
+def test_variables_of_the_time_of_submission_do_not_change_the_plan(flags: list[str], tmp_path):
     """Keys, and variables that are no options, reach the job."""
     serve_eval(*flags, "--write-job", tmp_path / "job", exits=0)
     *_, forget, _ = (tmp_path / "job/job.sbatch").read_text().splitlines()
@@ -122,13 +118,13 @@ def test_variables_of_the_time_of_submission_do_not_change_the_plan(
     assert found["OPENAI_API_KEY"] == "k"
 
 
-def test_no_variable_of_an_option_is_kept() -> None:
+def test_no_variable_of_an_option_is_kept():
     told = serve_eval("run --help-all").stdout
     flags = {f"--{name.lower().replace('_', '-')}" for name in ("TASKS", *KEPT)}
     assert {flag for flag in flags if f"{flag} " in told} == {"--tasks"}
 
 
-def test_sbatch_checks_the_script(flags: list[str], slurm: Path, tmp_path: Path) -> None:
+def test_sbatch_checks_the_script(flags: list[str], slurm: Path, tmp_path):
     folder = tmp_path / "job"
     (slurm / "sinfo").write_text("#!/bin/sh\necho '(null)'\n")
     gpus = ["--launcher", "trtllm", "--set", "launcher.tp=2"]
@@ -144,17 +140,13 @@ def test_sbatch_checks_the_script(flags: list[str], slurm: Path, tmp_path: Path)
     assert "invalid partition" in refused.stderr
 
 
-def test_without_sbatch_the_script_is_not_checked(
-    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_sbatch_the_script_is_not_checked(flags: list[str], tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     done = serve_eval(*flags, "--write-job", tmp_path / "job")
     assert "SLURM's commands are not here, so the script was not checked" in done.stdout
 
 
-def test_a_cluster_that_does_not_answer_refuses_nothing(
-    flags: list[str], slurm: Path, tmp_path: Path
-) -> None:
+def test_a_cluster_that_does_not_answer_refuses_nothing(flags: list[str], slurm: Path, tmp_path):
     (slurm / "sinfo").write_text("#!/bin/sh\necho 'cannot contact controller' >&2; exit 1\n")
     serve_eval(
         *flags,
@@ -183,14 +175,14 @@ def test_a_cluster_that_does_not_answer_refuses_nothing(
     ],
 )
 def test_what_a_run_would_refuse_is_refused_before_a_job_is_written(
-    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], message: str
-) -> None:
+    flags: list[str], tmp_path, monkeypatch, more: list[str], message: str
+):
     monkeypatch.chdir(tmp_path)
     serve_eval(*flags, *more, exits=2, tells=message)
     assert not (tmp_path / "job").exists()
 
 
-def test_a_suite_is_a_job_too(data_root: Path, tmp_path: Path) -> None:
+def test_a_suite_is_a_job_too(data_root: Path, tmp_path):
     file = tmp_path / "nightly.yaml"
     file.write_text(
         f"""

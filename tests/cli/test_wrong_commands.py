@@ -240,14 +240,12 @@ def addresses(tmp_path_factory) -> Iterator[Mapping[str, str]]:
         yield found
 
 
-def test_the_table_has_64_commands() -> None:
+def test_the_table_has_64_commands():
     assert len(TABLE) == 64
 
 
 @pytest.mark.parametrize("wrong", TABLE.values(), ids=TABLE.keys())
-def test_the_message_names_the_cause_and_the_fix(
-    addresses: Mapping[str, str], wrong: WrongCommand
-) -> None:
+def test_the_message_names_the_cause_and_the_fix(addresses: Mapping[str, str], wrong: WrongCommand):
     words = wrong.words.format(**addresses).split()
     done = serve_eval(*words, terminal=True, COLUMNS="80", **wrong.environ, exits=wrong.code)
     told = " ".join(done.stderr.split())
@@ -293,18 +291,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_usage_error_keeps_the_summary_of_a_finished_result(
-    name: str, finished: Path, url: str
-) -> None:
+def test_a_usage_error_keeps_the_summary_of_a_finished_result(name: str, finished: Path, url: str):
     places = {"URL": url, **{word.upper(): finished / word for word in ("run", "both", "smoke")}}
     before = _read(finished)
     serve_eval(*(places.get(word, word) for word in WRONG[name]), exits=2)
     assert _read(finished) == before
 
 
-def test_a_usage_error_is_still_told_where_the_command_asks_for_it(
-    finished: Path, tmp_path: Path
-) -> None:
+def test_a_usage_error_is_still_told_where_the_command_asks_for_it(finished: Path, tmp_path):
     junit = tmp_path / "junit.xml"
     serve_eval(f"run --resume {finished}/run --limit 0 --junit {junit}", exits=2)
     assert "limit: must be 1 or more" in junit.read_text()

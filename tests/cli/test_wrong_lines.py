@@ -117,7 +117,7 @@ TYPED = {
 
 
 @pytest.mark.parametrize("typed", TYPED)
-def test_a_wrong_line_is_answered_with_the_right_one(typed: str) -> None:
+def test_a_wrong_line_is_answered_with_the_right_one(typed: str):
     done = serve_eval(*shlex.split(typed), exits=2)
     assert done.stderr.startswith("error: there is no command ")
     right = re.search(r"^Write: serve-eval (.*)$", done.stderr, re.MULTILINE)
@@ -131,7 +131,7 @@ def test_a_wrong_line_is_answered_with_the_right_one(typed: str) -> None:
     ("task", "meant"),
     [("gsm8k_cot", "gsm8k"), ("gpqa_diamond", "gpqa"), ("mmlu_generative", "mmlu")],
 )
-def test_a_task_of_lm_eval_names_ours(task: str, meant: str) -> None:
+def test_a_task_of_lm_eval_names_ours(task: str, meant: str):
     serve_eval(
         f"run --base-url 127.0.0.1:9 --tasks {task}",
         exits=2,
@@ -139,7 +139,7 @@ def test_a_task_of_lm_eval_names_ours(task: str, meant: str) -> None:
     )
 
 
-def test_every_former_command_is_answered_by_one_of_today() -> None:
+def test_every_former_command_is_answered_by_one_of_today():
     for name, today in FORMER.items():
         assert find_entry([name]) is None
         words = [word for word in today.split() if not word.startswith("-")]
@@ -147,7 +147,7 @@ def test_every_former_command_is_answered_by_one_of_today() -> None:
 
 
 @pytest.mark.parametrize("option", OTHER_OPTIONS)
-def test_an_option_of_another_tool_is_answered_by_one_of_ours(option: str) -> None:
+def test_an_option_of_another_tool_is_answered_by_one_of_ours(option: str):
     done = serve_eval("run", option, "x", exits=2)
     assert f"there is no option {option}: write {OTHER_OPTIONS[option]}" in done.stderr
 
@@ -171,31 +171,31 @@ def test_an_option_of_another_tool_is_answered_by_one_of_ours(option: str) -> No
         ("same model", "verify"),
     ],
 )
-def test_words_of_titles_name_the_command_that_answers(words: str, command: str) -> None:
+def test_words_of_titles_name_the_command_that_answers(words: str, command: str):
     assert find_commands(words)[0].command == command
     said = serve_eval("--help", *words.split(), exits=0)
     assert f"serve-eval {command}" in said.stdout.splitlines()[2]
 
 
-def test_titles_stand_in_the_help_of_their_command() -> None:
+def test_titles_stand_in_the_help_of_their_command():
     for words, entry in walk():
         if entry.titles:
             said = " ".join(serve_eval(*words, "--help").stdout.split())
             assert f"Answers: {', '.join(entry.titles)}." in said
 
 
-def test_titles_stand_in_the_list_of_pages_by_question() -> None:
+def test_titles_stand_in_the_list_of_pages_by_question():
     page = (Path(__file__).parents[2] / "docs/README.md").read_text(encoding="utf-8")
     for words, entry in walk():
         if entry.titles:
             assert f"| {', '.join(entry.titles)} | `{' '.join(words)}` | [" in page
 
 
-def test_a_wrong_command_with_words_of_a_title_points_to_the_answer() -> None:
+def test_a_wrong_command_with_words_of_a_title_points_to_the_answer():
     serve_eval("my threshold is flaky", exits=2, tells="serve-eval references power")
 
 
-def test_help_all_lists_the_commands_of_every_group_within_80_columns() -> None:
+def test_help_all_lists_the_commands_of_every_group_within_80_columns():
     said = serve_eval("--help-all", COLUMNS="80").stdout
     assert max(map(len, said.splitlines())) <= 80
     for words, _ in walk():
@@ -204,12 +204,12 @@ def test_help_all_lists_the_commands_of_every_group_within_80_columns() -> None:
     assert ("data cases expand" in of_data, "references take" in of_data) == (True, False)
 
 
-def test_words_that_nothing_answers_say_so() -> None:
+def test_words_that_nothing_answers_say_so():
     assert find_commands("zebra") == []
     serve_eval("--help zebra", exits=2, tells="no help is about 'zebra'")
 
 
-def test_the_help_of_a_command_of_a_group_comes_by_its_words() -> None:
+def test_the_help_of_a_command_of_a_group_comes_by_its_words():
     assert serve_eval("--help check load").stdout == serve_eval("check load --help").stdout
 
 
@@ -219,13 +219,13 @@ ESC = "\x1b]0;owned\x07\x1b[2J"
 @pytest.mark.parametrize(
     "columns", ["0", "-3", "1", "99999999999999999999", "wide", "²", " 80", ""]
 )
-def test_an_odd_width_is_ignored(columns: str) -> None:
+def test_an_odd_width_is_ignored(columns: str):
     usual = serve_eval("data list tasks", COLUMNS="80")
     odd = serve_eval("data list tasks", COLUMNS=columns, LINES=columns)
     assert (odd.returncode, odd.stdout) == (0, usual.stdout)
 
 
-def test_folders_of_one_second_never_collide(tmp_path: Path) -> None:
+def test_folders_of_one_second_never_collide(tmp_path):
     script = (
         "from serve_eval.storage.command_folder import claim_default_folder as claim\n"
         "for _ in range(20): print(claim('same').name)\n"
@@ -240,9 +240,7 @@ def test_folders_of_one_second_never_collide(tmp_path: Path) -> None:
     assert (len(names), len(set(names))) == (60, 60)
 
 
-def test_a_command_that_wrote_nothing_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_wrote_nothing_leaves_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     serve_eval("run --launcher simulated --tasks word_problems --limit 2", exits=3)
     assert not (tmp_path / "outputs").exists()
@@ -256,7 +254,7 @@ def _cases(tmp_path: Path, text: str) -> str:
     return done.stderr
 
 
-def test_iterations_and_repeats_have_a_bound_that_the_error_names(tmp_path: Path) -> None:
+def test_iterations_and_repeats_have_a_bound_that_the_error_names(tmp_path):
     case = (
         "sums:\n  iterations: {}\n"
         "  cases: [{{case: a, input: {{prompt: x}}, expected: {{answer: x}}}}]\n"
@@ -276,14 +274,14 @@ def test_iterations_and_repeats_have_a_bound_that_the_error_names(tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
-def test_the_product_over_axes_has_a_bound_that_the_error_names() -> None:
+def test_the_product_over_axes_has_a_bound_that_the_error_names():
     axis = {f"k{i}": f"v{i}" for i in range(100)}
     case = {"case": "a", "input": dict.fromkeys(("a", "b", "c", "d", "e"), axis)}
     with pytest.raises(ExpansionError, match=f"the limit is {MOST_CASES:,}"):
         next(expand({**case, "axes": ["a", "b", "c", "d", "e"]}))
 
 
-def test_a_look_up_of_a_huge_name_is_bounded() -> None:
+def test_a_look_up_of_a_huge_name_is_bounded():
     huge = "x" * 1_000_000
     assert find_closest(huge, ["gsm8k", huge]) == []
     assert find_closest("gsm8", ["gsm8k", huge]) == ["gsm8k"]
@@ -320,7 +318,7 @@ class _Server(threading.Thread):
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "identity"])
-def test_the_wait_for_an_answer_reads_no_body(encoding: str) -> None:
+def test_the_wait_for_an_answer_reads_no_body(encoding: str):
     piece = gzip.compress(b"0" * 100_000_000)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {encoding}\r\n\r\n".encode()
     server = _Server(head, piece)
@@ -363,9 +361,7 @@ def test_the_wait_for_an_answer_reads_no_body(encoding: str) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["file", "under-a-file/x", "broken", "n" * 300])
-def test_a_path_of_the_wrong_kind_is_an_error_of_the_user(
-    tmp_path: Path, words: str, kind: str
-) -> None:
+def test_a_path_of_the_wrong_kind_is_an_error_of_the_user(tmp_path, words: str, kind: str):
     (tmp_path / "file").write_text("text")
     (tmp_path / "under-a-file").write_text("text")
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
@@ -376,7 +372,7 @@ def test_a_path_of_the_wrong_kind_is_an_error_of_the_user(
     assert done.stderr.strip()
 
 
-def test_a_null_character_in_a_plan_is_an_error_of_the_user(tmp_path: Path) -> None:
+def test_a_null_character_in_a_plan_is_an_error_of_the_user(tmp_path):
     plan = {"model": "m", "tasks": ["word_problems"], "launcher": {"name": "simulated"}}
     plan |= {"output_dir": "a\0b", "no_reference": True, "limit": 2}
     (tmp_path / "plan.yaml").write_text(json.dumps(plan))
@@ -384,7 +380,7 @@ def test_a_null_character_in_a_plan_is_an_error_of_the_user(tmp_path: Path) -> N
     assert "defect" not in done.stderr
 
 
-def test_collect_writes_no_controls_of_foreign_texts(tmp_path: Path) -> None:
+def test_collect_writes_no_controls_of_foreign_texts(tmp_path):
     log = tmp_path / "a.log"
     log.write_text(
         f"Hypothesis testing: {ESC}\nMODEL_NAME: {ESC}\n"
@@ -408,7 +404,7 @@ def test_collect_writes_no_controls_of_foreign_texts(tmp_path: Path) -> None:
         ("plain\ttext\n", "plain\ttext\n"),
     ],
 )
-def test_drawn_text_keeps_colours_and_links_only(text: str, kept: str) -> None:
+def test_drawn_text_keeps_colours_and_links_only(text: str, kept: str):
     assert keep_styles(text) == kept
 
 
@@ -420,7 +416,7 @@ def test_drawn_text_keeps_colours_and_links_only(text: str, kept: str) -> None:
         ("--sampling-seed", "seed"),
     ],
 )
-def test_a_flag_of_run_that_compare_lacks_is_set_for_a_task(flag: str, option: str) -> None:
+def test_a_flag_of_run_that_compare_lacks_is_set_for_a_task(flag: str, option: str):
     serve_eval(
         "compare a b",
         flag,
@@ -439,13 +435,11 @@ def test_a_flag_of_run_that_compare_lacks_is_set_for_a_task(flag: str, option: s
         ("shard=1/2", "only serve-eval run asks a part of the samples"),
     ],
 )
-def test_a_key_that_would_change_both_sides_is_refused(
-    command: str, given: str, instead: str
-) -> None:
+def test_a_key_that_would_change_both_sides_is_refused(command: str, given: str, instead: str):
     done = serve_eval(*command.split(), "--set", given, exits=2)
     assert f"--set {given.partition('=')[0]}: {instead}" in done.stderr
 
 
-def test_list_of_a_name_prints_the_command_that_describes_it() -> None:
+def test_list_of_a_name_prints_the_command_that_describes_it():
     done = serve_eval("data list word_problems", exits=2)
     assert "serve-eval data list tasks word_problems" in done.stderr.splitlines()

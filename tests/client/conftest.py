@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def certificate(tmp_path_factory) -> Path:
     """Return a self-signed certificate for localhost, with its key in the same file."""
     openssl = shutil.which("openssl")
     if openssl is None:

@@ -70,11 +70,11 @@ def _response(said: Said, prompt: str = "p", stop: tuple[str, ...] = (), **more:
         ("a < b", "a < b", None),
     ],
 )
-def test_thoughts_are_no_part_of_the_answer(text: str, answer: str, thoughts: str | None) -> None:
+def test_thoughts_are_no_part_of_the_answer(text: str, answer: str, thoughts: str | None):
     assert split_thinking(text) == (answer, thoughts)
 
 
-def test_a_prompt_that_ends_with_the_model_thinking_needs_a_close() -> None:
+def test_a_prompt_that_ends_with_the_model_thinking_needs_a_close():
     assert (
         _response(Said(text="7 or 8", finish_reason="length"), prompt="<assistant><think>\n").text
         == ""
@@ -85,7 +85,7 @@ def test_a_prompt_that_ends_with_the_model_thinking_needs_a_close() -> None:
     assert (closed.text, closed.reasoning) == ("7", "7 or 8")
 
 
-def test_thoughts_that_the_server_split_off_stay_first() -> None:
+def test_thoughts_that_the_server_split_off_stay_first():
     both = _response(Said(text="<think>b</think>7", reasoning="a", finish_reason="stop"))
     assert (both.text, both.reasoning) == ("7", "a\nb")
 
@@ -95,7 +95,7 @@ def test_thoughts_that_the_server_split_off_stay_first() -> None:
 )
 def test_an_answer_never_holds_an_opening_and_thoughts_that_end_leave_the_rest(
     parts: list[str], opened: bool
-) -> None:
+):
     text = "".join(parts)
     answer, thoughts = split_thinking(text, opened=opened)
     assert "<think>" not in answer
@@ -113,9 +113,7 @@ def test_an_answer_never_holds_an_opening_and_thoughts_that_end_leave_the_rest(
         ("<think>Q: no</think>7 Q: 8", ("Q:",), "7 "),
     ],
 )
-def test_the_answer_is_cut_at_the_first_stop_string(
-    text: str, stop: tuple[str, ...], kept: str
-) -> None:
+def test_the_answer_is_cut_at_the_first_stop_string(text: str, stop: tuple[str, ...], kept: str):
     assert _response(Said(text=text, finish_reason="stop"), stop=stop).text == kept
 
 
@@ -129,11 +127,11 @@ def test_the_answer_is_cut_at_the_first_stop_string(
         (Said(text="", finish_reason="stop"), False),
     ],
 )
-def test_an_end_within_the_thoughts_is_told_from_a_cut(said: Said, stopped: bool) -> None:
+def test_an_end_within_the_thoughts_is_told_from_a_cut(said: Said, stopped: bool):
     assert _response(said).stopped_in_reasoning is stopped
 
 
-def test_times_of_a_stream_are_from_the_request_on_and_per_token_after_the_first() -> None:
+def test_times_of_a_stream_are_from_the_request_on_and_per_token_after_the_first():
     said = Said(text="abc", finish_reason="stop", usage=Usage(completion_tokens=5))
     streamed = _response(said, first_at=1.5, last_at=3.5)
     assert (streamed.latency_s, streamed.ttft_s, streamed.tpot_s) == (2.5, 0.5, 0.5)
@@ -186,7 +184,7 @@ def _response_finish_reasons(said: Said) -> Response:
 
 
 @pytest.mark.parametrize(("reason", "meant"), ROWS)
-def test_what_servers_are_known_to_send(reason: str, meant: str) -> None:
+def test_what_servers_are_known_to_send(reason: str, meant: str):
     assert meaning(reason) == meant
     for read in (_whole, _streamed):
         if meant in (BREAK, PENDING):
@@ -202,7 +200,7 @@ def test_what_servers_are_known_to_send(reason: str, meant: str) -> None:
 
 
 @given(st.sampled_from(ROWS), st.randoms())
-def test_the_case_of_letters_means_nothing(row: tuple[str, str], random: object) -> None:
+def test_the_case_of_letters_means_nothing(row: tuple[str, str], random: object):
     reason, meant = row
     if reason.islower():
         assert meaning(reason.upper()) == meant
@@ -211,25 +209,25 @@ def test_the_case_of_letters_means_nothing(row: tuple[str, str], random: object)
 
 
 @pytest.mark.parametrize("reason", ["unknown", "other", "my_gateway_ended", "OK", "malformed_call"])
-def test_a_reason_of_no_known_server_is_scored_and_says_so(reason: str) -> None:
+def test_a_reason_of_no_known_server_is_scored_and_says_so(reason: str):
     for read in (_whole, _streamed):
         found = _response_finish_reasons(read(reason))
         assert (found.text, found.finish_reason, found.unlisted_finish) == ("Par", reason, True)
         assert not found.truncated
 
 
-def test_a_healthy_reason_keeps_no_second_word() -> None:
+def test_a_healthy_reason_keeps_no_second_word():
     assert _whole("stop").server_finish is None
     assert _whole("length").server_finish is None
 
 
 @pytest.mark.parametrize("before", ["null", "", "not_finished", None])
-def test_a_stream_goes_on_until_a_reason_ends_it(before: str | None) -> None:
+def test_a_stream_goes_on_until_a_reason_ends_it(before: str | None):
     assert _streamed(before, before, "stop").finish_reason == "stop"
 
 
 @pytest.mark.parametrize("others", [("error", "stop"), ("stop", "error"), ("stop", "cancelled")])
-def test_a_break_before_or_after_another_reason_is_no_answer(others: tuple[str, str]) -> None:
+def test_a_break_before_or_after_another_reason_is_no_answer(others: tuple[str, str]):
     with pytest.raises(InvalidResponse, match="ended without an answer"):
         _streamed(None, *others)
 
@@ -237,19 +235,19 @@ def test_a_break_before_or_after_another_reason_is_no_answer(others: tuple[str, 
 @pytest.mark.parametrize(
     ("told", "meant"), [({"type": "stop", "matched": 2}, "stop"), ({"type": "length"}, "length")]
 )
-def test_the_object_of_sglang_is_read(told: object, meant: str) -> None:
+def test_the_object_of_sglang_is_read(told: object, meant: str):
     assert _whole(told).finish_reason == _streamed(told).finish_reason == meant
 
 
 @pytest.mark.parametrize("told", [7, True, [], {}, {"type": 3}, ["stop"]])
-def test_a_reason_that_is_no_word_ends_nothing(told: object) -> None:
+def test_a_reason_that_is_no_word_ends_nothing(told: object):
     for read in (_whole, _streamed):
         with pytest.raises(InvalidResponse, match="finish_reason"):
             read(told)
 
 
 @given(st.text(max_size=30))
-def test_any_word_has_a_meaning(reason: str) -> None:
+def test_any_word_has_a_meaning(reason: str):
     assert isinstance(meaning(reason), str)
 
 
@@ -282,13 +280,13 @@ def _call(name: str = "weather", arguments: Any = PARIS.arguments) -> dict[str, 
         (["nonsense", {"function": 1}, {"function": {"arguments": "{}"}}], ()),
     ],
 )
-def test_the_calls_of_a_whole_answer_are_kept(told: list[Any], kept: tuple[ToolCall, ...]) -> None:
+def test_the_calls_of_a_whole_answer_are_kept(told: list[Any], kept: tuple[ToolCall, ...]):
     said = wire.decode(_answer_calls(*told), "application/json")
     assert (said.tool_calls, said.text, said.finish_reason) == (kept, "", "tool_calls")
 
 
 @pytest.mark.parametrize("told", [None, {"name": "x"}, "x", 3, True])
-def test_what_are_no_calls_spoils_no_answer(told: Any) -> None:
+def test_what_are_no_calls_spoils_no_answer(told: Any):
     choice = {"message": {"content": "7", "tool_calls": told}, "finish_reason": "stop"}
     assert wire.decode(json.dumps({"choices": [choice]}).encode(), "") == wire.Said(
         text="7", finish_reason="stop"
@@ -323,9 +321,7 @@ def _piece(index: int | None, identity: str | None = None, **function: Any) -> d
           [_piece(None, arguments=PARIS.arguments[3:])]], (PARIS,)),
     ],
 )  # fmt: skip
-def test_the_calls_of_a_stream_are_put_together(
-    pieces: list[Any], kept: tuple[ToolCall, ...]
-) -> None:
+def test_the_calls_of_a_stream_are_put_together(pieces: list[Any], kept: tuple[ToolCall, ...]):
     answer = StreamedAnswer()
     for number, piece in enumerate(pieces):
         chunk = {"choices": [{"index": 0, "delta": {"tool_calls": piece}}]}
@@ -345,7 +341,7 @@ ANYTHING = st.recursive(
 
 
 @given(ANYTHING)
-def test_anything_at_all_may_stand_for_calls(told: Any) -> None:
+def test_anything_at_all_may_stand_for_calls(told: Any):
     calls = ToolCalls()
     calls.add(told)
     calls.add(told)
@@ -382,7 +378,7 @@ CALLING = '{"tool_calls": [{"name": "weather", "arguments": {"city": "Paris"}}]}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_comes_back_is_journalled_and_is_not_empty(tmp_path: Path, stream: bool) -> None:
+def test_a_call_comes_back_is_journalled_and_is_not_empty(tmp_path, stream: bool):
     response = _ask(tmp_path, stream=stream, right=CALLING, tools=TOOLS)
     assert (response.text, response.tool_calls, response.finish_reason) == (
         "",
@@ -404,19 +400,17 @@ def test_a_call_comes_back_is_journalled_and_is_not_empty(tmp_path: Path, stream
 
 
 @pytest.mark.parametrize(("tools", "config"), [(None, {}), (TOOLS, {"no_tools": True})])
-def test_without_tools_the_same_answer_is_a_text(
-    tmp_path: Path, tools: Any, config: dict[str, Any]
-) -> None:
+def test_without_tools_the_same_answer_is_a_text(tmp_path, tools: Any, config: dict[str, Any]):
     response = _ask(tmp_path, stream=False, right=CALLING, tools=tools, **config)
     assert (response.text, response.tool_calls) == (CALLING, ())
 
 
-def test_a_call_without_thoughts_ended_was_not_stopped_in_reasoning() -> None:
+def test_a_call_without_thoughts_ended_was_not_stopped_in_reasoning():
     response = Response(text="", finish_reason="stop", reasoning="hm", tool_calls=(PARIS,))
     assert not response.stopped_in_reasoning
 
 
-def test_a_piece_that_is_no_call_hides_none_behind_it() -> None:
+def test_a_piece_that_is_no_call_hides_none_behind_it():
     calls = ToolCalls()
     calls.add(
         [
@@ -451,14 +445,14 @@ def _piece(index: int | None, one_id: str | None, name: str | None = "weather") 
 )
 def test_faults_in_the_frame_of_calls_are_told(
     pieces: list[Any], streamed: bool, faults: tuple[str, ...]
-) -> None:
+):
     calls = ToolCalls(streamed=streamed)
     for piece in pieces:
         calls.add([piece])
     assert calls.faults() == faults
 
 
-def test_turns_with_calls_and_results_are_sent_as_openai_has_them() -> None:
+def test_turns_with_calls_and_results_are_sent_as_openai_has_them():
     turns = (
         Message(role="user", content="Weather?"),
         CallMessage(role="assistant", content="", tool_calls=(PARIS,), call_ids=("c1",)),

@@ -66,7 +66,7 @@ KEY = "sk-of-the-router-0123456789"
 )
 def test_a_name_is_short_printable_ascii_and_one(
     context: str | None, generation: str | None, found: AnsweringServers | None
-) -> None:
+):
     values = {CONTEXT_FIELD: context, GENERATION_FIELD: generation}
     assert read_servers({name: value for name, value in values.items() if value is not None}) == (
         found
@@ -74,11 +74,11 @@ def test_a_name_is_short_printable_ascii_and_one(
 
 
 @given(st.text(), st.text())
-def test_no_name_is_too_odd(context: str, generation: str) -> None:
+def test_no_name_is_too_odd(context: str, generation: str):
     read_servers({CONTEXT_FIELD: context, GENERATION_FIELD: generation})
 
 
-def test_an_attempt_without_names_is_written_as_before() -> None:
+def test_an_attempt_without_names_is_written_as_before():
     attempt = Attempt(start_s=1.0, end_s=2.0, failure=None, status=200, request_id="r")
     assert b"servers" not in msgspec.json.encode(attempt)
 
@@ -128,7 +128,7 @@ CONTEXT_LINE, GENERATION_LINE = (f"{name}: {value}" for name, value in BOTH.item
 @pytest.mark.parametrize("events", [False, True])
 def test_answers_name_their_servers_and_the_next_answer_does_not_inherit_them(
     events: bool,
-) -> None:
+):
     named = _sends(CONTEXT_LINE.upper().replace("C:1", "c:1"), GENERATION_LINE, events=events)
     attempts = _ask(named, _sends(events=events), stream=events)
     assert [one.servers for one in attempts] == [NAMED, None]
@@ -151,31 +151,31 @@ def test_answers_name_their_servers_and_the_next_answer_does_not_inherit_them(
 )
 def test_a_field_that_is_repeated_or_malformed_names_no_server(
     lines: list[str], found: AnsweringServers | None
-) -> None:
+):
     attempts = _ask(_sends(*lines))
     assert [one.servers for one in attempts] == [found, found]
     assert [one.failure for one in attempts] == [None, None]
 
 
 @pytest.mark.parametrize("status", ["400 Bad Request", "500 Internal Server Error", "200 OK"])
-def test_failures_name_their_servers(status: str) -> None:
+def test_failures_name_their_servers(status: str):
     attempts = _ask(act.replies(b"{}", status, **FIELDS), act.sound)
     assert attempts[0].failure is not None
     assert [one.servers for one in attempts] == [NAMED, None]
 
 
-def test_each_attempt_has_the_servers_of_its_own_reply() -> None:
+def test_each_attempt_has_the_servers_of_its_own_reply():
     fails = act.refuses("503 Service Unavailable", "busy", **FIELDS, retry_after="0")
     attempts = _ask(fails, _sends("X-Generation-Server: g:2"), attempts=2)
     assert [one.servers for one in attempts[:2]] == [NAMED, AnsweringServers(generation="g:2")]
 
 
-def test_a_key_in_a_name_is_masked() -> None:
+def test_a_key_in_a_name_is_masked():
     attempts = _ask(_sends(f"X-Context-Server: {KEY}:1", GENERATION_LINE), api_key=KEY)
     assert attempts[0].servers == AnsweringServers(context="***:1", generation="g:1")
 
 
-def test_names_in_an_informational_head_or_behind_an_answer_do_not_count() -> None:
+def test_names_in_an_informational_head_or_behind_an_answer_do_not_count():
     async def hints_first(turn):
         await turn.write(f"HTTP/1.1 103 Early Hints\r\n{CONTEXT_LINE}\r\n\r\n".encode())
         await act.sound(turn)
@@ -184,7 +184,7 @@ def test_names_in_an_informational_head_or_behind_an_answer_do_not_count() -> No
     assert [one.servers for one in attempts] == [None, None]
 
 
-def test_the_answer_to_another_request_names_no_server_of_this_one() -> None:
+def test_the_answer_to_another_request_names_no_server_of_this_one():
     first = []
 
     async def names_the_first(turn):
@@ -198,7 +198,7 @@ def test_the_answer_to_another_request_names_no_server_of_this_one() -> None:
     assert all(one.failure and one.servers is None for one in attempts[1:])
 
 
-def test_the_copy_of_an_earlier_answer_names_no_server() -> None:
+def test_the_copy_of_an_earlier_answer_names_no_server():
     said = act.http(
         b'{"id": "same", "choices": [{"text": "7", "finish_reason": "stop"}]}', headers=BOTH
     )
@@ -213,7 +213,7 @@ def test_the_copy_of_an_earlier_answer_names_no_server() -> None:
     ]
 
 
-def test_an_answer_too_many_names_no_server() -> None:
+def test_an_answer_too_many_names_no_server():
     async def names(turn):
         said = act.http(act.answer(turn.request), headers=BOTH)
         await turn.write(said * (2 if turn.request.number == 2 else 1))
@@ -264,17 +264,17 @@ EVENT = b"event: trtllm.perf_metrics\ndata: " + json.dumps(FIELDS_SERVER_TIMING)
 )
 def test_the_fields_name_one_arrival(
     timing: str | None, stamps: str | None, found: ServerTiming | None
-) -> None:
+):
     assert parse(timing, stamps) == found
 
 
 @given(st.text() | st.text("disagg-start;ts=,. 0123456789"), st.text())
-def test_no_field_is_too_odd(timing: str, stamps: str) -> None:
+def test_no_field_is_too_odd(timing: str, stamps: str):
     parse(timing, stamps)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 50, 10_000])
-def test_the_event_is_found_however_it_is_cut(size: int) -> None:
+def test_the_event_is_found_however_it_is_cut(size: int):
     whole = CHUNK + DONE + EVENT
     stream = StreamedAnswer(BehindDone())
     for i in range(0, len(whole), size):
@@ -297,7 +297,7 @@ def test_the_event_is_found_however_it_is_cut(size: int) -> None:
         b": ping\n\n" * (MAX_BEHIND // 8 + 1) + EVENT,
     ],
 )
-def test_whatever_else_is_behind_the_end_changes_no_answer(behind: bytes) -> None:
+def test_whatever_else_is_behind_the_end_changes_no_answer(behind: bytes):
     stream = StreamedAnswer(BehindDone())
     for piece in (CHUNK, DONE, *(behind[i : i + 1400] for i in range(0, len(behind), 1400))):
         if stream.wanting:
@@ -351,7 +351,7 @@ async def _asked(
 @pytest.mark.parametrize("info", [{}, {"perf_metrics": {}}])
 async def test_what_was_asked_for_is_kept_and_connections_are_used_again(
     info: dict[str, object], stream: bool
-) -> None:
+):
     answers, asked, connections = await _asked(info, stream=stream)
     wanted = bool(info)
     assert asked == ["1" if wanted else None] * 3
@@ -361,7 +361,7 @@ async def test_what_was_asked_for_is_kept_and_connections_are_used_again(
 
 
 @pytest.mark.parametrize("behind", [b"", b": bye\n\n", b"data: {}\n\n" * 20_000])
-async def test_streams_of_others_end_as_before(behind: bytes) -> None:
+async def test_streams_of_others_end_as_before(behind: bytes):
     answers, _, connections = await _asked({"perf_metrics": {}}, stream=True, behind=behind)
     assert [one.attempts[-1].timing for one in answers] == [None] * 3
     assert [len(one.attempts) for one in answers] == [1, 1, 1]
@@ -369,7 +369,7 @@ async def test_streams_of_others_end_as_before(behind: bytes) -> None:
 
 
 @pytest.mark.slow
-async def test_an_event_that_does_not_come_is_waited_for_a_second() -> None:
+async def test_an_event_that_does_not_come_is_waited_for_a_second():
     answers, _, connections = await _asked({"perf_metrics": {}}, stream=True, held_s=30.0)
     assert [one.attempts[-1].timing for one in answers] == [None] * 3
     assert all(1.0 <= one.attempts[-1].end_s - one.attempts[-1].start_s < 10.0 for one in answers)

@@ -59,7 +59,7 @@ WRAPPED = (
 )
 def test_only_what_may_pass_by_itself_is_worth_another_attempt(
     status: int, message: str, worth: bool
-) -> None:
+):
     assert outcome.worth_retrying(status, message) is worth
 
 
@@ -73,7 +73,7 @@ def test_only_what_may_pass_by_itself_is_worth_another_attempt(
         ("Wed, 31 Dec 2025 23:59:00 GMT", 0.0),
     ],
 )
-def test_retry_after_is_honoured_up_to_a_cap(header: str, seconds: float) -> None:
+def test_retry_after_is_honoured_up_to_a_cap(header: str, seconds: float):
     pauses = {outcome.pause_s(1, header, random.Random(seed), NOW) for seed in range(20)}
     assert seconds <= min(pauses) < max(pauses) <= seconds + outcome.BASE_S
     assert len(pauses) == 20  # or all clients told to wait would come back at the same moment
@@ -84,12 +84,12 @@ def test_retry_after_is_honoured_up_to_a_cap(header: str, seconds: float) -> Non
     st.integers(),
     st.sampled_from([None, "", "soon", "-1", "²", "Mon, 01 Jan 0001 00:00:00 +2359", "1e400"]),
 )
-def test_the_pause_is_jittered_and_bounded(attempt: int, seed: int, header: str | None) -> None:
+def test_the_pause_is_jittered_and_bounded(attempt: int, seed: int, header: str | None):
     pause = outcome.pause_s(attempt, header, random.Random(seed), NOW)
     assert 0.0 <= pause <= min(outcome.CAP_S, outcome.BASE_S * 2 ** (attempt - 1))
 
 
-async def test_silence_counts_only_while_something_is_expected() -> None:
+async def test_silence_counts_only_while_something_is_expected():
     patience = Patience(sample_s=60.0, stall_s=60.0)
     waits = [patience.begin(time.monotonic()) for _ in range(2)]
     assert patience.silent_s() == 0.0
@@ -119,8 +119,8 @@ async def test_silence_counts_only_while_something_is_expected() -> None:
     ],
 )
 async def test_a_wait_is_over_at_its_limits_and_the_limit_of_the_sample_comes_first(
-    monkeypatch: pytest.MonkeyPatch, now: float, held: bool, over: str | None
-) -> None:
+    monkeypatch, now: float, held: bool, over: str | None
+):
     """The sample has 30 s from second 100, and each piece of its answer 10 s."""
     clock = [100.0]
     monkeypatch.setattr(patience_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -148,7 +148,7 @@ async def test_a_wait_is_over_at_its_limits_and_the_limit_of_the_sample_comes_fi
 @pytest.mark.parametrize(("per_second", "starts", "callers"), [(200.0, 100, 50), (50.0, 20, 1)])
 def test_starts_are_spaced_evenly_and_no_more_than_allowed(
     per_second: float, starts: int, callers: int
-) -> None:
+):
     async def main():
         rate, clock = StartRate(per_second), asyncio.get_running_loop().time
         times = []
@@ -166,7 +166,7 @@ def test_starts_are_spaced_evenly_and_no_more_than_allowed(
     assert times == pytest.approx([i / per_second for i in range(starts)])
 
 
-def test_after_a_pause_there_is_no_burst() -> None:
+def test_after_a_pause_there_is_no_burst():
     async def main():
         rate, clock = StartRate(100.0), asyncio.get_running_loop().time
         await rate.wait()
@@ -180,7 +180,7 @@ def test_after_a_pause_there_is_no_burst() -> None:
 
 
 @pytest.mark.parametrize("given_up_at", [0.0, 3.0, 3.25, 5.0])
-def test_who_is_cancelled_leaves_the_turn_to_who_comes_next(given_up_at: float) -> None:
+def test_who_is_cancelled_leaves_the_turn_to_who_comes_next(given_up_at: float):
     """Regression: an early stop blocked the next task for 4 minutes.
 
     It happened with 512 requests in flight at 2 starts per second.
@@ -210,7 +210,7 @@ def test_who_is_cancelled_leaves_the_turn_to_who_comes_next(given_up_at: float) 
     assert all(b - a >= 0.5 - SLACK_S for a, b in pairwise(times))
 
 
-def test_a_turn_that_was_given_to_someone_cancelled_in_the_same_moment_is_not_lost() -> None:
+def test_a_turn_that_was_given_to_someone_cancelled_in_the_same_moment_is_not_lost():
     async def main():
         rate, loop = StartRate(1.0), asyncio.get_running_loop()
         started = []
@@ -275,14 +275,14 @@ SPENT = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6
 )
 def test_the_head_of_a_reply_names_the_pause(
     status: int, head: dict[str, str], seconds: float | None
-) -> None:
+):
     read = read_pause(status, {name.encode(): value for name, value in head.items()}, NOW)
     assert read == (None if seconds is None else pytest.approx(seconds))
 
 
 def test_ten_minutes_of_a_quota_never_exceed_it_in_any_minute_of_a_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """The server's minutes begin anywhere, and requests take up to half a second to reach it."""
 
     async def main():
@@ -335,7 +335,7 @@ def _ask(
     return asyncio.run(main())
 
 
-def test_a_client_starts_no_more_than_its_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_starts_no_more_than_its_quota(monkeypatch):
     monkeypatch.setattr(timing, "PERIOD_S", 0.4)
     limits = Limits(requests_per_minute=4, sample_timeout_s=0.6, stall_timeout_s=20.0)
     results, received = _ask([act.sound], limits, 12)
@@ -363,8 +363,8 @@ def _quota_server(size: int, window_s: float) -> Script:
 
 
 def test_samples_that_a_spent_quota_refuses_are_answered_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.01)
     limits = Limits(max_attempts=2, retry_budget=4)
     results, received = _ask(_quota_server(5, 0.25), limits, 40)
@@ -373,14 +373,14 @@ def test_samples_that_a_spent_quota_refuses_are_answered_later(
     assert len(received) < 40 * 8 / 2 + 40
 
 
-def test_a_server_that_refuses_everybody_is_not_asked_without_end() -> None:
+def test_a_server_that_refuses_everybody_is_not_asked_without_end():
     spent = act.refuses("429 Too Many Requests", "no", retry_after="0")
     results, received = _ask([spent], Limits(max_attempts=3), 2)
     assert [result.status for result in results if isinstance(result, Failure)] == [429, 429]
     assert len(received) == 6
 
 
-async def test_after_the_last_request_of_a_quota_nobody_starts_until_its_reset() -> None:
+async def test_after_the_last_request_of_a_quota_nobody_starts_until_its_reset():
     async def last(turn):
         named = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "400ms"}
         await turn.write(act.http(act.answer(turn.request), headers=named))
@@ -395,7 +395,7 @@ async def test_after_the_last_request_of_a_quota_nobody_starts_until_its_reset()
     assert min(request.at_s for request in received[1:]) - received[0].at_s > 0.38
 
 
-def test_a_long_pause_is_reported_once() -> None:
+def test_a_long_pause_is_reported_once():
     notices = []
     spent = act.refuses("429 Too Many Requests", "no", retry_after="90")
     _ask([spent], Limits(sample_timeout_s=0.3), 3, notices)

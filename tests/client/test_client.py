@@ -49,7 +49,7 @@ def _request(prompt: Any = "What is 3 + 4?", **sampling: Any) -> Request:
 
 
 @pytest.fixture
-def answers(tmp_path: Path) -> Path:
+def answers(tmp_path) -> Path:
     """Write an answer file for one text and one chat prompt."""
     chat = (Message(role="user", content="What is 3 + 4?"),)
     lines = [
@@ -109,7 +109,7 @@ def _ask(
 @pytest.mark.parametrize(
     "prompt", ["What is 3 + 4?", (Message(role="user", content="What is 3 + 4?"),)]
 )
-def test_text_and_messages_are_answered(answers: Path, prompt: Any) -> None:
+def test_text_and_messages_are_answered(answers: Path, prompt: Any):
     result, stats = _simulate(
         SimulatorConfig(answers=answers, record=True), lambda c: c.send(_request(prompt))
     )
@@ -124,7 +124,7 @@ def test_text_and_messages_are_answered(answers: Path, prompt: Any) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_keeps_what_the_server_calls_it(stream: bool) -> None:
+def test_an_answer_keeps_what_the_server_calls_it(stream: bool):
     piece = {
         "id": "cmpl-of-the-server",
         "choices": [{"index": 0, "text": "7", "finish_reason": "stop"}],
@@ -172,12 +172,12 @@ def test_an_answer_keeps_what_the_server_calls_it(stream: bool) -> None:
 )
 def test_every_fault_has_its_kind_and_its_attempts(
     answers: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     kind: Any,
     failure: FailureKind,
     status: int | None,
     attempts: int,
-) -> None:
+):
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.01)
     config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind=kind)
     limits = Limits(stall_timeout_s=0.3) if kind == "hang" else QUICK
@@ -189,7 +189,7 @@ def test_every_fault_has_its_kind_and_its_attempts(
     assert stats.requests.total() == attempts
 
 
-def test_a_fault_that_passes_is_survived_and_every_attempt_is_on_record(answers: Path) -> None:
+def test_a_fault_that_passes_is_survived_and_every_attempt_is_on_record(answers: Path):
     config = SimulatorConfig(
         answers=answers, failure_rate=1.0, failure_kind="429", failures_per_prompt=2
     )
@@ -198,7 +198,7 @@ def test_a_fault_that_passes_is_survived_and_every_attempt_is_on_record(answers:
     assert [attempt.status for attempt in result.attempts] == [429, 429, 200]
 
 
-def test_ids_of_requests_are_uuids_since_a_server_refuses_others(answers: Path) -> None:
+def test_ids_of_requests_are_uuids_since_a_server_refuses_others(answers: Path):
     config = SimulatorConfig(
         answers=answers, failure_rate=1.0, failure_kind="429", failures_per_prompt=2
     )
@@ -209,7 +209,7 @@ def test_ids_of_requests_are_uuids_since_a_server_refuses_others(answers: Path) 
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-def test_a_refusal_is_never_repeated(status: int) -> None:
+def test_a_refusal_is_never_repeated(status: int):
     asked = []
 
     async def refuse(request):
@@ -227,7 +227,7 @@ def test_a_refusal_is_never_repeated(status: int) -> None:
 
 def test_a_context_overflow_is_a_failure_of_the_sample_with_the_servers_words(
     answers: Path,
-) -> None:
+):
     result, _ = _simulate(
         SimulatorConfig(answers=answers, context_tokens=10), lambda c: c.send(_request())
     )
@@ -236,7 +236,7 @@ def test_a_context_overflow_is_a_failure_of_the_sample_with_the_servers_words(
     assert "maximum context length" in result.message
 
 
-def test_a_redirect_is_not_followed_with_the_key() -> None:
+def test_a_redirect_is_not_followed_with_the_key():
     async def redirect(request):
         return web.Response(status=307, headers={"Location": "http://127.0.0.1:9/"})
 
@@ -245,7 +245,7 @@ def test_a_redirect_is_not_followed_with_the_key() -> None:
     assert (result.status, result.retryable) == (307, False)
 
 
-async def test_a_port_where_nobody_listens_is_a_disconnect() -> None:
+async def test_a_port_where_nobody_listens_is_a_disconnect():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -257,7 +257,7 @@ async def test_a_port_where_nobody_listens_is_a_disconnect() -> None:
     assert str(port) in result.message
 
 
-def test_an_answer_that_never_ends_is_cut_off_at_the_limit() -> None:
+def test_an_answer_that_never_ends_is_cut_off_at_the_limit():
     async def endless(request):
         response = web.StreamResponse()
         await response.prepare(request)
@@ -271,7 +271,7 @@ def test_an_answer_that_never_ends_is_cut_off_at_the_limit() -> None:
     assert "larger than 1000000 bytes" in result.message
 
 
-def test_a_body_that_breaks_off_is_a_disconnect() -> None:
+def test_a_body_that_breaks_off_is_a_disconnect():
     async def half(request):
         response = web.StreamResponse(headers={"Content-Length": "1000"})
         await response.prepare(request)
@@ -284,7 +284,7 @@ def test_a_body_that_breaks_off_is_a_disconnect() -> None:
     assert result.kind is FailureKind.DISCONNECTED
 
 
-def test_the_time_limit_of_a_sample_covers_its_attempts_and_pauses() -> None:
+def test_the_time_limit_of_a_sample_covers_its_attempts_and_pauses():
     async def busy(request):
         return web.Response(status=429, headers={"Retry-After": "60"})
 
@@ -294,7 +294,7 @@ def test_the_time_limit_of_a_sample_covers_its_attempts_and_pauses() -> None:
     assert "gave up after the sample's 1 s" in result.message
 
 
-def test_a_sample_that_is_never_answered_says_so_once() -> None:
+def test_a_sample_that_is_never_answered_says_so_once():
     async def never(request):
         await asyncio.sleep(60)
         return web.Response()
@@ -308,7 +308,7 @@ def test_a_sample_that_is_never_answered_says_so_once() -> None:
     assert [attempt.failure for attempt in result.attempts] == [FailureKind.TIMEOUT]
 
 
-def test_a_key_that_a_server_echoes_is_masked_and_it_is_sent() -> None:
+def test_a_key_that_a_server_echoes_is_masked_and_it_is_sent():
     async def echo(request):
         assert request.headers["Authorization"] == f"Bearer {KEY}"
         assert request.headers["X-Other"] == "other-secret"
@@ -320,7 +320,7 @@ def test_a_key_that_a_server_echoes_is_masked_and_it_is_sent() -> None:
     assert result.text == "Bearer *** ***"
 
 
-def test_a_key_that_a_stream_echoes_in_pieces_is_masked() -> None:
+def test_a_key_that_a_stream_echoes_in_pieces_is_masked():
     async def echo(request):
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -335,7 +335,7 @@ def test_a_key_that_a_stream_echoes_in_pieces_is_masked() -> None:
     assert (result.text, result.reasoning) == ("***", "***")
 
 
-def test_every_text_of_a_stream_is_masked() -> None:
+def test_every_text_of_a_stream_is_masked():
     """The secret comes in pieces of three characters, so no single piece contains it."""
     parts = {"content": KEY, "reasoning_content": KEY, "refusal": KEY}
 
@@ -366,7 +366,7 @@ def test_every_text_of_a_stream_is_masked() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_is_no_answer_is_told_without_a_key_wherever_it_is_cut(stream: bool) -> None:
+def test_what_is_no_answer_is_told_without_a_key_wherever_it_is_cut(stream: bool):
     async def echo(request):
         body = f"{'=' * cut}{KEY}" if not stream else f"data: {'=' * cut}{KEY}\n\n"
         return web.Response(text=body, content_type="text/event-stream" if stream else "text/plain")
@@ -378,7 +378,7 @@ def test_what_is_no_answer_is_told_without_a_key_wherever_it_is_cut(stream: bool
         assert KEY[:2] not in result.message.replace("stream", "")
 
 
-def test_tokens_that_spell_a_key_are_masked() -> None:
+def test_tokens_that_spell_a_key_are_masked():
     async def echo(request):
         tokens = ["a ", *(KEY[start : start + 3] for start in range(0, len(KEY), 3)), " b"]
         logprobs = {"tokens": tokens, "token_logprobs": [-1.0] * len(tokens)}
@@ -394,7 +394,7 @@ def test_tokens_that_spell_a_key_are_masked() -> None:
     assert "".join(result.prompt_logprobs.tokens) == "a *** b"
 
 
-def test_a_short_key_is_masked_in_a_refusal_and_stays_a_word_of_an_answer() -> None:
+def test_a_short_key_is_masked_in_a_refusal_and_stays_a_word_of_an_answer():
     async def refuse(request):
         return web.json_response({"error": {"message": "no such key: EMPTY"}}, status=400)
 
@@ -408,7 +408,7 @@ def test_a_short_key_is_masked_in_a_refusal_and_stays_a_word_of_an_answer() -> N
     assert answered.text == "EMPTY"
 
 
-def test_of_two_secrets_the_longer_is_masked_whole() -> None:
+def test_of_two_secrets_the_longer_is_masked_whole():
     async def echo(request):
         return web.json_response(
             {"choices": [{"text": f"{KEY}EFGHIJ {KEY}", "finish_reason": "stop"}]}
@@ -419,13 +419,13 @@ def test_of_two_secrets_the_longer_is_masked_whole() -> None:
     assert result.text == "*** ***"
 
 
-def test_the_environment_gives_no_proxy(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_gives_no_proxy(answers: Path, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     result, _ = _simulate(SimulatorConfig(answers=answers), lambda c: c.send(_request()))
     assert isinstance(result, Response)
 
 
-async def test_a_configured_proxy_is_used() -> None:
+async def test_a_configured_proxy_is_used():
     seen = []
 
     async def proxy(request):
@@ -440,7 +440,7 @@ async def test_a_configured_proxy_is_used() -> None:
     assert seen == ["http://model.invalid/v1/completions"]
 
 
-def test_a_ca_bundle_that_cannot_be_read_is_a_plan_error(tmp_path: Path) -> None:
+def test_a_ca_bundle_that_cannot_be_read_is_a_plan_error(tmp_path):
     (tmp_path / "bad.pem").write_text("not a certificate")
     for name in ("bad.pem", "missing.pem"):
         with pytest.raises(PlanError, match=name):
@@ -451,7 +451,7 @@ def test_a_ca_bundle_that_cannot_be_read_is_a_plan_error(tmp_path: Path) -> None
             )
 
 
-def test_as_many_requests_are_in_flight_as_are_sent(answers: Path) -> None:
+def test_as_many_requests_are_in_flight_as_are_sent(answers: Path):
     async def many(client):
         return await asyncio.gather(*(client.send(_request()) for _ in range(200)))
 
@@ -460,7 +460,7 @@ def test_as_many_requests_are_in_flight_as_are_sent(answers: Path) -> None:
     assert stats.max_concurrent == 200
 
 
-def test_the_most_requests_in_flight_at_once_are_counted(answers: Path) -> None:
+def test_the_most_requests_in_flight_at_once_are_counted(answers: Path):
     async def some(client):
         counted = []
         for count in (1, 3, 2, 5):
@@ -471,14 +471,14 @@ def test_the_most_requests_in_flight_at_once_are_counted(answers: Path) -> None:
     assert _simulate(SimulatorConfig(answers=answers), some)[0] == [1, 3, 3, 5]
 
 
-def test_the_one_model_is_discovered(answers: Path) -> None:
+def test_the_one_model_is_discovered(answers: Path):
     assert (
         _simulate(SimulatorConfig(answers=answers, model="my/model"), discover_model)[0]
         == "my/model"
     )
 
 
-def test_an_orchestrator_without_a_model_list_asks_for_the_name(answers: Path) -> None:
+def test_an_orchestrator_without_a_model_list_asks_for_the_name(answers: Path):
     with pytest.raises(EndpointError, match="does not list the models: HTTP 404") as caught:
         _simulate(SimulatorConfig(answers=answers, no_models=True), discover_model)
     assert "--model" in caught.value.hint
@@ -502,7 +502,7 @@ def _preflight(config: SimulatorConfig, model: str = "simulated", **client: Any)
     return caught.value
 
 
-def test_a_model_that_the_server_does_not_know_comes_with_the_nearest(answers: Path) -> None:
+def test_a_model_that_the_server_does_not_know_comes_with_the_nearest(answers: Path):
     error = _preflight(
         SimulatorConfig(answers=answers, model="meta-llama/Llama-3.1-8B"),
         model="meta-llama/Llama-3.1-8b",
@@ -511,7 +511,7 @@ def test_a_model_that_the_server_does_not_know_comes_with_the_nearest(answers: P
     assert "Did you mean 'meta-llama/Llama-3.1-8B'?" in error.hint
 
 
-def test_a_missing_key_is_said(answers: Path) -> None:
+def test_a_missing_key_is_said(answers: Path):
     error = _preflight(SimulatorConfig(answers=answers, api_key=KEY))
     assert "HTTP 401" in str(error)
     assert "OPENAI_API_KEY" in error.hint
@@ -533,7 +533,7 @@ def test_a_missing_key_is_said(answers: Path) -> None:
         ("min_p", "remove the option that sends it (protocol.extra_body)"),
     ],
 )
-def test_a_server_that_refuses_a_field_comes_with_what_leaves_it_out(field: str, hint: str) -> None:
+def test_a_server_that_refuses_a_field_comes_with_what_leaves_it_out(field: str, hint: str):
     async def refuse(request):
         return web.json_response(
             {"error": f"[{{'type': 'extra_forbidden', 'loc': ('body', '{field}')}}]"}, status=400
@@ -551,7 +551,7 @@ def test_a_server_that_refuses_a_field_comes_with_what_leaves_it_out(field: str,
     assert hint in caught.value.hint
 
 
-async def test_what_an_endpoint_tells_of_itself_is_kept_without_the_key() -> None:
+async def test_what_an_endpoint_tells_of_itself_is_kept_without_the_key():
     async def tell(request):
         if request.path == "/version":
             return web.json_response({"version": f"1.2 {KEY}"})

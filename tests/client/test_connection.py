@@ -33,12 +33,12 @@ from serve_eval.schema import (
 @pytest.mark.parametrize(
     "name", ["Authorization", "authorisation", "X-Api-Key", "Auth", "X-Auth-Token", "Cookie"]
 )
-def test_names_of_secrets_are_known(name: str) -> None:
+def test_names_of_secrets_are_known(name: str):
     assert looks_secret(name)
 
 
 @pytest.mark.parametrize("name", ["X-Team", "X-Author", "X-Authors", "Accept", "X-Request-Source"])
-def test_names_of_other_things_are_not_taken_for_secrets(name: str) -> None:
+def test_names_of_other_things_are_not_taken_for_secrets(name: str):
     assert not looks_secret(name)
 
 
@@ -71,7 +71,7 @@ def test_names_of_other_things_are_not_taken_for_secrets(name: str) -> None:
         ({"proxy": "socks5://proxy:1"}, ["proxy"]),
     ],
 )
-def test_a_plan_holds_no_secret(connection: dict[str, object], fields: list[str]) -> None:
+def test_a_plan_holds_no_secret(connection: dict[str, object], fields: list[str]):
     assert [".".join(path) for path, _ in problems(connection, {"SET": "x"})] == fields
 
 
@@ -92,13 +92,13 @@ def _connect(connection: Connection, **environ: str) -> None:
 )
 def test_a_value_that_cannot_be_used_is_said_without_it(
     connection: Connection, environ: dict[str, str], said: str
-) -> None:
+):
     with pytest.raises(PlanError, match=said) as caught:
         _connect(connection, **environ)
     assert not any(value in str(caught.value) for value in environ.values())
 
 
-def test_the_official_package_gets_the_same_key_and_headers() -> None:
+def test_the_official_package_gets_the_same_key_and_headers():
     connection = Connection(api_key_env="MINE", headers={"X-Team": "${TEAM}"})
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=connection)
     package = openai_client(plan, "http://h/v1", {"MINE": "sesame", "TEAM": "evals"}, timeout_s=1.0)
@@ -110,7 +110,7 @@ def test_the_official_package_gets_the_same_key_and_headers() -> None:
         openai_client(plan, "http://h/v1", {}, timeout_s=1.0)
 
 
-def test_a_key_behind_its_scheme_in_one_variable_is_hidden_by_itself() -> None:
+def test_a_key_behind_its_scheme_in_one_variable_is_hidden_by_itself():
     plan = Plan(
         model="m",
         launcher=Spec(name="external"),
@@ -125,7 +125,7 @@ def test_a_key_behind_its_scheme_in_one_variable_is_hidden_by_itself() -> None:
 
 @pytest.mark.parametrize("name", ["X-Team", "X-Author", "Accept-Language", "X-Route"])
 @pytest.mark.parametrize("variable", ["TEAM", "PLAIN", "MY_VALUE"])
-def test_a_header_from_a_variable_is_hidden_whatever_its_name(name: str, variable: str) -> None:
+def test_a_header_from_a_variable_is_hidden_whatever_its_name(name: str, variable: str):
     connection = Connection(headers={name: f"prefix ${{{variable}}}"})
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=connection)
     value = "blue-harvest-17"
@@ -134,7 +134,7 @@ def test_a_header_from_a_variable_is_hidden_whatever_its_name(name: str, variabl
     assert value.encode() not in client.masking.body(f'{{"text": "{value}"}}'.encode())
 
 
-def test_a_single_digit_of_a_header_does_not_blank_messages() -> None:
+def test_a_single_digit_of_a_header_does_not_blank_messages():
     plan = Plan(
         model="m",
         launcher=Spec(name="external"),
@@ -155,7 +155,7 @@ def test_a_single_digit_of_a_header_does_not_blank_messages() -> None:
         ("none", "none"),
     ],
 )
-def test_what_stands_around_a_variable_is_kept(value: str, wanted: str) -> None:
+def test_what_stands_around_a_variable_is_kept(value: str, wanted: str):
     environ = {"TOKEN": "secret-of-7", "USER": "me", "N": "1"}
     assert expand(value, environ, "header X") == wanted
 
@@ -204,7 +204,7 @@ def _send(certificate: Path, ca_bundle: str | None, sends: Sends[T], host: str =
     return asyncio.run(main())
 
 
-def test_an_unknown_certificate_is_refused_and_said(certificate: Path) -> None:
+def test_an_unknown_certificate_is_refused_and_said(certificate: Path):
     result = _send(certificate, None, _by_client)
     assert isinstance(result, Failure)
     assert result.kind is FailureKind.DISCONNECTED
@@ -212,19 +212,19 @@ def test_an_unknown_certificate_is_refused_and_said(certificate: Path) -> None:
     assert (result.retryable, len(result.attempts)) == (False, 1)
 
 
-def test_a_certificate_for_another_name_is_refused(certificate: Path) -> None:
+def test_a_certificate_for_another_name_is_refused(certificate: Path):
     result = _send(certificate, str(certificate), _by_client, host="127.0.0.1")
     assert isinstance(result, Failure)
     assert "127.0.0.1" in result.message
 
 
-def test_a_certificate_that_is_trusted_by_name_is_accepted(certificate: Path) -> None:
+def test_a_certificate_that_is_trusted_by_name_is_accepted(certificate: Path):
     result = _send(certificate, str(certificate), _by_client)
     assert isinstance(result, Response)
     assert result.text == "A"
 
 
-def test_the_official_package_trusts_the_same_and_nothing_else(certificate: Path) -> None:
+def test_the_official_package_trusts_the_same_and_nothing_else(certificate: Path):
     """Neither transport takes part: the official package makes its own connections."""
     assert _send(certificate, str(certificate), _by_package) == "A"
     with pytest.raises(openai.APIConnectionError):

@@ -145,7 +145,7 @@ def _through(
 @pytest.mark.parametrize("loop", LOOPS)
 def test_an_https_endpoint_behind_a_proxy_is_asked_through_a_tunnel_that_is_kept(
     certificate: Path, loop: str
-) -> None:
+):
     proxy = Proxy()
     results = _through(certificate, proxy, loop=loop, credentials="me:p%40ss@")
     assert [result.text if isinstance(result, Response) else result for result in results] == [
@@ -159,7 +159,7 @@ def test_an_https_endpoint_behind_a_proxy_is_asked_through_a_tunnel_that_is_kept
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str) -> None:
+def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str):
     results = _through(certificate, Proxy(), loop=loop, tls_proxy=True)
     assert [result.text if isinstance(result, Response) else result for result in results] == [
         "A",
@@ -187,7 +187,7 @@ def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str) -> None:
 )
 def test_a_proxy_that_opens_no_tunnel_is_said(
     certificate: Path, answer: bytes, kind: FailureKind, said: str
-) -> None:
+):
     for result in _through(certificate, Proxy(answer=answer), loop="asyncio"):
         assert isinstance(result, Failure)
         assert (result.kind, result.attempts[0].failure) == (kind, kind)
@@ -210,7 +210,7 @@ def test_a_proxy_that_opens_no_tunnel_is_said(
         ("http://bücher.example", "bücher.example", 80, "xn--bcher-kva.example"),
     ],
 )
-def test_where_an_address_leads(url: str, host: str, port: int, authority: str) -> None:
+def test_where_an_address_leads(url: str, host: str, port: int, authority: str):
     address = ServerAddress(url)
     assert (address.host, address.port, address.authority) == (host, port, authority)
 
@@ -229,8 +229,8 @@ def _run(
 
 
 def test_a_connection_is_used_again_until_it_has_rested_too_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(http1, "KEEPALIVE_S", 0.1)
 
     async def body(client, server):
@@ -247,7 +247,7 @@ def _connections(client: Client) -> set[Http1Connection]:
     return client.transport.connections
 
 
-def test_no_connection_outlives_its_client() -> None:
+def test_no_connection_outlives_its_client():
     async def body(client, server):
         await asyncio.gather(*(client.send(REQUEST) for _ in range(20)))
         assert len(_connections(client)) == 20
@@ -256,7 +256,7 @@ def test_no_connection_outlives_its_client() -> None:
     assert not _connections(_run(body))
 
 
-def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
+def test_a_path_and_headers_arrive_as_they_were_meant():
     given = {
         "user-agent": "mine",
         "host": "other.example",
@@ -276,7 +276,7 @@ def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
 
 
 @pytest.mark.parametrize("name", ["Host", "host", "HOST", None])
-async def test_a_request_has_one_host_and_it_is_the_given_one(name: str | None) -> None:
+async def test_a_request_has_one_host_and_it_is_the_given_one(name: str | None):
     """Servers refuse a request with two (RFC 9112, 3.2)."""
     heads = []
 
@@ -296,8 +296,8 @@ async def test_a_request_has_one_host_and_it_is_the_given_one(name: str | None) 
 
 
 def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
 
@@ -314,7 +314,7 @@ def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(
         assert isinstance(_run(body), Response)
 
 
-async def test_a_host_name_that_cannot_exist_is_not_tried_twice() -> None:
+async def test_a_host_name_that_cannot_exist_is_not_tried_twice():
     async with kept(Client(Endpoint(base_url=f"http://{'x' * 70}.example/v1"), Limits())) as client:
         result = await client.send(REQUEST)
     assert isinstance(result, Failure)
@@ -331,19 +331,19 @@ async def test_a_host_name_that_cannot_exist_is_not_tried_twice() -> None:
 )
 def test_a_header_that_cannot_be_sent_is_refused_and_the_key_is_not_told(
     headers: dict[str, str],
-) -> None:
+):
     with pytest.raises(PlanError, match="cannot be sent in a header") as caught:
         Client(Endpoint(base_url="http://h/v1"), LIMITS, api_key="sk-0123456789", headers=headers)
     assert "sk-0123456789" not in repr(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://\u00fc..x/v1", "ftp://h/v1", "http:///v1"])
-def test_what_is_no_address_of_a_host_is_refused(url: str) -> None:
+def test_what_is_no_address_of_a_host_is_refused(url: str):
     with pytest.raises(PlanError, match="expected an http or https URL with a host"):
         Client(Endpoint(base_url=url), LIMITS)
 
 
-async def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
+async def test_a_proxy_that_echoes_the_request_tells_no_secret():
     async def echo(reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
         writer.write(
@@ -364,7 +364,7 @@ async def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(stream: bool) -> None:
+def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(stream: bool):
     key = "sk-abc/def+0123456789"
     escaped = key.replace("/", "\\/").replace("+", "\\u002b")
     long_key = "sk-" + "x" * 150
@@ -396,8 +396,8 @@ def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(str
 
 
 async def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     asked = []
 
     async def resolve(host, *_, **__):
@@ -416,8 +416,8 @@ async def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(
 
 
 async def test_connections_take_the_addresses_of_a_name_in_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     async with FaultyServer([act.sound]) as one, FaultyServer([act.sound]) as other:
         ports = [
             int(server.base_url.rpartition(":")[2].removesuffix("/v1")) for server in (one, other)
@@ -438,7 +438,7 @@ async def test_connections_take_the_addresses_of_a_name_in_turn(
 @pytest.mark.parametrize("kind", ["plain", "tls", "tunnel"])
 def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
     certificate: Path, kind: str, loop: str
-) -> None:
+):
     said = []
 
     async def main():
@@ -469,7 +469,7 @@ def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
     assert said == []
 
 
-async def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
+async def test_a_handshake_that_stalls_ends_with_the_time_to_connect():
     async def mute(reader, writer):
         await reader.read()
         writer.close()
@@ -484,7 +484,7 @@ async def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
     assert (result.kind, result.message) == (FailureKind.TIMEOUT, "no connection within 0.3 s")
 
 
-def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_it_had() -> None:
+def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_it_had():
     async def body(client, server):
         both = await asyncio.gather(client.send(REQUEST), client.send(REQUEST))
         results = [*both, *[await client.send(REQUEST) for _ in range(2)]]
@@ -500,8 +500,8 @@ def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_
 
 
 def test_a_connection_that_is_idle_is_checked_before_its_server_may_close_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(http1, "IDLE_S", 0.05)
 
     async def body(client, server):

@@ -101,14 +101,14 @@ def _counts(text: str, model: str | None = "m") -> EngineCounts | None:
     return None if reading is None else reading.counts
 
 
-def test_every_counter_of_vllm_is_read() -> None:
+def test_every_counter_of_vllm_is_read():
     reading = read_metrics(VLLM.encode(), "m")
     assert reading == EngineReading(READ, 1.79570340965e9)
     assert reading.counts.moved_tokens == 44263
     assert reading.counts.acceptance_length == pytest.approx(1 + 2704 / 12103)
 
 
-def test_every_counter_of_trtllm_serve_is_read() -> None:
+def test_every_counter_of_trtllm_serve_is_read():
     found = _counts(TRTLLM)
     assert found == EngineCounts(
         requests=20,
@@ -152,12 +152,12 @@ P = "vllm:prompt_tokens_total"
         (f'{P}{{model_name="m",x="{MOST_CHARACTERS * "w"}"}} 2', "m", None),
     ],
 )
-def test_texts_of_servers(text: str, model: str | None, tokens: int | None) -> None:
+def test_texts_of_servers(text: str, model: str | None, tokens: int | None):
     found = _counts(text, model)
     assert (None if found is None else found.prompt_tokens) == tokens
 
 
-def test_a_text_with_endless_names_takes_no_memory() -> None:
+def test_a_text_with_endless_names_takes_no_memory():
     of_models = "".join(f'{P}{{model_name="{i}"}} 1\n' for i in range(1000))
     assert _counts(of_models) is None
     name = "vllm:prompt_tokens_by_source_total"
@@ -185,11 +185,11 @@ def _reading(start_s: float | None = None, **counts: int) -> EngineReading:
 )
 def test_a_server_that_started_again_counted_nothing_known(
     before: EngineReading, after: EngineReading, counted: EngineCounts | None
-) -> None:
+):
     assert subtract(before, after) == counted
 
 
-def test_differences_and_sums_go_by_the_keys() -> None:
+def test_differences_and_sums_go_by_the_keys():
     more = add([READ, READ])
     assert subtract(EngineReading(READ), EngineReading(more)) == READ
     assert more.prompt_tokens_by_source == {
@@ -206,7 +206,7 @@ def test_differences_and_sums_go_by_the_keys() -> None:
 )
 def test_an_acceptance_length_needs_drafts(
     drafts: int | None, accepted: int | None, length: float | None
-) -> None:
+):
     assert EngineCounts(drafts=drafts, accepted_tokens=accepted).acceptance_length == length
 
 
@@ -215,7 +215,7 @@ def _attempt(failure: FailureKind | None = None, status: int | None = 200, **mor
 
 
 @given(st.lists(st.floats(1e-5, 1e4), min_size=1, max_size=300))
-def test_percentiles_are_those_of_the_sorted_times_to_the_resolution(times: list[float]) -> None:
+def test_percentiles_are_those_of_the_sorted_times_to_the_resolution(times: list[float]):
     counted = Times()
     for seconds in times:
         counted.add(seconds)
@@ -227,14 +227,14 @@ def test_percentiles_are_those_of_the_sorted_times_to_the_resolution(times: list
 
 
 @pytest.mark.parametrize("seconds", [0.001, 1.0, 1.001, 77.7])
-def test_a_percentile_is_the_middle_of_its_class(seconds: float) -> None:
+def test_a_percentile_is_the_middle_of_its_class(seconds: float):
     counted = Times()
     counted.add(seconds, 99)
     counted.add(100.0)
     assert counted.percentiles()["p99"] == pytest.approx(seconds, rel=RESOLUTION / 2, abs=1e-6)
 
 
-def test_times_that_are_taken_back_leave_no_trace_but_a_rounded_maximum() -> None:
+def test_times_that_are_taken_back_leave_no_trace_but_a_rounded_maximum():
     counted = Times()
     for seconds, times in ((1.0, 1), (3.0, 1), (3.0, -1)):
         counted.add(seconds, times)
@@ -245,7 +245,7 @@ def test_times_that_are_taken_back_leave_no_trace_but_a_rounded_maximum() -> Non
     assert counted.percentiles() == {}
 
 
-def test_the_steps_of_all_answers_are_added_and_taken_back() -> None:
+def test_the_steps_of_all_answers_are_added_and_taken_back():
     """Ten tokens in five steps, and thirty in ten."""
     steps = TokenSteps()
     assert steps.acceptance() is None
@@ -258,14 +258,14 @@ def test_the_steps_of_all_answers_are_added_and_taken_back() -> None:
     assert steps.acceptance() == Acceptance(answers=1, length=29 / 9, all_steps=3.0, per_answer=3.0)
 
 
-def test_no_time_gives_no_percentile_and_none_at_all_is_a_time() -> None:
+def test_no_time_gives_no_percentile_and_none_at_all_is_a_time():
     assert Times().percentiles() == {}
     counted = Times()
     counted.add(0.0)
     assert counted.percentiles() == {"p50": 0.0, "p90": 0.0, "p99": 0.0, "max": 0.0}
 
 
-def test_retries_are_counted_by_what_had_gone_wrong() -> None:
+def test_retries_are_counted_by_what_had_gone_wrong():
     counter = TrafficCounter()
     busy, lost = _attempt(FailureKind.HTTP_ERROR, 429), _attempt(FailureKind.DISCONNECTED, 200)
     usage = Usage(prompt_tokens=3, completion_tokens=5)
@@ -304,7 +304,7 @@ def test_retries_are_counted_by_what_had_gone_wrong() -> None:
     assert (traffic.ttft_s["max"], traffic.tpot_s["max"]) == (0.5, 0.1)
 
 
-def test_an_answer_that_a_stream_lost_is_counted() -> None:
+def test_an_answer_that_a_stream_lost_is_counted():
     counter = TrafficCounter()
     lost = _attempt(FailureKind.INVALID_RESPONSE, streamed=True)
     counter.see(
@@ -322,7 +322,7 @@ def _named(fingerprint: str, start_s: float, end_s: float) -> Response:
     )
 
 
-def test_the_answers_of_each_configuration_are_counted_with_their_times() -> None:
+def test_the_answers_of_each_configuration_are_counted_with_their_times():
     counter = TrafficCounter()
     for one in (_named("b", 4.0, 5.0), _named("a", 1.0, 2.0), _named("a", 3.0, 7.0)):
         counter.see(one)
@@ -336,7 +336,7 @@ def test_the_answers_of_each_configuration_are_counted_with_their_times() -> Non
     assert list(counter.traffic().system_fingerprints) == ["a"]
 
 
-def test_a_server_that_names_each_answer_differently_takes_no_memory() -> None:
+def test_a_server_that_names_each_answer_differently_takes_no_memory():
     counter = TrafficCounter()
     for number in range(1000):
         counter.see(_named(str(number), 0.0, 1.0))

@@ -123,7 +123,7 @@ SOUND = {
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_pauses(monkeypatch) -> None:
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     monkeypatch.setattr("serve_eval.client.wire_format.reply.AFTER_DONE_S", 0.2)
     monkeypatch.setattr("serve_eval.client.wire_format.reply.AFTER_FINISH_S", 0.2)
@@ -215,7 +215,7 @@ def _patience(fault: Act, seconds: float) -> dict[str, float]:
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_that_stays_has_its_kind_in_every_attempt(name: str, stream: bool) -> None:
+def test_a_fault_that_stays_has_its_kind_in_every_attempt(name: str, stream: bool):
     fault, kind, status = FAULTS[name]
     (result,), received = _send([fault], _limits(stream, max_attempts=2, **_patience(fault, 0.1)))
     assert isinstance(result, Failure)
@@ -227,7 +227,7 @@ def test_a_fault_that_stays_has_its_kind_in_every_attempt(name: str, stream: boo
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_that_passes_is_on_record_beside_the_answer(name: str, stream: bool) -> None:
+def test_a_fault_that_passes_is_on_record_beside_the_answer(name: str, stream: bool):
     fault, kind, status = FAULTS[name]
     (result,), _ = _send(
         act.fails_then(1, fault, act.sound), _limits(stream, **_patience(fault, 0.3))
@@ -239,7 +239,7 @@ def test_a_fault_that_passes_is_on_record_beside_the_answer(name: str, stream: b
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_refusal_is_asked_once(name: str, stream: bool) -> None:
+def test_a_refusal_is_asked_once(name: str, stream: bool):
     refusal, status = REFUSALS[name]
     (result,), received = _send([refusal], _limits(stream))
     assert isinstance(result, Failure)
@@ -250,7 +250,7 @@ def test_a_refusal_is_asked_once(name: str, stream: bool) -> None:
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("name", SOUND)
-def test_a_sound_answer_is_read_in_whatever_it_comes(name: str, number: int, stream: bool) -> None:
+def test_a_sound_answer_is_read_in_whatever_it_comes(name: str, number: int, stream: bool):
     async def body(client, server):
         return await client.send(_request(number))
 
@@ -271,7 +271,7 @@ ENDS = {
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", ENDS)
-def test_a_stream_that_is_whole_counts_however_it_ends(name: str, stream: bool) -> None:
+def test_a_stream_that_is_whole_counts_however_it_ends(name: str, stream: bool):
     limits = _limits(stream, stall_timeout_s=5.0, max_response_bytes=1_000_000)
     results, received = _send([ENDS[name], act.sound], limits, requests=2)
     assert [result.text for result in results if isinstance(result, Response)] == [
@@ -283,7 +283,7 @@ def test_a_stream_that_is_whole_counts_however_it_ends(name: str, stream: bool) 
 
 
 @pytest.mark.skipif(True not in STREAM, reason="the client does not ask for streams")
-def test_an_answer_that_a_stream_lost_is_asked_for_without_one() -> None:
+def test_an_answer_that_a_stream_lost_is_asked_for_without_one():
     (result,), received = _send([act.loses_the_stream], _limits(True))
     assert isinstance(result, Response)
     assert (result.text, _seen(result)) == (_right(), [(INVALID, 200), (None, 200)])
@@ -292,15 +292,13 @@ def test_an_answer_that_a_stream_lost_is_asked_for_without_one() -> None:
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("text", [None, ""])
-def test_a_null_content_with_a_finish_reason_is_an_empty_answer(
-    text: str | None, stream: bool
-) -> None:
+def test_a_null_content_with_a_finish_reason_is_an_empty_answer(text: str | None, stream: bool):
     (result,), _ = _send([act.says(text, "length")], _limits(stream))
     assert isinstance(result, Response)
     assert (result.text, result.finish_reason, _seen(result)) == ("", "length", [(None, 200)])
 
 
-def test_a_server_that_is_busy_for_a_while_is_asked_until_it_answers() -> None:
+def test_a_server_that_is_busy_for_a_while_is_asked_until_it_answers():
     script = act.fails_then(3, act.refuses("503 Service Unavailable", "not ready"), act.sound)
     (result,), received = _send(script, _limits(False, max_attempts=4))
     assert isinstance(result, Response)
@@ -308,7 +306,7 @@ def test_a_server_that_is_busy_for_a_while_is_asked_until_it_answers() -> None:
     assert len(received) == 4
 
 
-def test_a_switch_to_another_protocol_is_no_answer() -> None:
+def test_a_switch_to_another_protocol_is_no_answer():
     (result,), received = _send(
         [act.switches_protocols], _limits(False, stall_timeout_s=0.2, max_attempts=2)
     )
@@ -317,7 +315,7 @@ def test_a_switch_to_another_protocol_is_no_answer() -> None:
     assert {attempt.failure for attempt in result.attempts} <= {GONE, INVALID, TIMEOUT}
 
 
-async def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_comes_back_is_found_again(monkeypatch):
     server = FaultyServer([act.sound], listening=False)
     listening = []
 
@@ -343,7 +341,7 @@ async def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.Monke
 )
 def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(
     greeting: bytes, loop: str
-) -> None:
+):
     async def main():
         server = FaultyServer([act.hangs_up], greeting=greeting)
         limits = _limits(False, sample_timeout_s=2.0)
@@ -357,7 +355,7 @@ def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(
     assert 1 <= server.connections <= len(result.attempts) == 3
 
 
-async def test_a_server_that_refuses_connections_sees_nothing() -> None:
+async def test_a_server_that_refuses_connections_sees_nothing():
     server = FaultyServer([act.sound], listening=False)
     async with (
         server,
@@ -372,7 +370,7 @@ async def test_a_server_that_refuses_connections_sees_nothing() -> None:
 # Time limits
 
 
-async def test_retry_after_is_kept_to_in_seconds_and_as_a_date() -> None:
+async def test_retry_after_is_kept_to_in_seconds_and_as_a_date():
     async def gap(headers):
         def script(request):
             return (
@@ -404,7 +402,7 @@ async def test_retry_after_is_kept_to_in_seconds_and_as_a_date() -> None:
     assert max(without, in_the_past) < 0.9
 
 
-def test_a_retry_after_beyond_the_time_of_a_sample_ends_it_with_what_was_told() -> None:
+def test_a_retry_after_beyond_the_time_of_a_sample_ends_it_with_what_was_told():
     busy = act.refuses("429 Busy", "busy", retry_after="100000")
     (result,), received = _send([busy], _limits(False, sample_timeout_s=0.3))
     assert isinstance(result, Failure)
@@ -440,7 +438,7 @@ def test_a_retry_after_beyond_the_time_of_a_sample_ends_it_with_what_was_told() 
 )
 def test_what_keeps_a_connection_open_and_is_no_data_is_silence(
     stream: bool, sent: list[bytes], status: int | None
-) -> None:
+):
     limits = _limits(stream, stall_timeout_s=0.3, sample_timeout_s=30.0, max_attempts=2)
     (result,), _ = _send([act.keeps_open(*sent)], limits)
     assert isinstance(result, Failure)
@@ -449,7 +447,7 @@ def test_what_keeps_a_connection_open_and_is_no_data_is_silence(
 
 
 @pytest.mark.parametrize("stream", STREAM)
-def test_a_trickle_of_bytes_ends_with_the_time_of_the_sample(stream: bool) -> None:
+def test_a_trickle_of_bytes_ends_with_the_time_of_the_sample(stream: bool):
     (result,), received = _send(
         [act.trickles], _limits(stream, stall_timeout_s=0.2, sample_timeout_s=0.5)
     )
@@ -469,7 +467,7 @@ def test_a_trickle_of_bytes_ends_with_the_time_of_the_sample(stream: bool) -> No
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", ["gzip bomb", "endless", "endless stream"])
-def test_what_does_not_end_is_given_up_at_the_limit_and_not_held(name: str, stream: bool) -> None:
+def test_what_does_not_end_is_given_up_at_the_limit_and_not_held(name: str, stream: bool):
     fault = {
         "gzip bomb": act.gzip_bomb(64),
         "endless": act.endless,
@@ -489,7 +487,7 @@ def test_what_does_not_end_is_given_up_at_the_limit_and_not_held(name: str, stre
     assert peak < 8_000_000
 
 
-def test_what_a_failure_says_stays_short_whatever_was_sent() -> None:
+def test_what_a_failure_says_stays_short_whatever_was_sent():
     (result,), _ = _send([act.sends(b"y" * 300_000)], _limits(False, max_attempts=1))
     assert isinstance(result, Failure)
     assert (result.kind, result.status) == (INVALID, None)
@@ -497,7 +495,7 @@ def test_what_a_failure_says_stays_short_whatever_was_sent() -> None:
 
 
 @pytest.mark.parametrize("stream", STREAM)
-def test_an_answer_of_100_000_events_is_read_whole_and_soon(stream: bool) -> None:
+def test_an_answer_of_100_000_events_is_read_whole_and_soon(stream: bool):
     (result,), _ = _send([act.many_events], _limits(stream))
     assert isinstance(result, Response)
     assert (len(result.text), set(result.text), result.finish_reason) == (100_000, {"x"}, "stop")
@@ -508,7 +506,7 @@ def test_an_answer_of_100_000_events_is_read_whole_and_soon(stream: bool) -> Non
 
 
 @pytest.mark.parametrize("fault", [act.hangs_up, act.resets])
-def test_a_connection_that_closes_as_it_is_used_again_costs_one_attempt(fault: Act) -> None:
+def test_a_connection_that_closes_as_it_is_used_again_costs_one_attempt(fault: Act):
     (first, second), received = _send([act.sound, fault, act.sound], _limits(False), requests=2)
     assert isinstance(first, Response)
     assert isinstance(second, Response)
@@ -517,7 +515,7 @@ def test_a_connection_that_closes_as_it_is_used_again_costs_one_attempt(fault: A
     assert received[2].connection != received[1].connection
 
 
-def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_up() -> None:
+def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_up():
     """Three attempts are made on new connections; two fail with connections that were kept."""
     seen = []
 
@@ -548,7 +546,7 @@ def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_u
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_attempts(
     stream: bool,
-) -> None:
+):
     async def closes_behind_its_answer(turn):
         if first_on.setdefault(turn.request.connection, turn.request.number) == turn.request.number:
             await (act.sound_stream if stream else act.sound)(turn)
@@ -567,7 +565,7 @@ def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_a
     assert [len(result.attempts) for result in results] == [1, 2, 2, 2, *[1] * 8]
 
 
-def test_a_connection_that_was_closed_while_idle_loses_no_sample_and_hides_no_attempt() -> None:
+def test_a_connection_that_was_closed_while_idle_loses_no_sample_and_hides_no_attempt():
     async def body(client, server):
         await client.send(_request(1))
         # the client has not noticed the end when it sends the next request
@@ -593,7 +591,7 @@ def test_a_connection_that_was_closed_while_idle_loses_no_sample_and_hides_no_at
     ],
     ids=["twice at once", "twice, the second late", "408 when idle", "the beginning of something"],
 )
-def test_what_comes_on_an_idle_connection_is_nobodys_answer(extra: Act, stream: bool) -> None:
+def test_what_comes_on_an_idle_connection_is_nobodys_answer(extra: Act, stream: bool):
     async def body(client, server):
         results = []
         for number in (1, 2, 3):
@@ -613,7 +611,7 @@ def test_what_comes_on_an_idle_connection_is_nobodys_answer(extra: Act, stream: 
     assert [_seen(result) for result in results] == [[(None, 200)]] * 3
 
 
-def test_a_late_second_answer_is_nobodys_answer_where_no_connection_is_ever_idle() -> None:
+def test_a_late_second_answer_is_nobodys_answer_where_no_connection_is_ever_idle():
     def script(request):
         return act.later(0.01, act.twice_after(0.005) if request.number % 10 == 0 else act.sound)
 
@@ -631,7 +629,7 @@ def test_a_late_second_answer_is_nobodys_answer_where_no_connection_is_ever_idle
 @pytest.mark.parametrize("in_flight", [1, 8])
 def test_a_server_that_gives_every_answer_the_same_id_costs_one_question_at_most(
     in_flight: int,
-) -> None:
+):
     body = json.dumps({"id": "x", "choices": [{"text": "A", "finish_reason": "stop"}]}).encode()
 
     async def all_of_them(client, server):
@@ -642,14 +640,14 @@ def test_a_server_that_gives_every_answer_the_same_id_costs_one_question_at_most
     assert len(list(_attempts(results))) <= 41
 
 
-def test_a_stream_that_goes_on_after_its_end_is_not_listened_to_for_long() -> None:
+def test_a_stream_that_goes_on_after_its_end_is_not_listened_to_for_long():
     (result,), _ = _send([act.pings_after_done], _limits(True, sample_timeout_s=5.0))
     assert isinstance(result, Response)
     assert result.text == _right()
     assert result.latency_s < 2.0
 
 
-def test_a_lost_stream_that_stays_open_is_asked_again_at_once() -> None:
+def test_a_lost_stream_that_stays_open_is_asked_again_at_once():
     (result,), _ = _send(
         [act.loses_the_stream_and_stays], _limits(True, max_attempts=1, retry_budget=0)
     )
@@ -662,7 +660,7 @@ def test_a_lost_stream_that_stays_open_is_asked_again_at_once() -> None:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str) -> None:
+def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str):
     async def deaf(reader, writer):
         cast("asyncio.ReadTransport", writer.transport).pause_reading()
         writer.write_eof()
@@ -694,7 +692,7 @@ def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str)
     )
 
 
-async def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
+async def test_a_client_that_is_closed_leaves_nobody_waiting():
     async with FaultyServer([act.silent]) as server:
         async with kept(client_of(server, _limits(False))) as client:
             sends = [asyncio.create_task(client.send(_request(number))) for number in range(3)]
@@ -705,7 +703,7 @@ async def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
         assert [result.kind for result in results if isinstance(result, Failure)] == [GONE] * 3
 
 
-def test_an_answer_that_a_stream_lost_is_no_retry_and_is_asked_for_however_few_are_left() -> None:
+def test_an_answer_that_a_stream_lost_is_no_retry_and_is_asked_for_however_few_are_left():
     limits = _limits(True, max_attempts=1, retry_budget=0)
     (result,), _ = _send([act.loses_the_stream], limits)
     assert isinstance(result, Response)
@@ -715,7 +713,7 @@ def test_an_answer_that_a_stream_lost_is_no_retry_and_is_asked_for_however_few_a
     ]
 
 
-def test_nothing_is_kept_of_connections_that_are_gone() -> None:
+def test_nothing_is_kept_of_connections_that_are_gone():
     async def body(client, server):
         for number in range(50):
             assert isinstance(await client.send(_request(number)), Response)
@@ -726,7 +724,7 @@ def test_nothing_is_kept_of_connections_that_are_gone() -> None:
     assert _with([act.without_length], _limits(False), body) <= 2
 
 
-async def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own() -> None:
+async def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own():
     async def refuse(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
@@ -748,7 +746,7 @@ async def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own() -> No
     assert "from the proxy" in result.message
 
 
-def test_waiting_for_the_rate_limit_is_not_the_samples_time() -> None:
+def test_waiting_for_the_rate_limit_is_not_the_samples_time():
     async def body(client, server):
         return await _all(client, samples=5, in_flight=5)
 
@@ -759,7 +757,7 @@ def test_waiting_for_the_rate_limit_is_not_the_samples_time() -> None:
 # Many requests at a time
 
 
-def test_answers_in_reverse_order_go_to_their_own_questions() -> None:
+def test_answers_in_reverse_order_go_to_their_own_questions():
     async def body(client, server):
         return await asyncio.gather(*(client.send(_request(number)) for number in range(1, 33)))
 
@@ -770,7 +768,7 @@ def test_answers_in_reverse_order_go_to_their_own_questions() -> None:
 
 
 @pytest.mark.parametrize(("seed", "stream"), list(enumerate(STREAM)))
-def test_no_sample_is_lost_or_doubled_or_given_anothers_answer(seed: int, stream: bool) -> None:
+def test_no_sample_is_lost_or_doubled_or_given_anothers_answer(seed: int, stream: bool):
     samples = 200
     told = {}
     rng = random.Random(seed)

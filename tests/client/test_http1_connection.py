@@ -99,7 +99,7 @@ SOUND = {
 @pytest.mark.parametrize("name", SOUND)
 @given(cuts=st.lists(st.integers(0, 400), max_size=6))
 @settings(max_examples=40)
-def test_an_answer_is_the_same_wherever_it_is_cut(name: str, cuts: list[int]) -> None:
+def test_an_answer_is_the_same_wherever_it_is_cut(name: str, cuts: list[int]):
     data = SOUND[name]
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     line, reply = _receive(*(data[a:b] for a, b in pairwise(edges)))
@@ -110,7 +110,7 @@ def test_an_answer_is_the_same_wherever_it_is_cut(name: str, cuts: list[int]) ->
 
 @given(cuts=st.lists(st.integers(0, 400), max_size=8), chunked=st.booleans())
 @settings(max_examples=60)
-def test_a_stream_is_the_same_wherever_it_is_cut(cuts: list[int], chunked: bool) -> None:
+def test_a_stream_is_the_same_wherever_it_is_cut(cuts: list[int], chunked: bool):
     body = CHUNKED + _chunks(EVENTS[:20], EVENTS[20:]) if chunked else LENGTH % len(EVENTS) + EVENTS
     data = b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\n" + body
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
@@ -133,7 +133,7 @@ def test_a_stream_is_the_same_wherever_it_is_cut(cuts: list[int], chunked: bool)
     )
 )
 @settings(max_examples=300)
-def test_no_bytes_raise_and_an_end_is_always_found(pieces: list[bytes]) -> None:
+def test_no_bytes_raise_and_an_end_is_always_found(pieces: list[bytes]):
     def feed(line, reply):
         for piece in pieces:
             line.data_received(piece)
@@ -195,37 +195,37 @@ def test_no_bytes_raise_and_an_end_is_always_found(pieces: list[bytes]) -> None:
         ),
     ],
 )
-def test_what_is_no_answer_is_said(data: bytes, error: type[Exception], said: str) -> None:
+def test_what_is_no_answer_is_said(data: bytes, error: type[Exception], said: str):
     for pieces in ([data], [data[i : i + 1000] for i in range(0, len(data), 1000)]):
         _, reply = _receive(*pieces)
         assert isinstance(reply.error, error)
         assert said in str(reply.error)
 
 
-def test_an_endless_row_of_informational_answers_is_given_up() -> None:
+def test_an_endless_row_of_informational_answers_is_given_up():
     _, reply = _receive(*[b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"] * 3000)
     assert isinstance(reply.error, BadHttp)
 
 
-def test_a_trailer_without_end_is_given_up() -> None:
+def test_a_trailer_without_end_is_given_up():
     _, reply = _receive(HEAD + CHUNKED + b"1\r\na\r\n0\r\nX: ", *[b"y" * 1400] * 100)
     assert isinstance(reply.error, BadHttp)
     assert "outside any body" in str(reply.error)
 
 
-def test_an_informational_answer_has_no_body() -> None:
+def test_an_informational_answer_has_no_body():
     _, reply = _receive(b"HTTP/1.1 199 Hm\r\nContent-Length: 5\r\n\r\nhello" + SOUND["length"])
     assert reply.error is not None or reply.content == BODY
 
 
-def test_a_connection_that_is_gone_holds_no_answer() -> None:
+def test_a_connection_that_is_gone_holds_no_answer():
     line, reply = _receive(HEAD + b"Connection: close\r\n" + _sized(BODY))
     line.connection_lost(None)
     assert line._reply is None
     assert reply.content == BODY
 
 
-def test_framing_without_end_counts_as_size() -> None:
+def test_framing_without_end_counts_as_size():
     _, reply = _receive(HEAD + CHUNKED, *[b"1;" + b"x" * 5000 + b"\r\na\r\n"] * 30)
     assert isinstance(reply.error, TooLarge)
 
@@ -241,13 +241,13 @@ def test_framing_without_end_counts_as_size() -> None:
     ],
     ids=["twice", "and the beginning of another", "and garbage", "Connection: close", "HTTP/1.0"],
 )
-def test_a_connection_that_may_not_be_used_again_is_not(data: bytes) -> None:
+def test_a_connection_that_may_not_be_used_again_is_not(data: bytes):
     line, reply = _receive(data)
     assert (reply.error, reply.content, reply.whole) == (None, BODY, True)
     assert not line.usable
 
 
-def test_what_comes_while_nothing_was_asked_ends_the_connection() -> None:
+def test_what_comes_while_nothing_was_asked_ends_the_connection():
     def late(line, reply):
         line.data_received(SOUND["length"])
         line.rest(1.0)
@@ -280,9 +280,7 @@ def test_what_comes_while_nothing_was_asked_ends_the_connection() -> None:
         ),
     ],
 )
-def test_where_a_connection_ends(
-    data: bytes, error: Exception | None, content: Any, said: str
-) -> None:
+def test_where_a_connection_ends(data: bytes, error: Exception | None, content: Any, said: str):
     def lose(line, reply):
         if data:
             line.data_received(data)
@@ -298,7 +296,7 @@ def test_where_a_connection_ends(
         assert said in str(reply.error)
 
 
-def test_a_request_on_a_connection_that_is_gone_is_not_sent() -> None:
+def test_a_request_on_a_connection_that_is_gone_is_not_sent():
     async def main():
         line, wire = Http1Connection(set(), {}), Wire()
         line.connection_made(cast("asyncio.Transport", wire))
@@ -317,7 +315,7 @@ def test_a_request_on_a_connection_that_is_gone_is_not_sent() -> None:
 @pytest.mark.parametrize("more", [b"garbage", HEAD + b"Content-Length: 0\r\n\r\n"])
 async def test_bytes_behind_a_whole_answer_tell_that_a_connection_is_out_of_step(
     end: str, more: bytes
-) -> None:
+):
     strays = []
     line, wire = Http1Connection(set(), {}, 1, lambda line, why: strays.append(line)), Wire()
     wire.line = line
@@ -330,7 +328,7 @@ async def test_bytes_behind_a_whole_answer_tell_that_a_connection_is_out_of_step
 
 
 @pytest.mark.parametrize(("more", "refused"), [(0, False), (1, True)])
-def test_what_belongs_to_no_body_may_be_as_long_as_a_head(more: int, refused: bool) -> None:
+def test_what_belongs_to_no_body_may_be_as_long_as_a_head(more: int, refused: bool):
     start = HEAD + CHUNKED + b"1;"
     pieces = [start + b"x" * (MAX_HEAD - len(start) + more), b"x", b"\r\na\r\n0\r\n\r\n"]
     _, reply = _receive(*pieces, limit=10**6)

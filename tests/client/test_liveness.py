@@ -34,7 +34,7 @@ LONG_S = 600.0
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch) -> None:
     monkeypatch.setattr(module, "PROBE_S", 0.05)
     monkeypatch.setattr(module, "SETTLE_S", 0.01)
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
@@ -64,7 +64,7 @@ async def _watched(guard: LivenessGuard) -> AsyncIterator[asyncio.Task[None]]:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(
     host: str, timeout_s: float, port: int
-) -> None:
+):
     told = []
 
     async def main():
@@ -86,7 +86,7 @@ def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(
     assert len(told) == (timeout_s > 0)
 
 
-async def test_whoever_comes_while_nobody_listens_waits_until_somebody_does(port: int) -> None:
+async def test_whoever_comes_while_nobody_listens_waits_until_somebody_does(port: int):
     told = []
     guard = LivenessGuard(LONG_S, told.append)
     async with _watched(guard) as watching:
@@ -106,7 +106,7 @@ async def test_whoever_comes_while_nobody_listens_waits_until_somebody_does(port
     assert told[1].startswith(f"a server listens at 127.0.0.1:{port} again after ")
 
 
-async def test_outages_without_an_answer_in_between_share_their_time(port: int) -> None:
+async def test_outages_without_an_answer_in_between_share_their_time(port: int):
     guard = LivenessGuard(LONG_S)
     async with _watched(guard) as watching:
         guard.spent_s = LONG_S
@@ -116,7 +116,7 @@ async def test_outages_without_an_answer_in_between_share_their_time(port: int) 
 
 
 @pytest.mark.parametrize("host", ["model.invalid", "127.0.0.1"])
-async def test_where_somebody_listens_or_nobody_can_tell_there_is_no_outage(host: str) -> None:
+async def test_where_somebody_listens_or_nobody_can_tell_there_is_no_outage(host: str):
     async with (
         await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0) as server,
         _watched(guard := LivenessGuard(0.0)),
@@ -125,7 +125,7 @@ async def test_where_somebody_listens_or_nobody_can_tell_there_is_no_outage(host
         assert not guard.closed
 
 
-async def test_a_guard_that_nobody_watches_keeps_nobody(port: int) -> None:
+async def test_a_guard_that_nobody_watches_keeps_nobody(port: int):
     guard = LivenessGuard(LONG_S)
     assert not await guard.outage("127.0.0.1", port)
     async with _watched(guard):
@@ -157,7 +157,7 @@ def _told_when_closed(client: Client) -> asyncio.Event:
     return closed
 
 
-def test_while_nobody_listens_no_attempt_no_budget_and_no_time_is_spent() -> None:
+def test_while_nobody_listens_no_attempt_no_budget_and_no_time_is_spent():
     server = FaultyServer([act.sound], listening=False)
 
     async def body(client):
@@ -203,7 +203,7 @@ def _dies(deaths: int) -> FaultyServer:
 @pytest.mark.parametrize(("deaths", "counted"), [(1, 0), (2, 0), (3, 1), (4, 2)])
 def test_an_attempt_that_met_the_end_of_a_server_costs_nothing_but_not_for_ever(
     deaths: int, counted: int
-) -> None:
+):
     """A prompt that ends its server every time fails in the end."""
     server = _dies(deaths)
 
@@ -221,7 +221,7 @@ def test_an_attempt_that_met_the_end_of_a_server_costs_nothing_but_not_for_ever(
     assert retries == min(counted, 1)
 
 
-def test_the_time_of_an_attempt_that_met_the_end_of_a_server_is_given_back() -> None:
+def test_the_time_of_an_attempt_that_met_the_end_of_a_server_is_given_back():
     async def slow(turn):
         if turn.request.number == 1:
             await asyncio.sleep(0.9)
@@ -245,7 +245,7 @@ def test_the_time_of_an_attempt_that_met_the_end_of_a_server_is_given_back() -> 
     )
 
 
-def test_a_connection_that_is_lost_while_somebody_listens_is_an_attempt() -> None:
+def test_a_connection_that_is_lost_while_somebody_listens_is_an_attempt():
     server = FaultyServer([act.hangs_up])
 
     async def body(client):
@@ -256,7 +256,7 @@ def test_a_connection_that_is_lost_while_somebody_listens_is_an_attempt() -> Non
     assert (len(result.attempts), retries) == (3, 2)
 
 
-async def test_the_guard_asks_at_the_address_of_the_endpoint() -> None:
+async def test_the_guard_asks_at_the_address_of_the_endpoint():
     """The same port on another address of this machine shows nothing about the endpoint."""
     async with await asyncio.start_server(
         lambda reader, writer: writer.close(), "127.0.0.1", 0
@@ -274,7 +274,7 @@ async def test_the_guard_asks_at_the_address_of_the_endpoint() -> None:
                 ]
 
 
-def test_refusals_for_whatever_outages_are_no_attempts() -> None:
+def test_refusals_for_whatever_outages_are_no_attempts():
     """There are more refusals than a sample has attempts, each from its own outage."""
     server = FaultyServer([act.sound], listening=False)
 

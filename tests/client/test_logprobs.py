@@ -61,8 +61,8 @@ def _ask(
 @pytest.mark.parametrize("form", ["echo", "prompt_logprobs"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_token_but_the_first_has_its_log_probability(
-    form: LogprobsForm, stream: bool, tmp_path: Path
-) -> None:
+    form: LogprobsForm, stream: bool, tmp_path
+):
     result, body = _ask(form, form, tmp_path / "a", stream=stream)
     assert isinstance(result, Response), result
     told = result.prompt_logprobs
@@ -85,9 +85,7 @@ def test_every_token_but_the_first_has_its_log_probability(
         ("prompt_logprobs", "echo"),
     ],
 )
-def test_a_server_that_ignores_the_fields_is_no_answer(
-    form: LogprobsForm, served: Form, tmp_path: Path
-) -> None:
+def test_a_server_that_ignores_the_fields_is_no_answer(form: LogprobsForm, served: Form, tmp_path):
     result, _ = _ask(form, served, tmp_path / "a")
     assert isinstance(result, Failure)
     assert "0 log-probabilities for a prompt of 4 tokens" in result.message
@@ -196,7 +194,7 @@ def _echo(
         ),
     ],
 )
-def test_bodies_of_servers(body: bytes, kept: PromptLogprobs) -> None:
+def test_bodies_of_servers(body: bytes, kept: PromptLogprobs):
     assert decode(body, JSON, "a b c").prompt_logprobs == kept
     named = json.dumps({**json.loads(body), "id": "cmpl-1"}).encode()
     assert (decode(body, JSON, "a b c").id, decode(named, JSON, "a b c").id) == (None, "cmpl-1")
@@ -225,7 +223,7 @@ def test_bodies_of_servers(body: bytes, kept: PromptLogprobs) -> None:
         (_body(1, finish_reason="cancelled", **_echo(["a"], [-1.0])), "finish_reason 'cancelled'"),
     ],
 )
-def test_what_does_not_tell_of_the_whole_prompt_is_no_answer(body: bytes, why: str) -> None:
+def test_what_does_not_tell_of_the_whole_prompt_is_no_answer(body: bytes, why: str):
     with pytest.raises(InvalidResponse, match=why):
         decode(body, JSON, "a b c")
 
@@ -246,11 +244,11 @@ def test_what_does_not_tell_of_the_whole_prompt_is_no_answer(body: bytes, why: s
 )
 def test_the_places_of_tokens_are_those_of_their_texts_or_else_those_that_fit_the_prompt(
     tokens: list[str | None], given: list[int] | None, known: list[int] | None
-) -> None:
+):
     assert _offsets(tokens, given, "abcd") == known
 
 
-def test_what_a_text_and_a_continuation_are_worth() -> None:
+def test_what_a_text_and_a_continuation_are_worth():
     told = PromptLogprobs(values=(-1.0, -2.0, -3.0), offsets=(1, 4, 8))
     assert negative_log_likelihood(told) == (6.0, 3)
     text = "a bb ccc d"
@@ -276,7 +274,7 @@ def test_what_a_text_and_a_continuation_are_worth() -> None:
 )
 def test_a_continuation_is_found_by_its_tokens_where_places_are_not_told(
     tokens: tuple[str, ...] | None, kept: tuple[float, ...] | None
-) -> None:
+):
     values = tuple(-float(i) for i in range(1, len(tokens or ".") + 1))
     assert continuation(PromptLogprobs(values=values, tokens=tokens), "∈: A", 2) == kept
 
@@ -287,7 +285,7 @@ def test_a_continuation_is_found_by_its_tokens_where_places_are_not_told(
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_tokens_per_step_of_speculative_decoding_are_kept(
     told: object, kept: float | None, stream: bool
-) -> None:
+):
     from serve_eval.client.wire_format import wire
     from serve_eval.client.wire_format.stream import StreamedAnswer
 
@@ -301,7 +299,7 @@ def test_the_tokens_per_step_of_speculative_decoding_are_kept(
         assert wire.decode(body, JSON).tokens_per_step == kept
 
 
-def test_a_byte_order_mark_and_another_order_of_choices_change_no_log_probability() -> None:
+def test_a_byte_order_mark_and_another_order_of_choices_change_no_log_probability():
     listed = {"tokens": ["a", "b"], "token_logprobs": [None, -1.5], "text_offset": [0, 1]}
     choices = [{"index": 1, "logprobs": None}, {"index": 0, "logprobs": listed}]
     body = json.dumps(
@@ -311,7 +309,7 @@ def test_a_byte_order_mark_and_another_order_of_choices_change_no_log_probabilit
     assert told.values == (-1.5,)
 
 
-def test_log_probabilities_keep_the_configuration_that_gave_them() -> None:
+def test_log_probabilities_keep_the_configuration_that_gave_them():
     body = {
         "choices": [{"logprobs": {"tokens": ["T", "h"], "token_logprobs": [None, -1.0]}}],
         "usage": {"prompt_tokens": 2, "completion_tokens": 0},

@@ -147,7 +147,7 @@ ELSEWHERE = {
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_pauses(monkeypatch) -> None:
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     monkeypatch.setattr("serve_eval.client.wire_format.reply.AFTER_FINISH_S", 0.2)
 
@@ -165,7 +165,7 @@ def list_rows() -> list[tuple[str, str]]:
     return rows
 
 
-def test_every_row_of_the_table_is_tried_once() -> None:
+def test_every_row_of_the_table_is_tried_once():
     for event, _ in list_rows():
         assert len([name for name in (*EVENTS, *ELSEWHERE) if name in event]) == 1, event
     events = "\n".join(event for event, _ in list_rows())
@@ -173,7 +173,7 @@ def test_every_row_of_the_table_is_tried_once() -> None:
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_an_event_loses_an_answer_as_the_page_says(name: str) -> None:
+def test_an_event_loses_an_answer_as_the_page_says(name: str):
     [repaired] = [said for event, said in list_rows() if name in event]
     attempts = _ask(name)
     assert attempts[0].failure is not None
@@ -239,12 +239,12 @@ async def _ask_dying(limits: Limits) -> tuple[Attempt, ...]:
 
 
 @pytest.mark.parametrize("status", [429, 401, 403, 404, 413, 415, 422, 302])
-def test_a_status_that_refuses_a_request_loses_nothing(status: int) -> None:
+def test_a_status_that_refuses_a_request_loses_nothing(status: int):
     assert _status(f"{status} No") is NOTHING
 
 
 @pytest.mark.parametrize("status", [400, 408, 409, 418, 499, 500, 501, 502, 503, 504, 507, 529])
-def test_any_other_error_may_have_lost_an_answer(status: int) -> None:
+def test_any_other_error_may_have_lost_an_answer(status: int):
     assert _status(f"{status} Oh") is ANSWER
 
 
@@ -258,7 +258,7 @@ def _status(line: str) -> LostAnswer:
     return find_lost(asyncio.run(main()))
 
 
-async def test_a_server_that_closes_busy_connections_soon_loses_answers_visibly() -> None:
+async def test_a_server_that_closes_busy_connections_soon_loses_answers_visibly():
     """After three such ends each request has a connection of its own, whose end is a loss."""
 
     def script(request):
@@ -271,7 +271,7 @@ async def test_a_server_that_closes_busy_connections_soon_loses_answers_visibly(
     assert ANSWER in lost[-8:]
 
 
-async def test_an_answer_lost_in_any_attempt_marks_the_sample() -> None:
+async def test_an_answer_lost_in_any_attempt_marks_the_sample():
     script = [act.refuses("500 Oh", "no"), act.refuses("429 Busy", "no"), act.sound]
     server = FaultyServer(script)
     async with server, client_of(server) as client:
@@ -294,7 +294,7 @@ async def test_an_answer_lost_in_any_attempt_marks_the_sample() -> None:
 )
 def test_a_journal_from_before_the_mark_is_judged_by_its_failures(
     failure: FailureKind | None, status: int | None, lost: LostAnswer
-) -> None:
+):
     now = time.time()
     one = Attempt(start_s=now, end_s=now, failure=failure, status=status, request_id="x")
     assert one.lost_answer is lost

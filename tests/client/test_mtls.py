@@ -178,12 +178,12 @@ QUICK = Limits(max_attempts=3, connect_timeout_s=10.0)
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority(tmp_path_factory) -> Authority:
     return Authority(tmp_path_factory.mktemp("tls"), "authority")
 
 
 @pytest.fixture(scope="module", params=VERSIONS, ids=["1.2", "1.3"])
-def url(request: pytest.FixtureRequest, authority: Authority) -> Iterator[str]:
+def url(request, authority: Authority) -> Iterator[str]:
     with (
         create(Quirks()).serve_in_thread() as behind,
         demanding_front(authority, behind, tls=request.param) as front,
@@ -201,7 +201,7 @@ def _ask(url: str, certificates: Certificates) -> Response | Failure:
     return asyncio.run(ask())
 
 
-def test_the_certificate_of_a_trusted_authority_is_accepted(url: str, authority: Authority) -> None:
+def test_the_certificate_of_a_trusted_authority_is_accepted(url: str, authority: Authority):
     cert, key = map(str, authority.sign("client"))
     assert isinstance(_ask(url, Certificates(str(authority.bundle), cert, key)), Response)
     cert, key = map(str, authority.sign("locked", password=PASSWORD))
@@ -210,8 +210,8 @@ def test_the_certificate_of_a_trusted_authority_is_accepted(url: str, authority:
 
 @pytest.mark.parametrize("kind", ["none", "other", "expired"])
 def test_a_refusal_says_what_to_do_and_is_not_tried_again(
-    url: str, authority: Authority, tmp_path: Path, kind: str
-) -> None:
+    url: str, authority: Authority, tmp_path, kind: str
+):
     made = {
         "none": lambda: (None, None),
         "other": lambda: tuple(map(str, Authority(tmp_path, "other").sign("client"))),
@@ -242,7 +242,7 @@ def test_a_refusal_says_what_to_do_and_is_not_tried_again(
 )
 def test_a_file_that_cannot_be_used_is_a_plan_error(
     authority: Authority, cert: str, key: str | None, password: str | None, said: str
-) -> None:
+):
     authority.sign("client")
     authority.sign("locked", password=PASSWORD)
     (authority.folder / "notes.txt").write_text("no certificate")
@@ -254,7 +254,7 @@ def test_a_file_that_cannot_be_used_is_a_plan_error(
     assert PASSWORD not in f"{caught.value} {caught.value.hint} {shown!r}"
 
 
-def test_the_official_package_shows_the_same_certificate(url: str, authority: Authority) -> None:
+def test_the_official_package_shows_the_same_certificate(url: str, authority: Authority):
     cert, key = map(str, authority.sign("client"))
     both = Connection(ca_bundle=str(authority.bundle), client_cert=cert, client_key=key)
 
@@ -269,7 +269,7 @@ def test_the_official_package_shows_the_same_certificate(url: str, authority: Au
         asyncio.run(ask(Connection(ca_bundle=str(authority.bundle))))
 
 
-def test_a_password_is_read_from_the_environment_and_hidden(authority: Authority) -> None:
+def test_a_password_is_read_from_the_environment_and_hidden(authority: Authority):
     cert, key = map(str, authority.sign("locked", password=PASSWORD))
     connection = Connection(client_cert=cert, client_key=key, client_key_password_env="MINE")
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=connection)
@@ -303,14 +303,14 @@ def test_a_password_is_read_from_the_environment_and_hidden(authority: Authority
         (("--set", "connection.client_cert=/nowhere/a.pem"), "/nowhere/a.pem cannot be used"),
     ],
 )
-def test_a_command_refuses_what_cannot_work(words: tuple[str, ...], said: str) -> None:
+def test_a_command_refuses_what_cannot_work(words: tuple[str, ...], said: str):
     done = serve_eval("smoke", "https://127.0.0.1:9", "--model", "m", *words)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
 def test_commands_take_the_certificate_and_keep_only_its_path(
-    url: str, authority: Authority, tmp_path: Path, data_root: Path
-) -> None:
+    url: str, authority: Authority, tmp_path, data_root: Path
+):
     cert, key = authority.sign("locked", password=PASSWORD)
     out = tmp_path / "out"
     common = ("--base-url", url, "--tasks", "gsm8k", "--limit", "8", "--dataset-root", data_root)
@@ -360,8 +360,8 @@ def test_commands_take_the_certificate_and_keep_only_its_path(
     ids=lambda command: command[0],
 )
 def test_every_command_says_which_certificate_is_missing(
-    url: str, authority: Authority, tmp_path: Path, command: tuple[str, ...]
-) -> None:
+    url: str, authority: Authority, tmp_path, command: tuple[str, ...]
+):
     words = [url if word == "URL" else word for word in command]
     locked, key = authority.sign("locked", password=PASSWORD)
     trust = ("--set", f"connection.ca_bundle={authority.bundle}")
@@ -386,9 +386,7 @@ def test_every_command_says_which_certificate_is_missing(
         assert "loading its model" not in told
 
 
-async def test_the_wait_for_a_server_ends_where_it_demands_a_certificate(
-    url: str, tmp_path: Path
-) -> None:
+async def test_the_wait_for_a_server_ends_where_it_demands_a_certificate(url: str, tmp_path):
     """It answers; the client, which has the certificate, shows it."""
     options = external.ExternalOptions(base_url=url, ready_timeout_s=20)
     async with external.launch(

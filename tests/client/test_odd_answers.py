@@ -93,21 +93,21 @@ def _choice(content: object = PARIS, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("told", IN_PLACE)
 @pytest.mark.parametrize("choices", [None, [], [_choice("")], [_choice(None)]])
-def test_an_error_in_place_of_an_answer_is_none(told: dict[str, Any], choices: object) -> None:
+def test_an_error_in_place_of_an_answer_is_none(told: dict[str, Any], choices: object):
     body = told if choices is None else {**told, "choices": choices}
     with pytest.raises(InvalidResponse):
         _whole(body)
 
 
 @pytest.mark.parametrize("told", IN_PLACE)
-def test_an_error_in_place_of_a_piece_ends_the_stream(told: dict[str, Any]) -> None:
+def test_an_error_in_place_of_a_piece_ends_the_stream(told: dict[str, Any]):
     for chunk in (told, {**told, "choices": []}, {**told, **_piece("", "stop")}):
         with pytest.raises(InvalidResponse):
             _streamed(_piece("Par"), chunk, _piece(finish="stop"))
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_an_error_within_a_choice_is_no_answer(error: object) -> None:
+def test_an_error_within_a_choice_is_no_answer(error: object):
     for content in ("", PARIS, None):
         with pytest.raises(InvalidResponse, match="within a choice"):
             _whole({"choices": [_choice(content, error=error)]})
@@ -123,7 +123,7 @@ def test_an_error_within_a_choice_is_no_answer(error: object) -> None:
 
 
 @pytest.mark.parametrize("told", [{"status": 503}, {"code": "502"}])
-def test_the_status_of_an_error_beside_an_answer_is_named(told: dict[str, Any]) -> None:
+def test_the_status_of_an_error_beside_an_answer_is_named(told: dict[str, Any]):
     with pytest.raises(InvalidResponse, match="the status of an error in a successful answer"):
         _whole({**told, "choices": [_choice()]})
 
@@ -137,7 +137,7 @@ def test_the_status_of_an_error_beside_an_answer_is_named(told: dict[str, Any]) 
         ({"message": 3}, False),
     ],
 )
-def test_an_event_with_a_message_alone_is_an_error(told: dict[str, Any], refused: bool) -> None:
+def test_an_event_with_a_message_alone_is_an_error(told: dict[str, Any], refused: bool):
     if refused:
         with pytest.raises(InvalidResponse, match="an error in place of an answer"):
             _streamed(_piece(PARIS), told, _piece(finish="stop"))
@@ -147,7 +147,7 @@ def test_an_event_with_a_message_alone_is_an_error(told: dict[str, Any], refused
 
 @pytest.mark.parametrize("fine", [{"error": None}, {"error": False}, {"error": ""}])
 @pytest.mark.parametrize("at", ["body", "choice"])
-def test_no_error_beside_an_answer_is_none(fine: dict[str, Any], at: str) -> None:
+def test_no_error_beside_an_answer_is_none(fine: dict[str, Any], at: str):
     body, choice = (fine, {}) if at == "body" else ({}, fine)
     assert _whole({"choices": [_choice(**choice)], **body}).text == PARIS
     piece = {**_piece(PARIS, **choice), **body}
@@ -168,7 +168,7 @@ def test_no_error_beside_an_answer_is_none(fine: dict[str, Any], at: str) -> Non
         {"code": "success"},
     ],
 )
-def test_other_uses_of_such_fields_cost_no_answer(more: dict[str, Any]) -> None:
+def test_other_uses_of_such_fields_cost_no_answer(more: dict[str, Any]):
     assert _whole({**more, "choices": [_choice()]}).text == PARIS
 
 
@@ -176,7 +176,7 @@ def test_other_uses_of_such_fields_cost_no_answer(more: dict[str, Any]) -> None:
     "name", ["error", "Error", " ERROR ", "stream.error", "response.failed", "exception", "aborted"]
 )
 @pytest.mark.parametrize("data", [b"data: {}\n\n", b'data: {"text": "x"}\n\n', b"\n", b""])
-def test_an_event_that_is_called_an_error_is_one(name: str, data: bytes) -> None:
+def test_an_event_that_is_called_an_error_is_one(name: str, data: bytes):
     event = f"event: {name}\n".encode() + data
     with pytest.raises(InvalidResponse, match="an event that names an error"):
         _streamed(_piece("Par"), event, _piece(finish="stop"))
@@ -184,7 +184,7 @@ def test_an_event_that_is_called_an_error_is_one(name: str, data: bytes) -> None
         _streamed(_piece(PARIS, "stop"), event)
 
 
-def test_the_data_of_an_error_event_are_quoted() -> None:
+def test_the_data_of_an_error_event_are_quoted():
     with pytest.raises(InvalidResponse, match="names an error: upstream went away"):
         _streamed(b'event: error\ndata: {"message": "upstream went away"}\n\n')
     with pytest.raises(InvalidResponse, match="names an error"):
@@ -192,14 +192,14 @@ def test_the_data_of_an_error_event_are_quoted() -> None:
 
 
 @pytest.mark.parametrize("name", ["message", "reasoning.delta", "chunk", "ping", "errata"])
-def test_own_events_of_a_gateway_are_ignored(name: str) -> None:
+def test_own_events_of_a_gateway_are_ignored(name: str):
     own = f'event: {name}\ndata: {{"text": "let me think"}}\n\n'.encode()
     assert (
         _streamed(own, _piece("Par"), own, _piece("is"), own, _piece(finish="stop")).text == PARIS
     )
 
 
-def test_what_is_behind_done_changes_nothing() -> None:
+def test_what_is_behind_done_changes_nothing():
     stream = _events(_piece(PARIS, "stop"), b"data: [DONE]\n\n", b"event: error\ndata: {}\n\n")
     answer = StreamedAnswer()
     answer.feed(stream, 1.0)
@@ -214,7 +214,7 @@ def _indexed(*indexes: int | None) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("indexes", [(0, 0), (1, 1, 0), (0, 1, 1), (0, 2, 0)])
-def test_two_choices_with_one_index_are_no_answer(indexes: tuple[int, ...]) -> None:
+def test_two_choices_with_one_index_are_no_answer(indexes: tuple[int, ...]):
     choices = _indexed(*indexes)
     with pytest.raises(InvalidResponse, match="2 choices with the index"):
         _whole({"choices": choices})
@@ -223,7 +223,7 @@ def test_two_choices_with_one_index_are_no_answer(indexes: tuple[int, ...]) -> N
         _streamed({"choices": pieces}, _piece(finish="stop"))
 
 
-def test_two_choices_without_an_index_are_no_answer() -> None:
+def test_two_choices_without_an_index_are_no_answer():
     bare = {"message": {"content": PARIS}, **STOP}
     pieces = [{"delta": {"content": "Pa"}}, {"delta": {"content": "ris"}, "index": None}]
     with pytest.raises(InvalidResponse, match="2 choices with the index 0"):
@@ -233,7 +233,7 @@ def test_two_choices_without_an_index_are_no_answer() -> None:
 
 
 @pytest.mark.parametrize("index", ["x", 1.5, [0]])
-def test_an_index_that_is_no_number_is_refused_with_the_body(index: object) -> None:
+def test_an_index_that_is_no_number_is_refused_with_the_body(index: object):
     said = f"the index of a choice is no number: .*{re.escape(json.dumps(index))}"
     with pytest.raises(InvalidResponse, match=said):
         _whole({"choices": [_choice(index=index)]})
@@ -248,7 +248,7 @@ def test_an_index_that_is_no_number_is_refused_with_the_body(index: object) -> N
         [{"text": "Paris", "finish_reason": "stop"}],
     ],
 )
-def test_a_finished_stream_without_the_choice_is_no_answer(events: list[Any]) -> None:
+def test_a_finished_stream_without_the_choice_is_no_answer(events: list[Any]):
     with pytest.raises(InvalidResponse):
         _streamed(*events, b"data: [DONE]\n\n")
 
@@ -278,7 +278,7 @@ ELSEWHERE = {
 @pytest.mark.parametrize("index", [{}, {"index": 0}, {"index": "0"}])
 def test_a_text_in_a_field_of_certain_meaning_is_read(
     choice: dict[str, Any], index: dict[str, Any]
-) -> None:
+):
     assert _whole({"choices": [{**choice, **index, **STOP}]}).text == PARIS
     assert _streamed({"choices": [{**choice, **index, **STOP}]}).text == PARIS
     assert _streamed({"choices": [{**choice, **index}]}, _piece(finish="stop")).text == PARIS
@@ -296,12 +296,12 @@ def test_a_text_in_a_field_of_certain_meaning_is_read(
         [{"content": "Par"}, {"content": "is"}],
     ],
 )
-def test_pieces_in_another_field_are_joined(pieces: list[dict[str, Any]]) -> None:
+def test_pieces_in_another_field_are_joined(pieces: list[dict[str, Any]]):
     said = _streamed(*({"choices": [{"index": 0, **one}]} for one in pieces), _piece("", "stop"))
     assert said.text == PARIS
 
 
-def test_the_times_of_such_pieces_are_kept() -> None:
+def test_the_times_of_such_pieces_are_kept():
     answer = StreamedAnswer()
     for now, text in ((1.0, "Par"), (2.0, "is")):
         answer.feed(_events({"choices": [{"message": {"content": text}}]}), now)
@@ -313,7 +313,7 @@ def test_the_times_of_such_pieces_are_kept() -> None:
 @pytest.mark.parametrize(
     "pieces", [["Par", "Paris"], ["1", "10"], ["Paris", "Paris"], ["P", "Pa", "Par"]]
 )
-def test_pieces_that_may_each_be_the_whole_are_refused(pieces: list[str]) -> None:
+def test_pieces_that_may_each_be_the_whole_are_refused(pieces: list[str]):
     chunks = [{"choices": [{"message": {"content": text}}]} for text in pieces]
     with pytest.raises(InvalidResponse, match=r"'message.content' .* may be the rest"):
         _streamed(*chunks, _piece(finish="stop"))
@@ -322,17 +322,17 @@ def test_pieces_that_may_each_be_the_whole_are_refused(pieces: list[str]) -> Non
 @pytest.mark.parametrize(
     "beside", [{"text": PARIS}, {"message": {"content": PARIS}}, {"message": {"content": "Par"}}]
 )
-def test_a_summary_beside_the_pieces_is_not_read_twice(beside: dict[str, Any]) -> None:
+def test_a_summary_beside_the_pieces_is_not_read_twice(beside: dict[str, Any]):
     end = {"choices": [{"index": 0, "delta": {}, **beside, **STOP}]}
     assert _streamed(_piece("Par"), _piece("is"), end).text == PARIS
 
 
-def test_a_rest_of_the_text_in_another_field_is_not_lost_in_silence() -> None:
+def test_a_rest_of_the_text_in_another_field_is_not_lost_in_silence():
     with pytest.raises(InvalidResponse, match="two texts"):
         _streamed(_piece("Par"), {"choices": [{"delta": {}, "text": "is"}]}, _piece(finish="stop"))
 
 
-def test_different_texts_in_two_fields_are_refused() -> None:
+def test_different_texts_in_two_fields_are_refused():
     choice = {"message": {"content": None}, "text": "Paris", "delta": {"content": "Rome"}, **STOP}
     with pytest.raises(InvalidResponse, match=r"different texts in its fields delta.content and"):
         _whole({"choices": [choice]})
@@ -350,7 +350,7 @@ UNREAD = [
 
 
 @pytest.mark.parametrize(("place", "choice"), UNREAD)
-def test_a_text_in_a_field_of_unknown_meaning_is_named(place: str, choice: dict[str, Any]) -> None:
+def test_a_text_in_a_field_of_unknown_meaning_is_named(place: str, choice: dict[str, Any]):
     with pytest.raises(InvalidResponse) as caught:
         _whole({"choices": [{**choice, **STOP}]})
     assert repr(place) in str(caught.value)
@@ -360,7 +360,7 @@ def test_a_text_in_a_field_of_unknown_meaning_is_named(place: str, choice: dict[
 
 
 @pytest.mark.parametrize("name", ["output_text", "response", "content", "text", "generated_text"])
-def test_a_text_beside_the_choices_is_named(name: str) -> None:
+def test_a_text_beside_the_choices_is_named(name: str):
     with pytest.raises(InvalidResponse, match=f"'{name}'"):
         _whole({"choices": [_choice(None)], name: PARIS})
 
@@ -380,13 +380,13 @@ EMPTY = [
 
 
 @pytest.mark.parametrize("choice", EMPTY)
-def test_a_truly_empty_answer_is_an_answer(choice: dict[str, Any]) -> None:
+def test_a_truly_empty_answer_is_an_answer(choice: dict[str, Any]):
     told = {"id": "c-1", "model": "m", "system_fingerprint": "fp", "service_tier": "default"}
     assert _whole({**told, "choices": [{**choice, **STOP}]}).text == ""
     assert _streamed({**told, "choices": [{**choice, **STOP}]}).text == ""
 
 
-def test_thoughts_are_no_text_wherever_they_are() -> None:
+def test_thoughts_are_no_text_wherever_they_are():
     parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, *PARTS]
     said = _whole({"choices": [_choice(parts)]})
     assert (said.text, said.reasoning) == (PARIS, "hm")
@@ -394,7 +394,7 @@ def test_thoughts_are_no_text_wherever_they_are() -> None:
     assert (said.text, said.reasoning) == ("", "hm")
 
 
-def test_the_one_call_of_the_older_form_is_read() -> None:
+def test_the_one_call_of_the_older_form_is_read():
     call = {"name": "f", "arguments": '{"a": 1}'}
     choice = {"message": {"content": None, "function_call": call}, "finish_reason": "function_call"}
     [found] = _whole({"choices": [choice]}).tool_calls
@@ -405,7 +405,7 @@ def test_the_one_call_of_the_older_form_is_read() -> None:
     assert (found.name, found.arguments) == ("f", '{"a": 1}')
 
 
-def test_calls_and_a_refusal_beside_parts_are_read() -> None:
+def test_calls_and_a_refusal_beside_parts_are_read():
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     message = {"content": PARTS, "tool_calls": [call], "refusal": "I will not"}
     said = _whole({"choices": [{"message": message, **STOP}]})
@@ -436,7 +436,7 @@ USED = {"prompt_tokens": 12, "completion_tokens": 3}
         {"usage": {}, "choices": [_choice(usage=USED)]},
     ],
 )
-def test_token_counts_are_read_wherever_servers_put_them(body: dict[str, Any]) -> None:
+def test_token_counts_are_read_wherever_servers_put_them(body: dict[str, Any]):
     said = _whole({"choices": [_choice()], **body})
     assert (said.usage.prompt_tokens, said.usage.completion_tokens) == (12, 3)
     moved = {**body}
@@ -471,7 +471,7 @@ def test_token_counts_are_read_wherever_servers_put_them(body: dict[str, Any]) -
         ({"completion_tokens": 12}, 0, 12),
     ],
 )
-def test_hidden_thoughts_are_counted_apart(usage: dict[str, Any], hidden: int, shown: int) -> None:
+def test_hidden_thoughts_are_counted_apart(usage: dict[str, Any], hidden: int, shown: int):
     found = _whole({"choices": [_choice()], "usage": usage}).usage
     assert (found.reasoning_tokens or 0, found.shown_tokens) == (hidden, shown)
 
@@ -500,7 +500,7 @@ _JSON = st.recursive(
 
 
 @given(_JSON, _JSON)
-def test_anything_is_an_answer_or_an_invalid_response(one: object, other: object) -> None:
+def test_anything_is_an_answer_or_an_invalid_response(one: object, other: object):
     for body in (one, {"choices": [one]}, {"choices": [{"message": one, **STOP}], "usage": other}):
         for read in (lambda: _whole(body), lambda: _streamed(body, other, _piece("", "stop"))):  # noqa: B023
             with suppress(InvalidResponse):
@@ -529,7 +529,7 @@ def _send(body: bytes, *, stream: bool) -> Response | Failure:
     return asyncio.run(main())
 
 
-def test_a_client_scores_neither_errors_nor_lost_texts() -> None:
+def test_a_client_scores_neither_errors_nor_lost_texts():
     bad = _events(_piece("Par"), b'event: error\ndata: {"message": "gone"}\n\n', _piece("", "stop"))
     found = _send(bad, stream=True)
     assert isinstance(found, Failure)
@@ -546,7 +546,7 @@ def test_a_client_scores_neither_errors_nor_lost_texts() -> None:
 @pytest.mark.parametrize(
     "coding", ["gzip", "gzip, chunked", "foo", "chunked, foo", "Chunked;q=1", "br"]
 )
-async def test_an_odd_transfer_encoding_is_no_answer_and_takes_no_time_limit(coding: str) -> None:
+async def test_an_odd_transfer_encoding_is_no_answer_and_takes_no_time_limit(coding: str):
     """The server keeps the connection open, so that waiting for an end would last for ever."""
     head = (
         f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: {coding}\r\n\r\n"

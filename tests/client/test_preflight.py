@@ -111,7 +111,7 @@ def _http(status: str, body: bytes = b'{"error": {"message": "so it is"}}') -> b
         ),
     ],
 )
-def test_a_status_of_the_list_of_models_is_said_with_what_to_do(status: str, hint: str) -> None:
+def test_a_status_of_the_list_of_models_is_said_with_what_to_do(status: str, hint: str):
     message, told, url = _refused(_http(status))
     advice = "; name the model with --model" if status[:3] in ("404", "405") else ""
     assert message == f"{url}/models does not list the models: HTTP {status[:3]}: so it is{advice}"
@@ -121,7 +121,7 @@ def test_a_status_of_the_list_of_models_is_said_with_what_to_do(status: str, hin
 @pytest.mark.parametrize("asks", [discover_model, _check])
 def test_a_redirect_is_told_with_the_way_to_its_address(
     asks: Callable[[Client], Awaitable[object]],
-) -> None:
+):
     message, told, url = _refused(_http("307 Temporary Redirect"), asks=asks)
     assert message.endswith(": HTTP 307: a redirect, which is not followed")
     assert told == f"Find the address with curl -sI {url}/models and give that one."
@@ -130,7 +130,7 @@ def test_a_redirect_is_told_with_the_way_to_its_address(
 @pytest.mark.parametrize("asks", [discover_model, _check])
 def test_a_key_that_is_refused_is_told_from_one_that_is_missing(
     asks: Callable[[Client], Awaitable[object]],
-) -> None:
+):
     for key, hint in (
         (None, "No key was sent: set OPENAI_API_KEY"),
         ("sk-1", "The endpoint refuses the key"),
@@ -142,14 +142,14 @@ def test_a_key_that_is_refused_is_told_from_one_that_is_missing(
         assert "sk-1" not in message + told
 
 
-def test_a_list_that_is_empty_is_no_refusal() -> None:
+def test_a_list_that_is_empty_is_no_refusal():
     message, hint, url = _refused(_http("200 OK", b'{"data": []}'))
     assert message == f"{url}/models lists no model; name it with --model"
     assert "--model" in hint
 
 
 @pytest.mark.parametrize("asks", [discover_model, _check])
-def test_https_at_an_http_port_says_so(asks: Callable[[Client], Awaitable[object]]) -> None:
+def test_https_at_an_http_port_says_so(asks: Callable[[Client], Awaitable[object]]):
     _, hint, url = _refused(_http("400 Bad Request"), asks=asks, scheme="https")
     assert hint == f"The server speaks plain HTTP, not TLS: use http{url.removeprefix('https')}"
 
@@ -157,19 +157,19 @@ def test_https_at_an_http_port_says_so(asks: Callable[[Client], Awaitable[object
 @pytest.mark.parametrize("asks", [discover_model, _check])
 def test_http_at_an_https_port_says_so(
     certificate: Path, asks: Callable[[Client], Awaitable[object]]
-) -> None:
+):
     _, hint, url = _refused(_http("200 OK"), asks=asks, certificate=certificate)
     assert hint == f"The server speaks TLS, not plain HTTP: use https{url.removeprefix('http')}"
 
 
-def test_an_untrusted_certificate_is_no_wrong_scheme(certificate: Path) -> None:
+def test_an_untrusted_certificate_is_no_wrong_scheme(certificate: Path):
     """A server with TLS may answer plain HTTP with a 400 that says so, as nginx does."""
     message, hint, _ = _refused(_http("400 Bad Request"), scheme="https", certificate=certificate)
     assert "certificate" in message
     assert "plain HTTP" not in hint
 
 
-def test_a_port_that_closes_every_connection_speaks_neither() -> None:
+def test_a_port_that_closes_every_connection_speaks_neither():
     for way in ("http", "https"):
         _, hint, _ = _refused(b"", scheme=way, closes=True)
         assert hint.startswith("Check that the server is up")
@@ -190,9 +190,7 @@ def test_a_port_that_closes_every_connection_speaks_neither() -> None:
         ("http://h:1/v1", False, True, ""),
     ],
 )
-async def test_which_scheme_is_right(
-    monkeypatch: pytest.MonkeyPatch, url: str, tls: bool, plain: bool, said: str
-) -> None:
+async def test_which_scheme_is_right(monkeypatch, url: str, tls: bool, plain: bool, said: str):
     async def speaks(host, port, context):
         return (b"" if tls else None) if context is not None else b"HTTP/" if plain else None
 
@@ -212,7 +210,7 @@ async def test_which_scheme_is_right(
         (b"{}", "no choices"),
     ],
 )
-def test_the_port_is_not_blamed_for_what_an_openai_server_says(body: bytes, told: str) -> None:
+def test_the_port_is_not_blamed_for_what_an_openai_server_says(body: bytes, told: str):
     message, hint, _ = _refused(_http("200 OK", body), asks=_check)
     assert told in message
     assert "port" not in hint
@@ -220,7 +218,7 @@ def test_the_port_is_not_blamed_for_what_an_openai_server_says(body: bytes, told
 
 
 @pytest.mark.parametrize(("chat", "route"), [(False, "completions"), (True, "chat/completions")])
-def test_the_route_that_was_asked_is_named(chat: bool, route: str) -> None:
+def test_the_route_that_was_asked_is_named(chat: bool, route: str):
     asked = []
     message, hint, url = _refused(
         _http("404 Not Found"), asks=partial(_check, chat=chat), asked=asked
@@ -230,7 +228,7 @@ def test_the_route_that_was_asked_is_named(chat: bool, route: str) -> None:
     assert asked == [f"POST /v1/{route} HTTP/1.1".encode(), b"GET /v1/models HTTP/1.1"]
 
 
-def test_a_server_that_gives_no_answer_is_not_asked_for_its_models() -> None:
+def test_a_server_that_gives_no_answer_is_not_asked_for_its_models():
     asked = []
     _, hint, _ = _refused(_http("200 OK", b"[]"), asks=_check, asked=asked)
     assert hint.startswith("Check that this is the port of an OpenAI-compatible server.")
@@ -254,7 +252,7 @@ def test_a_server_that_gives_no_answer_is_not_asked_for_its_models() -> None:
         (b"the upstream is gone", True, "The server's log may say more."),
     ],
 )
-def test_what_a_refusal_names_is_what_to_do_without(said: bytes, stream: bool, hint: str) -> None:
+def test_what_a_refusal_names_is_what_to_do_without(said: bytes, stream: bool, hint: str):
     answer = _http("400 Bad Request", b'{"error": "%b"}' % said)
     _, told, _ = _refused(answer, asks=_check, stream=stream)
     assert told.startswith(hint)
@@ -300,7 +298,7 @@ TRUNCATION = (
         ),
     ],
 )
-def test_a_refused_value_is_not_called_a_refused_field(said: bytes, hint: str) -> None:
+def test_a_refused_value_is_not_called_a_refused_field(said: bytes, hint: str):
     extra = {"truncate_prompt_tokens": 1024, "top_k": -5}
 
     async def asks(client):
@@ -310,13 +308,13 @@ def test_a_refused_value_is_not_called_a_refused_field(said: bytes, hint: str) -
     assert told.startswith(hint)
 
 
-def test_a_refused_length_does_not_ask_for_the_other_name_of_its_field() -> None:
+def test_a_refused_length_does_not_ask_for_the_other_name_of_its_field():
     said = b'{"error": "max_tokens must be at least 16, also as max_completion_tokens"}'
     _, told, _ = _refused(_http("400 Bad Request", said), asks=_check)
     assert told == "The server's log may say more."
 
 
-def test_a_list_of_models_that_breaks_off_is_said() -> None:
+def test_a_list_of_models_that_breaks_off_is_said():
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
     message, hint, url = _refused(head)
     assert message == f"{url}/models does not answer: the connection ended within the answer"
@@ -324,8 +322,8 @@ def test_a_list_of_models_that_breaks_off_is_said() -> None:
 
 
 async def test_a_server_that_is_silent_when_asked_for_its_scheme_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(scheme, "PROBE_S", 0.1)
 
     async def mute(reader, writer):

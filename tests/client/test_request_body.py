@@ -47,7 +47,7 @@ _KINDS = [
 @given(st.lists(st.tuples(st.sampled_from(_KINDS), st.text(), st.booleans()), max_size=12))
 def test_the_body_of_a_request_does_not_depend_on_those_before(
     asked: list[tuple[tuple[SamplingParams, dict[str, object], bool], str, bool]],
-) -> None:
+):
     encoder = RequestEncoder('a "model"', "max_tokens", "inline")
     for (sampling, extra, stream), prompt, neutral in asked:
         encoder.neutral = _NEUTRAL if neutral else encoder.neutral
@@ -58,7 +58,7 @@ def test_the_body_of_a_request_does_not_depend_on_those_before(
             assert said == plain
 
 
-def test_fields_of_one_request_and_chats_are_not_taken_for_those_of_others() -> None:
+def test_fields_of_one_request_and_chats_are_not_taken_for_those_of_others():
     encoder = RequestEncoder("m", "max_completion_tokens", "inline")
     text = Request(sample_id="1", prompt="a", sampling=_PLAIN, extra=_EXTRA)
     chat = msgspec.structs.replace(text, prompt=(Message(role="user", content="a"),))
@@ -94,7 +94,7 @@ async def _tells(request: web.Request) -> web.Response:
 
 
 @pytest.mark.parametrize(("method", "body"), [("GET", None), ("POST", b'{"a": 1}')])
-def test_any_method_path_and_status(method: str, body: bytes | None) -> None:
+def test_any_method_path_and_status(method: str, body: bytes | None):
     reply = _exchange(_tells, method, body)
     assert isinstance(reply, Reply)
     assert (reply.status, reply.error, reply.whole) == (418, None, True)
@@ -109,14 +109,14 @@ async def _streams(request: web.Request) -> web.StreamResponse:
     return response
 
 
-def test_an_event_stream_comes_as_it_is() -> None:
+def test_an_event_stream_comes_as_it_is():
     reply = _exchange(_streams)
     assert isinstance(reply, Reply)
     assert reply.stream is None
     assert (reply.content.count(b"data: "), reply.error) == (200, None)
 
 
-def test_more_than_is_wanted_is_not_read() -> None:
+def test_more_than_is_wanted_is_not_read():
     reply = _exchange(_streams, most_bytes=20)
     assert isinstance(reply, Reply)
     assert isinstance(reply.error, TooLarge)
@@ -148,7 +148,7 @@ async def _hangs_up_within(request: web.Request) -> web.StreamResponse:
     return await _hangs_up(request)
 
 
-def test_no_answer_in_time_is_a_failure_and_half_of_one_a_reply() -> None:
+def test_no_answer_in_time_is_a_failure_and_half_of_one_a_reply():
     none = _exchange(_waits, timeout_s=0.2)
     assert isinstance(none, Failure)
     assert (none.kind, none.message) == (FailureKind.TIMEOUT, "no answer within 0.2 s")
@@ -161,7 +161,7 @@ def test_no_answer_in_time_is_a_failure_and_half_of_one_a_reply() -> None:
     )
 
 
-def test_a_lost_connection_is_a_failure_and_half_an_answer_a_reply() -> None:
+def test_a_lost_connection_is_a_failure_and_half_an_answer_a_reply():
     none = _exchange(_hangs_up)
     assert isinstance(none, Failure)
     assert none.kind is FailureKind.DISCONNECTED
@@ -233,11 +233,11 @@ FIELD, VALUE = False, True
 )
 def test_what_is_refused_is_a_field_or_its_value(
     message: str, names: list[str], found: tuple[str, bool] | None
-) -> None:
+):
     assert find_refused(message, names) == found
 
 
-def test_the_errors_of_a_validation_are_shown_once_each_by_their_place() -> None:
+def test_the_errors_of_a_validation_are_shown_once_each_by_their_place():
     assert shorten(VLLM_FORM) == (
         "HTTP 400: response_format.type: Input should be 'text', 'json_object' or 'json_schema';"
         " response_format.type: Input should be 'structural_tag'"
@@ -261,14 +261,14 @@ FASTAPI = (
 
 
 @pytest.mark.parametrize("body", [{"error": FASTAPI}, {"message": FASTAPI}, {"detail": FASTAPI}])
-def test_the_place_that_fastapi_adds_is_left_out(body: dict[str, str]) -> None:
+def test_the_place_that_fastapi_adds_is_left_out(body: dict[str, str]):
     told = wire.describe(json.dumps(body).encode())
     assert told.endswith("'msg': 'Extra inputs are not permitted', 'input': ['text']}")
     found = find_refused(told, ["modalities"])
     assert (found.name, found.by_value) == ("modalities", False)
 
 
-def test_a_traceback_keeps_its_words() -> None:
+def test_a_traceback_keeps_its_words():
     text = (
         'Traceback (most recent call last):\n  File "/srv/app.py", line 7, in answer\n    raise\n'
         "ValueError: no such model"
@@ -278,17 +278,17 @@ def test_a_traceback_keeps_its_words() -> None:
     assert told.endswith("ValueError: no such model")
 
 
-def test_a_message_of_nothing_else_stays() -> None:
+def test_a_message_of_nothing_else_stays():
     assert wire.describe(b'File "/srv/app.py", line 7') == 'File "/srv/app.py", line 7'
 
 
-def test_a_file_that_a_request_names_stays() -> None:
+def test_a_file_that_a_request_names_stays():
     told = wire.describe(b'{"error": "the prompt asks for File app.py, line 7"}')
     assert told == "the prompt asks for File app.py, line 7"
 
 
 @pytest.mark.skipif(not RECORDED.exists(), reason="the recorded answers are not here")
-def test_no_recorded_refusal_shows_a_place() -> None:
+def test_no_recorded_refusal_shows_a_place():
     lines = [json.loads(line) for line in RECORDED.read_text().splitlines()]
     refusals = [one for one in lines if one["status"] >= 400 and "File " in one["body"]]
     assert len(refusals) > 30

@@ -36,7 +36,7 @@ ANSWER = {
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch) -> None:
     monkeypatch.setattr(module, "POLL_S", 0.02)
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
 
@@ -94,7 +94,7 @@ def _with(
 
 
 @pytest.mark.parametrize("watched", [False, True])
-def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched: bool) -> None:
+def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched: bool):
     server, told = _Server(), []
 
     async def body(client):
@@ -124,14 +124,14 @@ def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched:
     ("status", "headers"),
     [(503, {}), (503, {"x-trtllm-server-state": "ready"}), (500, {**HEADERS, "Retry-After": "0"})],
 )
-def test_what_does_not_say_so_is_an_attempt(status: int, headers: dict[str, str]) -> None:
+def test_what_does_not_say_so_is_an_attempt(status: int, headers: dict[str, str]):
     server = _Server(headers=headers, status=status)
     result = _with(server, lambda client: client.send(ASKED), max_attempts=3)
     assert isinstance(result, Failure)
     assert [a.status for a in result.attempts] == [status] * 3
 
 
-def test_what_does_not_start_in_time_is_a_failure_without_an_attempt() -> None:
+def test_what_does_not_start_in_time_is_a_failure_without_an_attempt():
     server = _Server()
     result = _with(server, lambda client: client.send(ASKED), outage_timeout_s=0.1)
     assert isinstance(result, Failure)
@@ -144,7 +144,7 @@ def test_what_does_not_start_in_time_is_a_failure_without_an_attempt() -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, 0.1])
-def test_a_run_ends_when_it_takes_too_long(timeout_s: float) -> None:
+def test_a_run_ends_when_it_takes_too_long(timeout_s: float):
     server = _Server()
     with pytest.raises(
         EndpointError, match=r"still starting after 0\.1 s" if timeout_s else "is starting"
@@ -153,7 +153,7 @@ def test_a_run_ends_when_it_takes_too_long(timeout_s: float) -> None:
     assert "--set limits.outage_timeout_s=S" in caught.value.hint
 
 
-def test_the_time_is_shared_until_an_answer_comes() -> None:
+def test_the_time_is_shared_until_an_answer_comes():
     server = _Server()
 
     async def body(client):
@@ -167,7 +167,7 @@ def test_the_time_is_shared_until_an_answer_comes() -> None:
     assert _with(server, body) == 0.0
 
 
-def test_one_try_is_one_try() -> None:
+def test_one_try_is_one_try():
     """A caller that asks whether a server hangs needs the result now."""
     server = _Server()
     result = _with(server, lambda client: client.send(ASKED, once=True))
@@ -176,7 +176,7 @@ def test_one_try_is_one_try() -> None:
     assert result.message == "HTTP 503: the endpoint is starting"
 
 
-def test_the_first_requests_of_a_run_wait_as_well() -> None:
+def test_the_first_requests_of_a_run_wait_as_well():
     server = _Server()
 
     async def body(client):
@@ -191,7 +191,7 @@ def test_the_first_requests_of_a_run_wait_as_well() -> None:
 
 
 @pytest.mark.parametrize("finds", [True, False])
-def test_the_first_requests_say_what_is_the_matter(finds: bool) -> None:
+def test_the_first_requests_say_what_is_the_matter(finds: bool):
     def body(client):
         if finds:
             return discover_model(client)
@@ -204,7 +204,7 @@ def test_the_first_requests_say_what_is_the_matter(finds: bool) -> None:
     assert caught.value.hint == module.HINT
 
 
-def test_a_server_that_ends_while_it_starts_is_not_waited_for() -> None:
+def test_a_server_that_ends_while_it_starts_is_not_waited_for():
     """The refused connection that follows shows the reason."""
     server = _Server()
 
@@ -218,7 +218,7 @@ def test_a_server_that_ends_while_it_starts_is_not_waited_for() -> None:
     assert _with(server, body)
 
 
-async def test_whoever_waits_is_let_go_when_the_client_closes() -> None:
+async def test_whoever_waits_is_let_go_when_the_client_closes():
     server = _Server()
     async with serve_app(server.app()) as url:
         async with Client(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -40,7 +39,7 @@ def _connection(turns: int, proven: int = 0) -> Http1Connection:
 )
 def test_a_second_connection_out_of_step_or_a_third_silent_end_is_enough(
     out: int, silent: int, announced: int, why: str
-) -> None:
+):
     ledger = StepLedger()
     ledger.listen(Heard())
     for _ in range(out):
@@ -56,11 +55,11 @@ def test_a_second_connection_out_of_step_or_a_third_silent_end_is_enough(
 )
 def test_a_connection_is_checked_after_8_answers_and_then_after_each_512(
     turns: int, proven: int, due: bool
-) -> None:
+):
     assert _connection(turns, proven).due is due
 
 
-def test_without_a_listener_no_connection_is_kept_or_counted() -> None:
+def test_without_a_listener_no_connection_is_kept_or_counted():
     """Nobody could take its answers back, and each has only one."""
     ledger = StepLedger()
     for _ in range(3):
@@ -84,8 +83,8 @@ async def _answer(client: Client, count: int) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_answers_of_a_connection_that_ends_in_silence_are_asked_again_once_and_apart(
-    stream: bool, tmp_path: Path
-) -> None:
+    stream: bool, tmp_path
+):
     how = Doubling(every=10**9, most=5, announced=False)
     found = run(how, tmp_path, count=100, in_flight=1, stream=stream)
     check(found)
@@ -105,17 +104,15 @@ def test_answers_of_a_connection_that_ends_in_silence_are_asked_again_once_and_a
 @pytest.mark.parametrize("every", [3, 20])
 @pytest.mark.parametrize("most", [4, 7, 30])
 def test_a_server_that_answers_twice_and_ends_connections_in_silence_swaps_nothing(
-    every: int, most: int, tmp_path: Path
-) -> None:
+    every: int, most: int, tmp_path
+):
     how = Doubling(every=every, behind_next=True, most=most, announced=False)
     found = run(how, tmp_path, count=300, in_flight=4)
     check(found)
 
 
 @pytest.mark.parametrize("most", [3, 6])
-def test_announced_ends_before_the_first_check_are_asked_again_and_learned(
-    most: int, tmp_path: Path
-) -> None:
+def test_announced_ends_before_the_first_check_are_asked_again_and_learned(most: int, tmp_path):
     found = run(Doubling(every=10**9, most=most), tmp_path, count=60, in_flight=1)
     check(found)
     assert found.session.proofs.lost == 2
@@ -124,8 +121,8 @@ def test_announced_ends_before_the_first_check_are_asked_again_and_learned(
 
 
 def test_an_announced_end_after_a_proof_costs_no_token_and_is_told_as_unproven(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     found = run(Doubling(every=10**9, most=12), tmp_path, count=60, in_flight=1)
     check(found)
     assert found.server.asked.total() == 60
@@ -135,7 +132,7 @@ def test_an_announced_end_after_a_proof_costs_no_token_and_is_told_as_unproven(
     assert [found.session.proofs.doubt_earlier(one) for one in unproven] == [None] * len(unproven)
 
 
-async def test_idle_ends_after_a_proof_cost_nothing_and_connections_go_on_being_kept() -> None:
+async def test_idle_ends_after_a_proof_cost_nothing_and_connections_go_on_being_kept():
     """As uvicorn, which ends a connection that is idle for some seconds."""
     heard = Heard()
     async with (
@@ -154,7 +151,7 @@ async def test_idle_ends_after_a_proof_cost_nothing_and_connections_go_on_being_
     assert heard.in_step
 
 
-async def test_a_server_that_ends_idle_connections_before_a_check_is_checked_earlier() -> None:
+async def test_a_server_that_ends_idle_connections_before_a_check_is_checked_earlier():
     heard = Heard()
     async with (
         FaultyServer([act.sound]) as server,
@@ -170,7 +167,7 @@ async def test_a_server_that_ends_idle_connections_before_a_check_is_checked_ear
     assert heard.ended == {1: False}
 
 
-async def test_what_a_failed_attempt_leaves_unproven_is_lost_but_is_no_silent_end() -> None:
+async def test_what_a_failed_attempt_leaves_unproven_is_lost_but_is_no_silent_end():
     heard = Heard()
 
     def script(request):
@@ -187,8 +184,8 @@ async def test_what_a_failed_attempt_leaves_unproven_is_lost_but_is_no_silent_en
 
 
 async def test_busy_connections_are_also_checked_by_time_and_one_after_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(transport, "TIMED_S", 0.1)
     monkeypatch.setattr(transport, "TIMED_GAP_S", 0.25)
     heard = Heard()
@@ -202,8 +199,8 @@ async def test_busy_connections_are_also_checked_by_time_and_one_after_another(
 
 
 def test_an_endpoint_that_proves_nothing_is_named_once_and_asked_apart_after_an_end(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     how = Doubling(every=10**9, models=False, most=20, announced=False)
     found = run(how, tmp_path, count=60, in_flight=1)
     check(found)
@@ -231,7 +228,7 @@ def _request_transports(case: int) -> Request:
 
 
 @pytest.mark.parametrize("name", BEHIND_NEXT)
-def test_an_answer_too_many_before_the_next_one_swaps_nothing(name: str, tmp_path: Path) -> None:
+def test_an_answer_too_many_before_the_next_one_swaps_nothing(name: str, tmp_path):
     check(run(ATTACKS[name], tmp_path, count=60, in_flight=2))
 
 
@@ -260,14 +257,14 @@ AT_ONCE = [
 
 
 async def test_no_broken_answer_becomes_that_to_another_request(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(act, "echo", lambda request: said(case_of(request) or 0))
     swapped = await asyncio.gather(*(_swapped(BREAKING[name]) for name in AT_ONCE))
     assert {name: texts for name, texts in zip(AT_ONCE, swapped, strict=True) if texts} == {}
 
 
-async def test_times_of_a_stream_are_those_of_its_tokens() -> None:
+async def test_times_of_a_stream_are_those_of_its_tokens():
     async def timed(turn):
         await turn.write(act.STREAM_HEAD)
         await asyncio.sleep(0.2)

@@ -194,7 +194,7 @@ SLOW = {"at once", "at once, each tenth", "1 to 20 ms later, each fiftieth", "an
     ]
     + [pytest.param("1 to 20 ms later", True, id="1 to 20 ms later, stream, fast")],
 )
-def test_no_sample_gets_the_answer_to_another(name: str, stream: bool, tmp_path: Path) -> None:
+def test_no_sample_gets_the_answer_to_another(name: str, stream: bool, tmp_path):
     found = run(ATTACKS[name], tmp_path, stream=stream)
     check(found)
     assert found.server.asked.total() <= 2 * MANY + 100
@@ -210,11 +210,11 @@ def test_no_sample_gets_the_answer_to_another(name: str, stream: bool, tmp_path:
         "behind the next request, each thirtieth",
     ],
 )
-def test_ids_of_any_kind_change_nothing(name: str, ids: str, tmp_path: Path) -> None:
+def test_ids_of_any_kind_change_nothing(name: str, ids: str, tmp_path):
     check(run(replace(ATTACKS[name], ids=ids), tmp_path))
 
 
-def test_a_sound_server_is_checked_rarely_and_nothing_is_withdrawn(tmp_path: Path) -> None:
+def test_a_sound_server_is_checked_rarely_and_nothing_is_withdrawn(tmp_path):
     found = run(Doubling(every=10**9), tmp_path, count=4000, in_flight=8)
     check(found)
     assert found.server.asked.total() == 4000
@@ -223,8 +223,8 @@ def test_a_sound_server_is_checked_rarely_and_nothing_is_withdrawn(tmp_path: Pat
 
 
 def test_when_every_answer_is_doubled_the_run_soon_opens_a_connection_per_request_and_says_so_once(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     found = run(Doubling(), tmp_path)
     assert found.session.client.alone
     assert len([line for line in found.told if "each request uses its own connection" in line]) == 1
@@ -234,7 +234,7 @@ def test_when_every_answer_is_doubled_the_run_soon_opens_a_connection_per_reques
     assert found.server.asked.total() < MANY + 8 * IN_FLIGHT
 
 
-def test_a_session_after_one_with_evidence_opens_a_connection_per_request(tmp_path: Path) -> None:
+def test_a_session_after_one_with_evidence_opens_a_connection_per_request(tmp_path):
     run(Doubling(), tmp_path, count=100)
     found = run(Doubling(every=10**9), tmp_path, count=200)
     check(found)
@@ -242,8 +242,8 @@ def test_a_session_after_one_with_evidence_opens_a_connection_per_request(tmp_pa
 
 
 def test_evidence_of_a_later_session_withdraws_what_an_earlier_one_left_unproven(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """Connections whose end the server announces prove nothing; the test makes answers wrong."""
     proofs = run(Doubling(every=10**9, most=12), tmp_path, count=300).session.proofs
     records = [record for record in read(tmp_path / "named.jsonl") if record.response is not None]
@@ -259,7 +259,7 @@ def test_evidence_of_a_later_session_withdraws_what_an_earlier_one_left_unproven
 
 
 @pytest.mark.parametrize("ids", ["none", "fresh"])
-def test_without_who_takes_answers_back_each_request_has_a_connection_of_its_own(ids: str) -> None:
+def test_without_who_takes_answers_back_each_request_has_a_connection_of_its_own(ids: str):
     async def main():
         how = replace(ATTACKS["behind the next request"], ids=ids)
         async with (
@@ -318,7 +318,7 @@ def _request(number: int) -> Request:
 )
 async def test_a_check_tells_in_step_from_out_of_step_and_from_neither(
     how: Doubling, turns: dict[int, int], out: int
-) -> None:
+):
     heard = Heard()
     server = DoublingServer(how)
     async with (
@@ -332,7 +332,7 @@ async def test_a_check_tells_in_step_from_out_of_step_and_from_neither(
     assert (heard.in_step if how.ids != "request" else {1: 3}, len(heard.out)) == (turns, out)
 
 
-async def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_connection() -> None:
+async def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_connection():
     heard = Heard()
 
     def script(request):
@@ -357,7 +357,7 @@ async def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_conn
     }
 
 
-async def test_a_header_that_echoes_another_request_is_a_proof_too() -> None:
+async def test_a_header_that_echoes_another_request_is_a_proof_too():
     sent = []
 
     def script(request):
@@ -388,7 +388,7 @@ async def _hear(server: FaultyServer, count: int) -> Heard:
 @pytest.mark.parametrize(("first", "proven"), [(1, {}), (3, {1: 2}), (4, {1: 3})])
 async def test_an_answer_that_names_its_request_proves_itself_and_what_came_before_without_a_check(
     first: int, proven: dict[int, int]
-) -> None:
+):
     sent = []
 
     def script(request):
@@ -403,7 +403,7 @@ async def test_an_answer_that_names_its_request_proves_itself_and_what_came_befo
     assert (heard.in_step, heard.out) == (proven, {})
 
 
-async def test_a_connection_that_named_another_request_is_given_up_and_proves_nothing() -> None:
+async def test_a_connection_that_named_another_request_is_given_up_and_proves_nothing():
     sent = []
 
     def script(request):
@@ -419,9 +419,7 @@ async def test_a_connection_that_named_another_request_is_given_up_and_proves_no
     assert (heard.in_step, heard.out) == ({}, {1: "an answer named another of our requests"})
 
 
-def test_a_request_for_the_models_that_gets_an_answer_tells_that_a_connection_is_out_of_step() -> (
-    None
-):
+def test_a_request_for_the_models_that_gets_an_answer_tells_that_a_connection_is_out_of_step():
     heard, answered = Heard(), 0
 
     async def serve(reader, writer):
@@ -466,7 +464,7 @@ class _Alarm(_Looking):
         pass
 
 
-async def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path: Path) -> None:
+async def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path):
     early, alarm = _Looking(), _Alarm()
     how = ATTACKS["behind the next request, each thirtieth"]
     limits = Limits(concurrency=IN_FLIGHT)
@@ -484,7 +482,7 @@ async def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path
     assert early.restarts == alarm.restarts > 0
 
 
-def test_a_shift_by_the_last_answer_of_a_run_is_found_at_its_end(tmp_path: Path) -> None:
+def test_a_shift_by_the_last_answer_of_a_run_is_found_at_its_end(tmp_path):
     """The sixth request gets a copy of the fifth answer; its own arrives after the last request."""
     found = run(Doubling(every=5, behind_next=True), tmp_path, count=6, in_flight=1)
     check(found)
@@ -492,22 +490,22 @@ def test_a_shift_by_the_last_answer_of_a_run_is_found_at_its_end(tmp_path: Path)
 
 
 def test_a_busy_connection_is_checked_after_8_answers_and_then_now_and_again(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     found = run(Doubling(every=10**9), tmp_path, count=1100, in_flight=1)
     assert 3 <= found.server.checks <= 6
 
 
 def test_the_limit_of_a_server_is_learned_so_that_connections_are_checked_before_it(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     found = run(Doubling(every=10**9, most=6), tmp_path, count=60, in_flight=1)
     check(found)
     assert _checker(found.session.client).most == 6
     assert found.server.checks >= 10
 
 
-def test_errors_in_a_row_prove_no_shifted_connection(tmp_path: Path) -> None:
+def test_errors_in_a_row_prove_no_shifted_connection(tmp_path):
     """After two refusals each check gets an earlier answer.
 
     The first check gets the second refusal, and the next gets the list that the first asked for.
@@ -519,7 +517,7 @@ def test_errors_in_a_row_prove_no_shifted_connection(tmp_path: Path) -> None:
     assert found.session.withdrawn > 0
 
 
-async def test_a_goodbye_behind_a_check_is_no_sign() -> None:
+async def test_a_goodbye_behind_a_check_is_no_sign():
     heard = Heard()
     server = DoublingServer(Doubling(every=10**9, goodbye_s=0.1))
     async with (
@@ -534,7 +532,7 @@ async def test_a_goodbye_behind_a_check_is_no_sign() -> None:
     assert (heard.in_step, heard.out) == ({1: 3}, {})
 
 
-async def test_an_id_that_a_server_shortens_names_nothing() -> None:
+async def test_an_id_that_a_server_shortens_names_nothing():
     def script(request):
         return act.replies(act.answer(request), **{"X-Request-ID": request.request_id[:32]})
 
@@ -551,7 +549,7 @@ async def test_an_id_that_a_server_shortens_names_nothing() -> None:
     assert heard.out == {}
 
 
-def test_a_row_of_rounds_ends_though_connections_end_without_a_proof(tmp_path: Path) -> None:
+def test_a_row_of_rounds_ends_though_connections_end_without_a_proof(tmp_path):
     """One connection is out of step. The server ends the others, and they prove nothing."""
     how = Doubling(every=300, most_copies=1, behind_next=True, most=40)
     found = run(how, tmp_path, count=400, in_flight=1)
@@ -576,7 +574,7 @@ def test_a_row_of_rounds_ends_though_connections_end_without_a_proof(tmp_path: P
 )
 async def test_what_a_reply_to_a_request_for_the_models_tells(
     status: int, kind: str, body: bytes, told: bool | None
-) -> None:
+):
     reply = Reply(asyncio.get_running_loop().create_future(), limit=1000, now=0.0, raw=True)
     reply.begin(status, {b"content-type": kind})
     reply.take(body)
@@ -585,7 +583,7 @@ async def test_what_a_reply_to_a_request_for_the_models_tells(
     assert connection.StepChecker(StepLedger(), b"", ids, 1000)._describe(reply, ids.new()) is told
 
 
-async def test_behind_a_run_each_request_has_a_connection_of_its_own_again() -> None:
+async def test_behind_a_run_each_request_has_a_connection_of_its_own_again():
     server = DoublingServer(Doubling(every=10**9))
     async with server, client_of(server) as client:
         async with client.keep_connections(Heard()):
@@ -598,7 +596,7 @@ async def test_behind_a_run_each_request_has_a_connection_of_its_own_again() -> 
         assert server.connections == 4
 
 
-async def test_an_answer_with_another_one_behind_it_is_asked_again_at_once() -> None:
+async def test_an_answer_with_another_one_behind_it_is_asked_again_at_once():
     """It is also withdrawn later, since it may answer an earlier request."""
 
     def script(request):
@@ -615,7 +613,7 @@ async def test_an_answer_with_another_one_behind_it_is_asked_again_at_once() -> 
     assert [attempt.failure for attempt in result.attempts] == [FailureKind.INVALID_RESPONSE, None]
 
 
-async def test_a_connection_whose_last_answer_nobody_wants_is_still_checked() -> None:
+async def test_a_connection_whose_last_answer_nobody_wants_is_still_checked():
     """As when an early stop ends a task and requests in flight are cancelled."""
     heard = Heard()
     server = DoublingServer(Doubling(every=10**9, slow_s=0.05))
@@ -635,8 +633,8 @@ async def test_a_connection_whose_last_answer_nobody_wants_is_still_checked() ->
 
 
 async def test_an_idle_connection_is_checked_before_its_server_closes_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """The check of another connection must not delay this one."""
     monkeypatch.setattr("serve_eval.client.http1.transport.IDLE_S", 0.02)
     heard = Heard()
@@ -659,8 +657,8 @@ async def test_an_idle_connection_is_checked_before_its_server_closes_it(
 
 
 def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_meets_nobody_again(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """Only answers of that connection are withdrawn; the others are open and proven at the end."""
     met = Counter()
     left = []

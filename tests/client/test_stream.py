@@ -41,7 +41,7 @@ def _read(pieces: list[bytes]) -> list[bytes]:
         ("data: é€\n\n".encode(), ["é€".encode()]),
     ],
 )
-def test_data_lines_are_found_in_every_form(stream: bytes, payloads: list[bytes]) -> None:
+def test_data_lines_are_found_in_every_form(stream: bytes, payloads: list[bytes]):
     assert _read([stream]) == payloads
     assert _read([stream[i : i + 1] for i in range(len(stream))]) == payloads
 
@@ -50,7 +50,7 @@ def test_data_lines_are_found_in_every_form(stream: bytes, payloads: list[bytes]
     st.lists(st.text(max_size=8).map(lambda t: t.replace("\n", "").replace("\r", "")), max_size=8),
     st.data(),
 )
-def test_any_cut_gives_the_same_payloads(texts: list[str], data: st.DataObject) -> None:
+def test_any_cut_gives_the_same_payloads(texts: list[str], data: st.DataObject):
     ends = [data.draw(st.sampled_from(["\n", "\r\n", "\r", "\n\n", "\r\n\r\n"])) for _ in texts]
     stream = "".join(f"data: {text}{end}" for text, end in zip(texts, ends, strict=True)).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
@@ -60,11 +60,11 @@ def test_any_cut_gives_the_same_payloads(texts: list[str], data: st.DataObject) 
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))
-def test_any_bytes_are_survived(pieces: list[bytes]) -> None:
+def test_any_bytes_are_survived(pieces: list[bytes]):
     assert all(b"\n" not in payload for payload in _read(pieces))
 
 
-def test_a_line_that_never_ends_costs_no_more_than_its_length() -> None:
+def test_a_line_that_never_ends_costs_no_more_than_its_length():
     lines = EventLines()
     for _ in range(20_000):
         assert lines.feed(b"x" * 500) == []
@@ -105,7 +105,7 @@ def _said(*pieces: bytes) -> Said:
 
 @pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", " \n\n"])
 @pytest.mark.parametrize("done", [["[DONE]"], []])
-def test_a_chat_stream_is_joined_with_and_without_done(end: str, done: list[str]) -> None:
+def test_a_chat_stream_is_joined_with_and_without_done(end: str, done: list[str]):
     said = _said(
         _bytes(
             ROLE, _chat(""), _chat("#### "), _chat("7"), _chat(finish="stop"), USAGE, *done, end=end
@@ -118,20 +118,20 @@ def test_a_chat_stream_is_joined_with_and_without_done(end: str, done: list[str]
     )
 
 
-def test_a_text_stream_ends_with_its_last_text() -> None:
+def test_a_text_stream_ends_with_its_last_text():
     assert _said(_bytes(_text(" 4"), _text("2", "length"), "[DONE]")) == Said(
         text=" 42", finish_reason="length"
     )
 
 
-def test_reasoning_is_kept_apart_in_either_of_its_names() -> None:
+def test_reasoning_is_kept_apart_in_either_of_its_names():
     said = _said(
         _bytes(_chat(reasoning_content="h"), _chat(reasoning="m"), _chat("7"), _chat(finish="stop"))
     )
     assert (said.text, said.reasoning) == ("7", "hm")
 
 
-def test_events_after_done_do_not_count() -> None:
+def test_events_after_done_do_not_count():
     answer = StreamedAnswer()
     answer.feed(_bytes(_chat("7", "stop"), "[DONE]", _chat("8"), {"error": "late"}), 0.0)
     assert answer.done
@@ -139,25 +139,25 @@ def test_events_after_done_do_not_count() -> None:
     assert answer.finish().text == "7"
 
 
-def test_a_character_cut_in_two_by_the_socket_is_whole() -> None:
+def test_a_character_cut_in_two_by_the_socket_is_whole():
     choice = '{"index": 0, "text": "Zürich 東京 🙂", "finish_reason": "stop"}'
     stream = f'data: {{"choices": [{choice}]}}\n\n'.encode()
     for cut in range(len(stream)):
         assert _said(stream[:cut], stream[cut:]).text == "Zürich 東京 🙂"
 
 
-def test_one_chunk_over_several_data_lines_is_one_chunk() -> None:
+def test_one_chunk_over_several_data_lines_is_one_chunk():
     lines = json.dumps(_chat("7", "stop"), indent=1).splitlines()
     assert _said(("".join(f"data: {line}\n" for line in lines) + "\n").encode()).text == "7"
 
 
-def test_of_several_answers_the_first_counts() -> None:
+def test_of_several_answers_the_first_counts():
     other = {"choices": [{"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}]}
     assert _said(_bytes(other, _chat("yes", "stop"), other)).text == "yes"
 
 
 @pytest.mark.parametrize("odd", [[1], {"a": 1}, 7, True])
-def test_an_id_of_an_odd_kind_tells_streams_apart_and_raises_nothing(odd: object) -> None:
+def test_an_id_of_an_odd_kind_tells_streams_apart_and_raises_nothing(odd: object):
     pieces = [{**_chat("a", "stop" if last else None), "id": odd} for last in (False, True)]
     assert _said(_bytes(*pieces)).text == "aa"
     unended = _bytes(pieces[0]) + f"data: {json.dumps(pieces[1])}".encode()
@@ -166,7 +166,7 @@ def test_an_id_of_an_odd_kind_tells_streams_apart_and_raises_nothing(odd: object
         _said(_bytes(pieces[0], pieces[0], {**pieces[1], "id": "another"}))
 
 
-def test_a_bare_done_is_a_lost_answer() -> None:
+def test_a_bare_done_is_a_lost_answer():
     for stream in (_bytes("[DONE]"), _bytes({"choices": []}, "[DONE]")):
         with pytest.raises(LostStream):
             _said(stream)
@@ -189,13 +189,13 @@ def test_a_bare_done_is_a_lost_answer() -> None:
         (b"<html>", "without a finish_reason"),
     ],
 )
-def test_a_stream_without_an_answer_is_invalid_and_not_lost(stream: bytes, message: str) -> None:
+def test_a_stream_without_an_answer_is_invalid_and_not_lost(stream: bytes, message: str):
     with pytest.raises(InvalidResponse, match=message) as caught:
         _said(stream)
     assert not isinstance(caught.value, LostStream)
 
 
-def test_times_are_those_of_the_first_and_the_last_token() -> None:
+def test_times_are_those_of_the_first_and_the_last_token():
     answer = StreamedAnswer()
     for at, event in enumerate(
         [ROLE, _chat(""), _chat(reasoning_content="h"), _chat("7"), _chat(finish="stop"), USAGE]
@@ -204,12 +204,12 @@ def test_times_are_those_of_the_first_and_the_last_token() -> None:
     assert (answer.first_at, answer.last_at, answer.complete) == (2.0, 3.0, True)
 
 
-def test_a_hundred_thousand_events_are_read() -> None:
+def test_a_hundred_thousand_events_are_read():
     said = _said(_bytes(*(_text("ab") for _ in range(100_000)), _text("", "stop")))
     assert len(said.text) == 200_000
 
 
-def test_lines_that_never_make_a_chunk_end_soon() -> None:
+def test_lines_that_never_make_a_chunk_end_soon():
     with pytest.raises(InvalidResponse):
         _said(b"data: {\n" * 100_000)
 
@@ -217,7 +217,7 @@ def test_lines_that_never_make_a_chunk_end_soon() -> None:
 @given(st.lists(st.tuples(st.text(max_size=5), st.booleans()), max_size=6), st.data())
 def test_any_cut_of_a_stream_gives_the_same_answer(
     parts: list[tuple[str, bool]], data: st.DataObject
-) -> None:
+):
     chunks = [_chat(text) if plain else _chat(reasoning_content=text) for text, plain in parts]
     stream = _bytes(ROLE, *chunks, _chat(finish="stop"), USAGE, "[DONE]")
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
@@ -232,7 +232,7 @@ def test_any_cut_of_a_stream_gives_the_same_answer(
         max_size=12,
     )
 )
-def test_any_bytes_give_an_answer_or_an_invalid_response(pieces: list[bytes]) -> None:
+def test_any_bytes_give_an_answer_or_an_invalid_response(pieces: list[bytes]):
     with contextlib.suppress(InvalidResponse):
         _said(*pieces)
 
@@ -251,7 +251,7 @@ def test_any_bytes_give_an_answer_or_an_invalid_response(pieces: list[bytes]) ->
         ),
     )
 )
-def test_any_json_gives_an_answer_or_an_invalid_response(value: object) -> None:
+def test_any_json_gives_an_answer_or_an_invalid_response(value: object):
     with contextlib.suppress(InvalidResponse):
         _said(_bytes({"choices": [value]}, "[DONE]"))
     with contextlib.suppress(InvalidResponse):
@@ -273,7 +273,7 @@ def test_any_json_gives_an_answer_or_an_invalid_response(value: object) -> None:
         (b'data: {"choices": [{"index": 0,', False),
     ],
 )
-def test_only_chunks_with_a_choice_are_a_sign_of_an_answer(line: bytes, heard: bool) -> None:
+def test_only_chunks_with_a_choice_are_a_sign_of_an_answer(line: bytes, heard: bool):
     stream = StreamedAnswer()
     stream.feed(b'data: {"choices": [{"index": 0, "text": "A"}]}\n\n', 1.0)
     stream.feed(line, 2.0)
@@ -285,7 +285,7 @@ def _named(told: str, text: str | None, finish: str | None = None) -> dict[str, 
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [2], [3], [9], [1, 2, 3, 4]])
-def test_a_byte_order_mark_before_a_stream_loses_nothing(cuts: list[int]) -> None:
+def test_a_byte_order_mark_before_a_stream_loses_nothing(cuts: list[int]):
     stream = b"\xef\xbb\xbf" + _bytes(_text("8"), _text("0", "stop"), "[DONE]")
     edges = [0, *cuts, len(stream)]
     assert _said(*(stream[a:b] for a, b in pairwise(edges))).text == "80"
@@ -314,7 +314,7 @@ def test_a_byte_order_mark_before_a_stream_loses_nothing(cuts: list[int]) -> Non
         "one comes again",
     ],
 )
-def test_pieces_of_two_answers_are_never_glued(events: list[dict[str, Any]]) -> None:
+def test_pieces_of_two_answers_are_never_glued(events: list[dict[str, Any]]):
     with pytest.raises(InvalidResponse, match="several answers"):
         _said(_bytes(*events))
 
@@ -330,18 +330,18 @@ def test_pieces_of_two_answers_are_never_glued(events: list[dict[str, Any]]) -> 
     ],
     ids=["one id", "each its own", "the role's own", "some have none", "empty ones"],
 )
-def test_pieces_of_one_answer_have_one_id_or_each_its_own(events: list[dict[str, Any]]) -> None:
+def test_pieces_of_one_answer_have_one_id_or_each_its_own(events: list[dict[str, Any]]):
     assert _said(_bytes(*events)).text == "12"
 
 
 @pytest.mark.parametrize(
     "more", [_text("8"), _chat("8"), _chat(reasoning="hm"), _chat(tool_calls=[{"index": 0}])]
 )
-def test_what_goes_on_behind_its_finish_reason_is_no_answer(more: dict[str, Any]) -> None:
+def test_what_goes_on_behind_its_finish_reason_is_no_answer(more: dict[str, Any]):
     with pytest.raises(InvalidResponse, match="after its finish_reason"):
         _said(_bytes(_text("7", "stop"), more))
 
 
-def test_behind_the_finish_reason_the_usage_and_empty_pieces_may_come() -> None:
+def test_behind_the_finish_reason_the_usage_and_empty_pieces_may_come():
     said = _said(_bytes(_chat("7", "stop"), _chat(""), _chat(finish="stop"), USAGE, "[DONE]"))
     assert (said.text, said.usage.completion_tokens) == ("7", 3)

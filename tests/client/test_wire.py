@@ -19,7 +19,7 @@ def _request(**more: object) -> Request:
     return Request(**fields)
 
 
-def test_sampling_is_always_sent_in_full() -> None:
+def test_sampling_is_always_sent_in_full():
     assert json.loads(wire.encode(_request(), "m")) == {
         "model": "m",
         "prompt": "Hi",
@@ -29,7 +29,7 @@ def test_sampling_is_always_sent_in_full() -> None:
     }
 
 
-def test_stop_seed_and_extra_fields_are_sent_when_they_are_set() -> None:
+def test_stop_seed_and_extra_fields_are_sent_when_they_are_set():
     sampling = SamplingParams(max_tokens=5, seed=7, stop=("a", "b"))
     body = json.loads(
         wire.encode(_request(sampling=sampling, extra={"truncate_prompt_tokens": 9}), "m")
@@ -37,7 +37,7 @@ def test_stop_seed_and_extra_fields_are_sent_when_they_are_set() -> None:
     assert (body["seed"], body["stop"], body["truncate_prompt_tokens"]) == (7, ["a", "b"], 9)
 
 
-def test_a_field_that_is_none_is_left_out() -> None:
+def test_a_field_that_is_none_is_left_out():
     body = json.loads(
         wire.encode(
             _request(sampling=SamplingParams(max_tokens=5, temperature=None, top_p=None)), "m"
@@ -46,7 +46,7 @@ def test_a_field_that_is_none_is_left_out() -> None:
     assert set(body) == {"model", "prompt", "max_tokens"}
 
 
-def test_a_chat_request_can_name_its_length_as_hosted_models_want_it() -> None:
+def test_a_chat_request_can_name_its_length_as_hosted_models_want_it():
     chat = _request(prompt=(Message(role="user", content="u"),))
     body = json.loads(wire.encode(chat, "m", max_tokens_field="max_completion_tokens"))
     assert (body["max_completion_tokens"], "max_tokens" in body) == (5, False)
@@ -54,18 +54,18 @@ def test_a_chat_request_can_name_its_length_as_hosted_models_want_it() -> None:
     assert text["max_tokens"] == 5  # /v1/completions has only the old name
 
 
-def test_a_stream_is_asked_for_with_its_usage() -> None:
+def test_a_stream_is_asked_for_with_its_usage():
     body = json.loads(wire.encode(_request(), "m", stream=True))
     assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
 
 
 @pytest.mark.parametrize(("told", "kept"), [("</s>", "</s>"), (None, None), (151645, None)])
-def test_the_stop_string_that_ended_an_answer_is_kept(told: object, kept: str | None) -> None:
+def test_the_stop_string_that_ended_an_answer_is_kept(told: object, kept: str | None):
     body = {"choices": [{"text": "7", "finish_reason": "stop", "stop_reason": told}]}
     assert wire.decode(json.dumps(body).encode(), JSON).stop_reason == kept
 
 
-def test_messages_go_to_the_chat_route() -> None:
+def test_messages_go_to_the_chat_route():
     prompt = (Message(role="system", content="s"), Message(role="user", content="u"))
     body = json.loads(wire.encode(_request(prompt=prompt), "m"))
     assert body["messages"] == [
@@ -76,7 +76,7 @@ def test_messages_go_to_the_chat_route() -> None:
     assert wire.route("text") == "/completions"
 
 
-def test_a_completion_of_trtllm_serve_is_read() -> None:
+def test_a_completion_of_trtllm_serve_is_read():
     body = {
         "id": "cmpl-1",
         "object": "text_completion",
@@ -114,14 +114,14 @@ def test_a_completion_of_trtllm_serve_is_read() -> None:
 )
 def test_the_tokens_that_a_prefix_cache_had_are_kept_and_so_is_the_id(
     details: object, kept: int | None
-) -> None:
+):
     usage = {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": details}
     body = {"id": "cmpl-1", "choices": [{"text": "7", "finish_reason": "stop"}], "usage": usage}
     said = wire.decode(json.dumps(body).encode(), JSON)
     assert (said.id, said.usage.cached_tokens) == ("cmpl-1", kept)
 
 
-def test_a_chat_answer_keeps_reasoning_apart() -> None:
+def test_a_chat_answer_keeps_reasoning_apart():
     message = {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": []}
     answer = wire.decode(
         json.dumps({"choices": [{"message": message, "finish_reason": "length"}]}).encode(), JSON
@@ -141,7 +141,7 @@ def test_a_chat_answer_keeps_reasoning_apart() -> None:
         {"prompt_tokens": -1},
     ],
 )
-def test_an_odd_usage_never_costs_the_answer(usage: object) -> None:
+def test_an_odd_usage_never_costs_the_answer(usage: object):
     body = json.dumps(
         {"choices": [{"text": "7", "finish_reason": "stop"}], "usage": usage}
     ).encode()
@@ -163,12 +163,12 @@ def test_an_odd_usage_never_costs_the_answer(usage: object) -> None:
 )
 def test_a_count_of_tokens_that_is_no_number_spoils_not_the_other(
     prompt: object, completion: object, kept: tuple[int, int]
-) -> None:
+):
     usage = bodies.usage({"prompt_tokens": prompt, "completion_tokens": completion})
     assert (usage.prompt_tokens, usage.completion_tokens) == kept
 
 
-def test_an_empty_text_with_a_finish_reason_is_an_answer() -> None:
+def test_an_empty_text_with_a_finish_reason_is_an_answer():
     assert wire.decode(b'{"choices": [{"text": "", "finish_reason": "stop"}]}', JSON).text == ""
     assert (
         wire.decode(
@@ -221,7 +221,7 @@ def test_an_empty_text_with_a_finish_reason_is_an_answer() -> None:
 )
 def test_a_body_without_an_answer_is_invalid_never_empty(
     body: bytes, content_type: str, message: str
-) -> None:
+):
     with pytest.raises(wire.InvalidResponse, match=message):
         wire.decode(body, content_type)
 
@@ -255,20 +255,20 @@ def test_a_body_without_an_answer_is_invalid_never_empty(
         (b"{}", "{}"),
     ],
 )
-def test_every_shape_of_error_body_gives_its_message(body: bytes, message: str) -> None:
+def test_every_shape_of_error_body_gives_its_message(body: bytes, message: str):
     assert wire.describe(body) == message
 
 
-def test_a_deeply_nested_error_is_text() -> None:
+def test_a_deeply_nested_error_is_text():
     assert wire.describe(b"[" * 100_000) == "[" * wire.MAX_MESSAGE
     assert questions.model_ids(b'{"data": ' + b"[" * 100_000) == []
 
 
-def test_a_long_error_is_cut() -> None:
+def test_a_long_error_is_cut():
     assert len(wire.describe(b"x" * 100_000)) == wire.MAX_MESSAGE
 
 
-def test_model_lists_are_read_leniently() -> None:
+def test_model_lists_are_read_leniently():
     assert questions.model_ids(b'{"object":"list","data":[{"id":"a"},{"id":"b"}]}') == [
         "a",
         "b",
@@ -285,7 +285,7 @@ def test_model_lists_are_read_leniently() -> None:
 
 
 @given(st.binary(max_size=300), st.sampled_from([JSON, "text/html", ""]))
-def test_any_bytes_give_an_answer_or_an_invalid_response(body: bytes, content_type: str) -> None:
+def test_any_bytes_give_an_answer_or_an_invalid_response(body: bytes, content_type: str):
     with contextlib.suppress(wire.InvalidResponse):
         wire.decode(body, content_type)
     assert wire.describe(body)
@@ -305,14 +305,14 @@ def test_any_bytes_give_an_answer_or_an_invalid_response(body: bytes, content_ty
         ),
     )
 )
-def test_any_json_gives_an_answer_or_an_invalid_response(value: object) -> None:
+def test_any_json_gives_an_answer_or_an_invalid_response(value: object):
     body = json.dumps(value).encode()
     with contextlib.suppress(wire.InvalidResponse):
         wire.decode(body, JSON)
     assert isinstance(wire.describe(body), str)
 
 
-def test_an_orchestrator_counts_what_it_asked_again() -> None:
+def test_an_orchestrator_counts_what_it_asked_again():
     body = b"""# HELP ctx_retry_requests_total Total number of retry requests
 # TYPE ctx_retry_requests_total counter
 ctx_retry_requests_total 0.0
@@ -333,11 +333,11 @@ def _decoded(*choices: dict[str, object], before: bytes = b"") -> wire.Said:
     return wire.decode(before + json.dumps({"choices": choices}).encode(), JSON)
 
 
-def test_a_byte_order_mark_before_an_answer_is_passed_over() -> None:
+def test_a_byte_order_mark_before_an_answer_is_passed_over():
     assert _decoded({"text": "80", "finish_reason": "stop"}, before=b"\xef\xbb\xbf").text == "80"
 
 
-def test_the_choice_with_the_index_0_counts_wherever_it_stands() -> None:
+def test_the_choice_with_the_index_0_counts_wherever_it_stands():
     other, first = (
         {"index": i, "text": t, "finish_reason": "stop"} for i, t in ((1, "8"), (0, "7"))
     )
@@ -349,9 +349,7 @@ def test_the_choice_with_the_index_0_counts_wherever_it_stands() -> None:
     ("indices", "many"),
     [([1], "no"), ([1, 2], "no"), ([0, 0], "2"), ([0, None], "2"), ([0, 1, 0, 0], "3")],
 )
-def test_without_one_choice_of_the_index_0_there_is_no_answer(
-    indices: list[int | None], many: str
-) -> None:
+def test_without_one_choice_of_the_index_0_there_is_no_answer(indices: list[int | None], many: str):
     with pytest.raises(
         wire.InvalidResponse, match=f"^{many} choices with the index 0 in the answer"
     ):
@@ -370,6 +368,6 @@ def test_without_one_choice_of_the_index_0_there_is_no_answer(
 )
 def test_a_whole_answer_without_a_finish_reason_is_none(
     said: dict[str, object], more: dict[str, object]
-) -> None:
+):
     with pytest.raises(wire.InvalidResponse, match="no finish_reason"):
         _decoded({**said, **more})

@@ -41,7 +41,7 @@ SOURCE = Source(
 
 
 @pytest.fixture
-def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def tasks(tmp_path, monkeypatch) -> Iterator[Path]:
     """Return a folder whose files are tasks for the length of a test."""
     before = set(sys.modules)
     monkeypatch.setattr(serve_eval.tasks, "__path__", [*serve_eval.tasks.__path__, str(tmp_path)])
@@ -51,12 +51,12 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def test_the_shared_sets_come_first() -> None:
+def test_the_shared_sets_come_first():
     assert list(find_sources())[: len(KNOWN)] == list(KNOWN)
 
 
 @pytest.mark.usefixtures("tasks")
-def test_a_set_of_a_task_file_is_listed_and_its_folder_is_known(tasks: Path) -> None:
+def test_a_set_of_a_task_file_is_listed_and_its_folder_is_known(tasks: Path):
     before = find_sources()
     (tasks / "made_up_rivers.py").write_text(DECLARES)
     (tasks / "made_up_lakes.py").write_text('raise SystemError("imported for nothing")\n')
@@ -69,7 +69,7 @@ def test_a_set_of_a_task_file_is_listed_and_its_folder_is_known(tasks: Path) -> 
     assert (where.returncode, where.stdout) == (2, f"{tasks}/made_up_rivers\n")
 
 
-def test_a_set_that_is_shared_is_not_declared_again(tasks: Path) -> None:
+def test_a_set_that_is_shared_is_not_declared_again(tasks: Path):
     before = find_sources()
     (tasks / "made_up_rivers.py").write_text(
         'from serve_eval.datasets.known import KNOWN\nSOURCE = KNOWN["mmlu"]\n'
@@ -77,15 +77,15 @@ def test_a_set_that_is_shared_is_not_declared_again(tasks: Path) -> None:
     assert find_sources() == before
 
 
-def test_a_name_of_a_shared_set_is_refused(tasks: Path) -> None:
+def test_a_name_of_a_shared_set_is_refused(tasks: Path):
     (tasks / "slimpajama.py").write_text(DECLARES)
     with pytest.raises(ValueError, match=r"tasks/slimpajama\.py: SOURCE has the name of a set"):
         find_sources()
 
 
 def test_a_data_set_that_is_nowhere_says_what_to_do_and_then_where_it_was_looked_for(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     markers = local.split_markers(["test", "train"])
     with pytest.raises(DatasetError) as caught:
         local.find_folder(SOURCE, DataRoots(roots=(tmp_path,)), markers)
@@ -99,20 +99,20 @@ def test_a_data_set_that_is_nowhere_says_what_to_do_and_then_where_it_was_looked
     assert places == [f"  {tmp_path / 'openai/gsm8k'}", f"  {tmp_path / 'gsm8k'}", f"  {tmp_path}"]
 
 
-def test_a_set_that_is_not_known_is_not_told_to_be_fetched() -> None:
+def test_a_set_that_is_not_known_is_not_told_to_be_fetched():
     own = local.Source(
         name="mine", folders=("mine",), homepage="https://example.org", licence="", rows=""
     )
     assert local.advice(own).startswith("Put a copy from https://example.org into <root>/mine")
 
 
-def test_without_any_root_the_message_says_so() -> None:
+def test_without_any_root_the_message_says_so():
     with pytest.raises(DatasetError) as caught:
         local.find_folder(SOURCE, DataRoots(), ["test.jsonl"])
     assert caught.value.hint.endswith("Did not search for test.jsonl: no dataset root is set")
 
 
-def test_the_first_root_wins_and_the_suites_layout_is_found(tmp_path: Path) -> None:
+def test_the_first_root_wins_and_the_suites_layout_is_found(tmp_path):
     for place in ("a/gsm8k", "b/openai/gsm8k"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "test.jsonl").touch()
@@ -137,23 +137,23 @@ def test_the_first_root_wins_and_the_suites_layout_is_found(tmp_path: Path) -> N
         ("x.txt", b"a", "unknown format"),
     ],
 )
-def test_a_bad_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_a_bad_file_is_named(tmp_path, name: str, content: bytes, message: str):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DatasetError, match=message):
         local.rows(local.read_file(tmp_path / name), ["q"])
 
 
-def test_the_checksum_of_a_file_is_what_sha256sum_prints() -> None:
+def test_the_checksum_of_a_file_is_what_sha256sum_prints():
     source = local.DataFile(Path("a"), b"abc").source
     assert source.sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
-def test_the_hub_is_asked_only_when_allowed(tmp_path: Path) -> None:
+def test_the_hub_is_asked_only_when_allowed(tmp_path):
     with pytest.raises(DatasetError, match="was not found"):
         local.find_folder(SOURCE, DataRoots(roots=(tmp_path,), allow_hub=False), ["test.jsonl"])
 
 
-def test_an_archive_from_the_hub_is_unpacked_once(tmp_path: Path) -> None:
+def test_an_archive_from_the_hub_is_unpacked_once(tmp_path):
     (tmp_path / "in/data/test").mkdir(parents=True)
     (tmp_path / "in/data/test/anatomy_test.csv").write_text("q,1,2,3,4,A\n")
     snapshot = tmp_path / "snapshot"
@@ -166,7 +166,7 @@ def test_an_archive_from_the_hub_is_unpacked_once(tmp_path: Path) -> None:
         assert (folder / "test/anatomy_test.csv").read_text() == "q,1,2,3,4,A\n"
 
 
-def test_an_archive_that_reaches_outside_is_refused(tmp_path: Path) -> None:
+def test_an_archive_that_reaches_outside_is_refused(tmp_path):
     (tmp_path / "evil").write_text("x")
     with tarfile.open(tmp_path / "data.tar", "w") as archive:
         archive.add(tmp_path / "evil", "../outside")
@@ -176,7 +176,7 @@ def test_an_archive_that_reaches_outside_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path.parent / "outside").exists()
 
 
-def test_two_samples_with_one_id_are_named_with_their_positions() -> None:
+def test_two_samples_with_one_id_are_named_with_their_positions():
     task = build_task(Spec(name="passkey_lines"))
     samples = [Sample(id=name, prompt="p", target="t") for name in ("a", "b", "a")]
     with pytest.raises(DatasetError, match=r"samples 1 and 3 have the same id 'a'"):
@@ -194,7 +194,7 @@ def _operands(problem: Problem) -> tuple[int, ...]:
     return (start, *(int(re.findall(r"[+-]\d+", line)[0]) for line in lines))
 
 
-def test_a_solution_is_a_chain_of_true_equations_that_ends_in_the_answer() -> None:
+def test_a_solution_is_a_chain_of_true_equations_that_ends_in_the_answer():
     for problem in _some("train"):
         *lines, last = problem.solution.splitlines()
         assert 1 <= len(lines) <= 4
@@ -209,7 +209,7 @@ def test_a_solution_is_a_chain_of_true_equations_that_ends_in_the_answer() -> No
         assert problem.answer == total
 
 
-def test_the_question_names_every_number_in_order() -> None:
+def test_the_question_names_every_number_in_order():
     for problem in _some("test"):
         told = [int(number) for number in re.findall(r"\d+", problem.question)]
         assert told == [abs(operand) for operand in _operands(problem)]
@@ -217,22 +217,22 @@ def test_the_question_names_every_number_in_order() -> None:
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_a_problem_is_in_the_split_of_its_operands(split: Split) -> None:
+def test_a_problem_is_in_the_split_of_its_operands(split: Split):
     assert {split_of(_operands(problem)) for problem in _some(split)} == {split}
 
 
-def test_no_operands_are_in_both_splits() -> None:
+def test_no_operands_are_in_both_splits():
     seen = {_operands(problem) for problem in _some("train", 5000)}
     assert not seen & {_operands(problem) for problem in _some("test", 1000)}
 
 
-def test_a_seed_gives_the_same_problems_and_another_seed_others() -> None:
+def test_a_seed_gives_the_same_problems_and_another_seed_others():
     assert _some("test", 20) == _some("test", 20)
     assert _some("test", 20) != _some("test", 20, seed=6)
 
 
 @pytest.mark.parametrize("depth", [0.0, 0.3, 1.0])
-def test_the_key_stands_after_that_share_of_the_filler(depth: float) -> None:
+def test_the_key_stands_after_that_share_of_the_filler(depth: float):
     found = hide_key(random.Random(3), sentences=20, depth=depth)
     before, _, after = found.prompt.partition(
         f"The pass key is {found.key}. Remember it. {found.key} is the pass key."
@@ -243,7 +243,7 @@ def test_the_key_stands_after_that_share_of_the_filler(depth: float) -> None:
     assert 10000 <= found.key <= 99999
 
 
-def test_the_rest_is_filler() -> None:
+def test_the_rest_is_filler():
     found = hide_key(random.Random(4), sentences=40, depth=1.0)
     assert found.prompt.startswith(FILLER)
     assert sum(found.prompt.count(sentence) for sentence in FILLER) == 40

@@ -76,11 +76,11 @@ HEADS = {
         (b"{}", None),
     ],
 )
-def test_a_type_is_recognised_by_the_first_bytes(head: bytes, found: str | None) -> None:
+def test_a_type_is_recognised_by_the_first_bytes(head: bytes, found: str | None):
     assert recognise_media(head) == found
 
 
-def test_each_kind_of_part_takes_its_types_and_no_others() -> None:
+def test_each_kind_of_part_takes_its_types_and_no_others():
     for found, head in HEADS.items():
         makers = {"image": image_part, "audio": audio_part, "video": video_part}
         kind = found.partition("/")[0]
@@ -90,7 +90,7 @@ def test_each_kind_of_part_takes_its_types_and_no_others() -> None:
                 make(head, "here")
 
 
-def test_bytes_become_the_part_that_is_sent() -> None:
+def test_bytes_become_the_part_that_is_sent():
     sound = io.BytesIO()
     with wave.open(sound, "wb") as file:
         file.setparams((1, 2, 16000, 0, "NONE", "not compressed"))
@@ -104,7 +104,7 @@ def test_bytes_become_the_part_that_is_sent() -> None:
     assert type(audio_part(HEADS["audio/ogg"], form="audio_url")).__name__ == "AudioUrlPart"
 
 
-def test_a_file_becomes_a_place_with_a_checksum(tmp_path: Path) -> None:
+def test_a_file_becomes_a_place_with_a_checksum(tmp_path):
     content = HEADS["video/mp4"] + bytes(3 << 20)
     path = tmp_path / "named.txt"
     path.write_bytes(content)
@@ -121,7 +121,7 @@ def test_a_file_becomes_a_place_with_a_checksum(tmp_path: Path) -> None:
         video_part(tmp_path / "none.mp4")
 
 
-def test_a_fetched_file_that_was_changed_is_refused(tmp_path: Path) -> None:
+def test_a_fetched_file_that_was_changed_is_refused(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(HEADS["image/png"])
     entry = source.Entry(
@@ -151,13 +151,11 @@ def test_a_fetched_file_that_was_changed_is_refused(tmp_path: Path) -> None:
         (1, 8, 240.0, [0]),
     ],
 )
-def test_frames_are_equally_far_apart(
-    total: int, wanted: int, rate: float, places: list[int]
-) -> None:
+def test_frames_are_equally_far_apart(total: int, wanted: int, rate: float, places: list[int]):
     assert choose_frames(total, wanted, rate) == places
 
 
-def test_the_chosen_frames_are_taken_in_order(tmp_path: Path) -> None:
+def test_the_chosen_frames_are_taken_in_order(tmp_path):
     write_video(tmp_path / "v.avi", 100)
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     taken = take_frames(tmp_path / "v.avi", 8, "png", env)
@@ -168,16 +166,14 @@ def test_the_chosen_frames_are_taken_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
-def test_compressed_videos_too(tmp_path: Path, codec: str) -> None:
+def test_compressed_videos_too(tmp_path, codec: str):
     write_video(tmp_path / "v.mp4", 50, codec=codec, first=100)
     taken = take_frames(tmp_path / "v.mp4", 8, "png", {"XDG_CACHE_HOME": str(tmp_path / "cache")})
     wanted = [100, 107, 114, 121, 128, 135, 142, 149]
     assert [grey_of(picture) for picture in taken] == pytest.approx(wanted, abs=4)
 
 
-def test_a_video_is_decoded_once_and_again_if_it_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_video_is_decoded_once_and_again_if_it_changed(tmp_path, monkeypatch):
     video, env = tmp_path / "v.avi", {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     write_video(video, 10)
     first = take_frames(video, 2, "png", env)
@@ -191,7 +187,7 @@ def test_a_video_is_decoded_once_and_again_if_it_changed(
     assert [grey_of(picture) for picture in take_frames(video, 2, "png", env)] == [50, 59]
 
 
-def test_videos_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_videos_that_cannot_be_read_are_named(tmp_path):
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     whole = tmp_path / "whole.mkv"
     write_video(whole, 40, codec="libx264")
@@ -248,24 +244,22 @@ def _prompt(part: MediaPart) -> tuple[Message, ...]:
     ],
 )
 def test_a_file_is_sent_as_a_part_that_holds_its_bytes(
-    tmp_path: Path, form: MediaForm, sent: dict[str, object]
-) -> None:
+    tmp_path, form: MediaForm, sent: dict[str, object]
+):
     part = inline(_file(tmp_path / "a b", form))
     assert msgspec.to_builtins(part) == {"type": form, **sent}
     assert part == make_part(form, TYPES[form], CONTENT)
 
 
 @pytest.mark.parametrize("form", list(TYPES))
-def test_a_file_can_be_sent_as_a_path(tmp_path: Path, form: MediaForm) -> None:
+def test_a_file_can_be_sent_as_a_path(tmp_path, form: MediaForm):
     url = media_url(link(_file(tmp_path / "a b", form)))
     assert url == (tmp_path / "a b").resolve().as_uri()
     assert url.endswith("/a%20b")
 
 
 @pytest.mark.parametrize("form", list(TYPES))
-def test_a_file_has_the_hash_of_the_part_that_a_server_receives(
-    tmp_path: Path, form: MediaForm
-) -> None:
+def test_a_file_has_the_hash_of_the_part_that_a_server_receives(tmp_path, form: MediaForm):
     file = _file(tmp_path / "a", form)
     there = _file(tmp_path / "b", form)
     received = msgspec.json.decode(msgspec.json.encode(_prompt(inline(file))), type=list[Message])
@@ -282,7 +276,7 @@ def _another(form: MediaForm) -> dict[str, object]:
     return {form: getattr(part, form)}
 
 
-def test_the_form_of_a_sound_is_no_other_prompt(tmp_path: Path) -> None:
+def test_the_form_of_a_sound_is_no_other_prompt(tmp_path):
     forms = ("input_audio", "audio_url")
     assert len({prompt_sha256(_prompt(_file(tmp_path / "a", form))) for form in forms}) == 1
     assert prompt_sha256(_prompt(_file(tmp_path / "a", "video_url"))) != prompt_sha256(
@@ -290,7 +284,7 @@ def test_the_form_of_a_sound_is_no_other_prompt(tmp_path: Path) -> None:
     )
 
 
-def test_prompts_of_texts_and_images_keep_their_hashes() -> None:
+def test_prompts_of_texts_and_images_keep_their_hashes():
     image = make_part("image_url", "image/png", b"pixel")
     assert prompt_sha256((Message(role="user", content="Hi"),)) == (
         "8b1450277179b15b70831cee0e0ec563f04eb6c717d27070114931cba4b59d4e"
@@ -300,7 +294,7 @@ def test_prompts_of_texts_and_images_keep_their_hashes() -> None:
     )
 
 
-def test_a_missing_and_a_changed_file_are_named(tmp_path: Path) -> None:
+def test_a_missing_and_a_changed_file_are_named(tmp_path):
     file = _file(tmp_path / "a", "video_url")
     (tmp_path / "a").write_bytes(b"another")
     with pytest.raises(DatasetError, match="a: the file has changed since the data set was read"):
@@ -311,9 +305,7 @@ def test_a_missing_and_a_changed_file_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", list(TYPES))
-def test_the_description_of_a_medium_has_neither_bytes_nor_path(
-    tmp_path: Path, form: MediaForm
-) -> None:
+def test_the_description_of_a_medium_has_neither_bytes_nor_path(tmp_path, form: MediaForm):
     file = _file(tmp_path / "a", form)
     described = describe(file)
     assert described == describe(inline(file)) == msgspec.structs.replace(file, path="")
@@ -321,7 +313,7 @@ def test_the_description_of_a_medium_has_neither_bytes_nor_path(
     assert media_url(described) == f"data:{kind};base64,... (24 bytes, sha256 {checksum})"
 
 
-def test_a_medium_elsewhere_is_described_by_its_url() -> None:
+def test_a_medium_elsewhere_is_described_by_its_url():
     for part in (
         VideoPart(video_url=VideoUrl(url="file:///data/a.mp4")),
         AudioUrlPart(audio_url=AudioUrl(url="data:audio/wav;base64,???")),
@@ -331,7 +323,7 @@ def test_a_medium_elsewhere_is_described_by_its_url() -> None:
         assert media_sha256(part) == hashlib.sha256(media_url(part).encode()).hexdigest()
 
 
-def test_a_turn_tells_its_media_and_its_images(tmp_path: Path) -> None:
+def test_a_turn_tells_its_media_and_its_images(tmp_path):
     image = make_part("image_url", "image/png", b"pixel")
     file, video = (_file(tmp_path / "a", form) for form in ("image_url", "video_url"))
     turn = Message(role="user", content=(video, TextPart(text="a"), image, file))

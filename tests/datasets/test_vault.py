@@ -29,7 +29,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+def site(tmp_path) -> Iterator[tuple[Path, str]]:
     """Serve a folder and yield it with its address."""
     folder = tmp_path / "site"
     folder.mkdir()
@@ -62,9 +62,7 @@ def source(site: tuple[Path, str]) -> Source:
     )
 
 
-def test_an_unknown_checksum_is_recorded_at_the_first_fetch_and_kept(
-    source: Source, tmp_path: Path
-) -> None:
+def test_an_unknown_checksum_is_recorded_at_the_first_fetch_and_kept(source: Source, tmp_path):
     root = tmp_path / "root"
     found = vault.fetch("toy", source, root)
     assert [(one.path, one.state) for one in found] == [(root / "toy/test.jsonl", "ok")]
@@ -80,8 +78,8 @@ def test_an_unknown_checksum_is_recorded_at_the_first_fetch_and_kept(
 
 
 def test_a_source_that_changed_is_an_error_and_nothing_is_replaced(
-    source: Source, site: tuple[Path, str], tmp_path: Path
-) -> None:
+    source: Source, site: tuple[Path, str], tmp_path
+):
     root = tmp_path / "root"
     vault.fetch("toy", source, root)
     (site[0] / "test.jsonl").write_bytes(ROWS * 2)
@@ -91,9 +89,7 @@ def test_a_source_that_changed_is_an_error_and_nothing_is_replaced(
     assert vault.fetch("toy", source, tmp_path / "other")[0].sha256 == manifest.sha256(ROWS * 2)
 
 
-def test_a_known_checksum_is_checked_before_anything_is_written(
-    source: Source, tmp_path: Path
-) -> None:
+def test_a_known_checksum_is_checked_before_anything_is_written(source: Source, tmp_path):
     good = replace(source, sha256={"test.jsonl": manifest.sha256(ROWS)})
     vault.fetch("toy", good, tmp_path / "good")
     assert manifest.read(tmp_path / "good").files["toy/test.jsonl"].known
@@ -104,8 +100,8 @@ def test_a_known_checksum_is_checked_before_anything_is_written(
 
 
 def test_a_changed_file_is_an_error_when_it_is_read_also_in_a_root_that_was_moved(
-    source: Source, tmp_path: Path
-) -> None:
+    source: Source, tmp_path
+):
     vault.fetch("toy", source, tmp_path / "root")
     moved = (tmp_path / "root").rename(tmp_path / "moved")
     file = moved / "toy/test.jsonl"
@@ -118,9 +114,7 @@ def test_a_changed_file_is_an_error_when_it_is_read_also_in_a_root_that_was_move
     assert "serve-eval data fetch toy" in caught.value.hint
 
 
-def test_verify_tells_what_is_the_same_what_changed_and_what_is_gone(
-    source: Source, tmp_path: Path
-) -> None:
+def test_verify_tells_what_is_the_same_what_changed_and_what_is_gone(source: Source, tmp_path):
     root = tmp_path / "root"
     vault.fetch("toy", source, root)
 
@@ -135,8 +129,8 @@ def test_verify_tells_what_is_the_same_what_changed_and_what_is_gone(
 
 
 def test_a_copy_that_was_put_in_place_by_hand_is_verified_by_its_known_checksum(
-    source: Source, tmp_path: Path
-) -> None:
+    source: Source, tmp_path
+):
     known = replace(source, sha256={"test.jsonl": manifest.sha256(ROWS)})
     (tmp_path / "org/toy").mkdir(parents=True)
     file = tmp_path / "org/toy/test.jsonl"
@@ -149,7 +143,7 @@ def test_a_copy_that_was_put_in_place_by_hand_is_verified_by_its_known_checksum(
     assert vault.verify({"toy": source}, tmp_path) == []
 
 
-def test_real_copies_have_the_checksums_that_are_known(shared: Path) -> None:
+def test_real_copies_have_the_checksums_that_are_known(shared: Path):
     found = vault.verify(KNOWN, shared / "data")
     assert {one.data_set for one in found} == {"gsm8k", "humaneval", "aime24", "ifeval", "ifbench"}
     assert {one.state for one in found} == {"ok"}
@@ -164,7 +158,7 @@ def _hub(
     )  # fmt: skip
 
 
-def test_the_hub_s_files_are_copied_and_their_commit_is_recorded(tmp_path: Path) -> None:
+def test_the_hub_s_files_are_copied_and_their_commit_is_recorded(tmp_path):
     snapshot = tmp_path / f"snapshots/{COMMIT}"
     (snapshot / "main").mkdir(parents=True)
     (tmp_path / "blob").write_bytes(b"PAR1")
@@ -182,7 +176,7 @@ def test_the_hub_s_files_are_copied_and_their_commit_is_recorded(tmp_path: Path)
         vault.fetch("toy", _hub(snapshot, patterns=("a/*",)), root, from_hub=lambda _: snapshot)
 
 
-def test_a_zip_of_the_hub_is_unpacked_inside_its_folder(tmp_path: Path) -> None:
+def test_a_zip_of_the_hub_is_unpacked_inside_its_folder(tmp_path):
     with zipfile.ZipFile(tmp_path / "squality.zip", "w") as archive:
         archive.writestr("squality/validation.jsonl", "{}\n")
         archive.writestr("../outside", "x")
@@ -193,7 +187,7 @@ def test_a_zip_of_the_hub_is_unpacked_inside_its_folder(tmp_path: Path) -> None:
     assert not (tmp_path.parent / "outside").exists()
 
 
-def test_of_an_archive_only_the_wanted_members_are_kept(tmp_path: Path) -> None:
+def test_of_an_archive_only_the_wanted_members_are_kept(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         for name in ("dev/a.csv", "auxiliary/b.csv"):
             archive.writestr(name, "x")
@@ -207,14 +201,14 @@ def test_of_an_archive_only_the_wanted_members_are_kept(tmp_path: Path) -> None:
 
 
 def test_nothing_is_asked_of_the_network_when_the_hub_is_offline(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    source: Source, tmp_path, monkeypatch
+):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(DatasetError, match="HF_HUB_OFFLINE is set"):
         vault.fetch("toy", source, tmp_path / "root")
 
 
-def test_an_address_that_has_nothing_is_an_error(source: Source, tmp_path: Path) -> None:
+def test_an_address_that_has_nothing_is_an_error(source: Source, tmp_path):
     gone = replace(source, urls={"test.jsonl": source.urls["test.jsonl"] + "x"})
     with pytest.raises(DatasetError, match="could not be downloaded: HTTPStatusError"):
         vault.fetch("toy", gone, tmp_path / "root")
@@ -222,15 +216,13 @@ def test_an_address_that_has_nothing_is_an_error(source: Source, tmp_path: Path)
         vault.fetch("toy", replace(source, urls={}), tmp_path / "root")
 
 
-def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
+def test_a_broken_manifest_is_named(tmp_path):
     (tmp_path / manifest.NAME).write_text("{")
     with pytest.raises(DatasetError, match=manifest.NAME):
         vault.verify(KNOWN, tmp_path)
 
 
-def test_the_command_lists_fetches_verifies_and_says_where(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_lists_fetches_verifies_and_says_where(source: Source, tmp_path, monkeypatch):
     monkeypatch.setitem(KNOWN, "toy", source)
     root, run = tmp_path / "root", CliRunner()
     listed = run.invoke(app, ["data", "list", "datasets", "-v"]).output
@@ -255,7 +247,7 @@ def test_the_command_lists_fetches_verifies_and_says_where(
     assert "unknown data set 'toi'" in str(run.invoke(app, ["data", "path", "toi"]).exception)
 
 
-def test_the_path_of_a_set_is_printed_and_said_to_be_missing_where_it_is(tmp_path: Path) -> None:
+def test_the_path_of_a_set_is_printed_and_said_to_be_missing_where_it_is(tmp_path):
     run = CliRunner()
 
     def path(*arguments):

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from scipy.stats import binom
@@ -80,7 +79,7 @@ def said(found: Iterable[Finding]) -> set[tuple[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FOUND, ids=lambda fault: fault.name)
-def test_a_fault_is_found_and_named(fault: Fault, tmp_path: Path) -> None:
+def test_a_fault_is_found_and_named(fault: Fault, tmp_path):
     found = findings(tried(fault, 400, 1, tmp_path / "out", samples=SAMPLES))
     assert said(found) >= FOUND[fault], found
     assert not any("not the one" in one.name for one in found)
@@ -88,7 +87,7 @@ def test_a_fault_is_found_and_named(fault: Fault, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", SLOW, ids=lambda fault: fault.name)
-def test_a_slow_leg_and_a_slow_server_are_found_and_named(fault: Fault, tmp_path: Path) -> None:
+def test_a_slow_leg_and_a_slow_server_are_found_and_named(fault: Fault, tmp_path):
     """The servers are much slower than a busy machine makes a healthy one."""
     found = findings(
         tried(replace(fault, faulty={"latency_s": 2.0}), 100, 1, tmp_path / "out", samples=20)
@@ -97,18 +96,18 @@ def test_a_slow_leg_and_a_slow_server_are_found_and_named(fault: Fault, tmp_path
     assert not any("not the one" in one.name for one in found)
 
 
-def test_a_bad_generation_server_is_found_among_a_hundred(tmp_path: Path) -> None:
+def test_a_bad_generation_server_is_found_among_a_hundred(tmp_path):
     found = findings(tried(SERVER, 100, 1, tmp_path / "out", samples=20))
     assert said(found) >= DROP | {(ASKED, "generation by wrong answers")}
 
 
-def test_a_healthy_pair_is_left_alone(tmp_path: Path) -> None:
+def test_a_healthy_pair_is_left_alone(tmp_path):
     found = findings(tried(SOUND, 100, 1, tmp_path / "out", samples=20))
     assert [one for one in found if not BY_THE_CLOCK.match(one.name)] == []
 
 
 @pytest.mark.slow
-def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(tmp_path: Path) -> None:
+def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(tmp_path):
     """Run 200 rounds with 3 % of flips on either side: FAIL at .05, everything else at .01."""
     counts = Counter()
     for seed in range(ROUNDS):
@@ -123,7 +122,7 @@ def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_fall_from_95_to_50_percent_is_noticed_within_40_requests(tmp_path: Path) -> None:
+def test_a_fall_from_95_to_50_percent_is_noticed_within_40_requests(tmp_path):
     """Let the fall start at request 100 of 400, over sockets.
 
     tests.stats.calibrate_onset has the rate over many seeds.

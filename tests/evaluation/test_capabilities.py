@@ -128,7 +128,7 @@ def _simulated(
     return _probe(create_app(SimulatorConfig(**config)), *tasks)
 
 
-def test_what_works_is_found_out_and_nothing_else_is_asked() -> None:
+def test_what_works_is_found_out_and_nothing_else_is_asked():
     found, lacking, _ = _simulated(prepared())
     assert set(found) == {"completions"}
     assert not lacking
@@ -155,7 +155,7 @@ def test_what_works_is_found_out_and_nothing_else_is_asked() -> None:
 )
 def test_what_an_endpoint_lacks_is_named_with_what_would_help(
     config: dict[str, Any], p: PreparedTask, need: str
-) -> None:
+):
     other = prepared("other", prompt=CHAT if need == "completions" else "Hi")
     found, lacking, _ = _simulated(p, other, **config)
     assert set(lacking) == {"t"}
@@ -192,13 +192,13 @@ def test_what_an_endpoint_lacks_is_named_with_what_would_help(
 )
 def test_what_it_can_do_is_seen_by_what_comes_back(
     config: dict[str, Any], p: PreparedTask, need: str
-) -> None:
+):
     found, lacking, _ = _simulated(p, **config)
     assert found[need].works is True
     assert not lacking
 
 
-def test_no_answer_of_no_tokens_is_ever_asked_for() -> None:
+def test_no_answer_of_no_tokens_is_ever_asked_for():
     # trtllm-serve refuses it; an old one crashed.
     server = _everywhere(FOUR)
     _, lacking, _ = _probe(server, prepared(prompt_logprobs=True))
@@ -209,7 +209,7 @@ def test_no_answer_of_no_tokens_is_ever_asked_for() -> None:
 
 
 @pytest.mark.parametrize("form", ["echo", "prompt_logprobs"])
-def test_the_form_that_gives_log_probabilities_is_found_and_kept(form: Any) -> None:
+def test_the_form_that_gives_log_probabilities_is_found_and_kept(form: Any):
     found, lacking, client = _simulated(prepared(prompt_logprobs=True), prompt_logprobs=form)
     assert client.logprobs_form == form
     assert found[Need.PROMPT_LOGPROBS].seen == f"{form}: 8 of 9 tokens, with places"
@@ -219,7 +219,7 @@ def test_the_form_that_gives_log_probabilities_is_found_and_kept(form: Any) -> N
 @pytest.mark.parametrize("wanted", [200, None])
 def test_a_context_that_is_long_enough_or_of_unknown_length_is_gone_on_with(
     wanted: int | None,
-) -> None:
+):
     found, lacking, _ = _simulated(prepared(context_tokens=500), context_tokens=wanted and 1000)
     assert not lacking
     assert found[CONTEXT].works is None  # a server that refuses nothing proves nothing
@@ -241,7 +241,7 @@ def _everywhere(responder: Responder) -> ScriptedServer:
 )
 def test_a_server_that_drops_media_in_silence_is_caught_by_its_token_count(
     prompt: Prompt, kind: str
-) -> None:
+):
     _, lacking, _ = _probe(_everywhere(FOUR), prepared(prompt=prompt))
     assert lacking["t"].seen == f"the {kind} was ignored: 9 tokens with it, 9 without"
 
@@ -249,19 +249,19 @@ def test_a_server_that_drops_media_in_silence_is_caught_by_its_token_count(
 @pytest.mark.parametrize(
     ("prompt", "form"), [(SOUND, "input_audio"), (SOUND_BY_URL, "audio_url"), (VIDEO, "video_url")]
 )
-def test_a_medium_is_tried_in_the_form_that_the_task_sends(prompt: Prompt, form: str) -> None:
+def test_a_medium_is_tried_in_the_form_that_the_task_sends(prompt: Prompt, form: str):
     server = _everywhere(FOUR)
     _probe(server, prepared(prompt=prompt))
     assert server.asked[-1].body["messages"][0]["content"][0]["type"] == form
 
 
-def test_a_sample_other_than_the_first_can_need_media() -> None:
+def test_a_sample_other_than_the_first_can_need_media():
     p = prepared(prompt=CHAT)
     samples = [Sample(id=str(n), prompt=one, target="") for n, one in enumerate((CHAT, VIDEO))]
     assert replace(p, dataset=replace(p.dataset, samples=samples)).needs == {Need.CHAT, Need.VIDEO}
 
 
-def test_a_server_that_counts_no_tokens_is_asked_all_the_same() -> None:
+def test_a_server_that_counts_no_tokens_is_asked_all_the_same():
     found, lacking, _ = _probe(_everywhere(answer("4", usage=(0, 1))), prepared(prompt=PICTURE))
     assert found[Need.IMAGES].works is None
     assert not lacking
@@ -277,7 +277,7 @@ def test_a_server_that_counts_no_tokens_is_asked_all_the_same() -> None:
 )
 def test_log_probabilities_of_tokens_that_nothing_places_tell_of_no_choice(
     told: dict[str, Any], works: bool
-) -> None:
+):
     echo = {"logprobs": {"token_logprobs": [None, -1.0, -2.0], **told}}
     server = _everywhere(answer("x", finish="length", choice=echo, usage=(3, 0)))
     p = prepared(prompt_logprobs=True)
@@ -289,14 +289,14 @@ def test_log_probabilities_of_tokens_that_nothing_places_tell_of_no_choice(
     assert bool(lacking) is not works
 
 
-def test_a_model_without_a_chat_template_lacks_chat() -> None:
+def test_a_model_without_a_chat_template_lacks_chat():
     message = "default chat template is no longer allowed, so you must provide a chat template"
     server = _everywhere(lambda request: fail(400, message) if request.chat else FOUR)
     _, lacking, _ = _probe(server, prepared(prompt=CHAT))
     assert lacking["t"].need == "chat"
 
 
-def test_the_length_that_models_lists_counts() -> None:
+def test_the_length_that_models_lists_counts():
     vllm = json_reply({"data": [{"id": "simulated", "max_model_len": 4096}]})
     server = ScriptedServer(FOUR, paths=EVERY_PATH, routes={"/v1/models": vllm})
     found, lacking, _ = _probe(
@@ -318,7 +318,7 @@ def test_the_length_that_models_lists_counts() -> None:
         "The context window of 4096 tokens is exceeded",
     ],
 )
-def test_the_length_that_a_refusal_names_counts(message: str) -> None:
+def test_the_length_that_a_refusal_names_counts(message: str):
     server = ScriptedServer(
         lambda request: fail(400, message) if request.max_tokens >= 4096 else FOUR
     )
@@ -326,7 +326,7 @@ def test_the_length_that_a_refusal_names_counts(message: str) -> None:
     assert "takes 4096 tokens" in lacking["t"].seen
 
 
-def test_an_answer_that_was_cut_says_nothing_of_guided_decoding() -> None:
+def test_an_answer_that_was_cut_says_nothing_of_guided_decoding():
     p = prepared(requires=frozenset({Need.GUIDED_DECODING}), extra=GUIDED)
     found, lacking, _ = _probe(_everywhere(answer("<think>hm", finish="length", usage=(9, 1))), p)
     assert found[Need.GUIDED_DECODING].works is None
@@ -392,7 +392,7 @@ def _by_form(json: Reply, json_schema: Reply, owner: str | None = None) -> Scrip
 )
 def test_a_form_that_fails_names_the_other_one_if_that_works(
     server: ScriptedServer, task: Any, seen: str, option: str
-) -> None:
+):
     found, lacking, _ = _probe(server, _guided_task(task))
     assert found[Need.GUIDED_DECODING].works is False
     assert seen in lacking["t"].seen
@@ -401,19 +401,19 @@ def test_a_form_that_fails_names_the_other_one_if_that_works(
     assert ("disable_any_whitespace" in lacking["t"].help) is ("accepted" in seen)
 
 
-def test_a_task_without_the_option_is_not_told_to_set_it() -> None:
+def test_a_task_without_the_option_is_not_told_to_set_it():
     server = _by_form(NO_SUCH_FORM, FOLLOWED)
     _, lacking, _ = _probe(server, _guided_task(GUIDED, protocol={}))
     assert lacking["t"].help == "Send the schema in the form json_schema."
 
 
-def test_two_forms_that_fail_are_both_reported() -> None:
+def test_two_forms_that_fail_are_both_reported():
     _, lacking, _ = _probe(_by_form(fail(400, "no"), FOUR), _guided_task(GUIDED))
     assert lacking["t"].seen == ("HTTP 400: no. The form json_schema: the schema was ignored: '4'")
     assert "guided decoding backend" in lacking["t"].help
 
 
-def test_a_form_that_works_is_the_only_one_that_is_sent() -> None:
+def test_a_form_that_works_is_the_only_one_that_is_sent():
     server = _by_form(FOLLOWED, FOUR)
     found, lacking, _ = _probe(server, _guided_task(GUIDED))
     assert found[Need.GUIDED_DECODING].works is True
@@ -427,7 +427,7 @@ def test_a_form_that_works_is_the_only_one_that_is_sent() -> None:
 )
 def test_white_space_without_end_is_recognised_and_the_option_named_for_its_server(
     owner: str | None, vllm: bool
-) -> None:
+):
     found, lacking, _ = _probe(_by_form(BLANKS, BLANKS, owner), _guided_task(GUIDED))
     told = found[Need.GUIDED_DECODING]
     assert (told.works, lacking) == (None, {})
@@ -439,7 +439,7 @@ def test_white_space_without_end_is_recognised_and_the_option_named_for_its_serv
     ]
 
 
-async def test_a_run_warns_of_white_space_before_it_asks(tmp_path: Path, data_root: Path) -> None:
+async def test_a_run_warns_of_white_space_before_it_asks(tmp_path, data_root: Path):
     said = []
     async with serve(_by_form(BLANKS, BLANKS, "vllm")) as url:
         plan = Plan(
@@ -468,7 +468,7 @@ async def test_a_run_warns_of_white_space_before_it_asks(tmp_path: Path, data_ro
         ("A table:" + " " * 60, False),
     ],
 )
-def test_which_cut_answers_are_blank_json(text: str, blank: bool) -> None:
+def test_which_cut_answers_are_blank_json(text: str, blank: bool):
     assert is_blank_json(text) is blank
 
 
@@ -498,7 +498,7 @@ def _of_lengths(*lengths: int) -> PreparedTask:
     return replace(p, dataset=replace(p.dataset, samples=samples))
 
 
-def test_a_task_of_which_no_sample_fits_is_not_asked_sample_by_sample() -> None:
+def test_a_task_of_which_no_sample_fits_is_not_asked_sample_by_sample():
     server = _context(600)
     found, lacking, _ = _probe(server, _of_lengths(3000, 2000))
     assert lacking["t"].need == CONTEXT
@@ -523,7 +523,7 @@ def test_a_task_of_which_no_sample_fits_is_not_asked_sample_by_sample() -> None:
 )
 def test_a_sample_that_fits_is_doubted_at_most_once(
     context: int, lengths: tuple[int, ...], asked: int
-) -> None:
+):
     server = ScriptedServer(
         FOUR,
         paths=EVERY_PATH,
@@ -557,7 +557,7 @@ def test_a_sample_that_fits_is_doubted_at_most_once(
 )
 def test_what_came_instead_of_a_call_tells_why(
     text: str, finish: str, tokens: int, works: bool | None, seen: str
-) -> None:
+):
     def reply(request):
         return answer(text, finish=finish, usage=(tokens if "tools" in request.body else 9, 1))
 
@@ -570,14 +570,14 @@ def test_what_came_instead_of_a_call_tells_why(
     assert works is not False or "--tool_parser" in lacking["t"].help
 
 
-def test_a_server_that_refuses_tools_lacks_them() -> None:
+def test_a_server_that_refuses_tools_lacks_them():
     refusal = fail(400, '"auto" tool choice needs --enable-auto-tool-choice')
     server = _everywhere(lambda request: refusal if "tools" in request.body else FOUR)
     _, lacking, _ = _probe(server, prepared(prompt=CHAT, requires=frozenset({Need.TOOLS})))
     assert "auto" in lacking["t"].seen
 
 
-def test_what_is_busy_for_a_moment_does_not_lack_anything() -> None:
+def test_what_is_busy_for_a_moment_does_not_lack_anything():
     busy = iter(
         [fail(429, "busy", {"Retry-After": "0"}), answer('{"word": "violet"}', usage=(9, 1))]
     )
@@ -591,7 +591,7 @@ def test_what_is_busy_for_a_moment_does_not_lack_anything() -> None:
 
 
 @pytest.mark.parametrize("status", [404, 401])
-def test_where_nothing_is_answered_at_all_the_run_stops(status: int) -> None:
+def test_where_nothing_is_answered_at_all_the_run_stops(status: int):
     with pytest.raises(EndpointError, match=f"HTTP {status}"):
         _probe(_everywhere(fail(status, "no")), prepared(), prepared("c", prompt=CHAT))
 
@@ -613,8 +613,8 @@ def _run(tmp_path: Path, data_root: Path, **config: Any) -> Report:
 
 
 def test_a_task_that_cannot_be_asked_gets_an_outcome_of_its_own_and_the_others_go_on(
-    tmp_path: Path, data_root: Path
-) -> None:
+    tmp_path, data_root: Path
+):
     report = _run(tmp_path, data_root, no_chat=True)
     gsm8k, mmlu = report.tasks
     assert gsm8k.verdict.outcome is VerdictOutcome.UNSUPPORTED

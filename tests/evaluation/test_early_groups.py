@@ -46,7 +46,7 @@ def _score(sample: Sample, response: Response) -> Score:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedTask:
+def prepared(tmp_path_factory) -> PreparedTask:
     """Return a task of passages with a reference that had every answer right."""
     folder = tmp_path_factory.mktemp("groups")
     task = Task(
@@ -114,8 +114,8 @@ def _with_runs(prepared: PreparedTask, folder: Path, runs: list[list[float]]) ->
 
 
 def test_runs_that_misread_other_passages_do_not_differ_as_a_whole(
-    prepared: PreparedTask, tmp_path: Path
-) -> None:
+    prepared: PreparedTask, tmp_path
+):
     """By single prompts they do, and there would be no early stop."""
     rng = random.Random(4)
     misread = [{g for g in range(GROUPS) if rng.random() < 0.15} for _ in range(3)]
@@ -163,14 +163,14 @@ def _count_decided(prepared: PreparedTask, runs: int) -> int:
     return decided
 
 
-def test_at_a_loss_of_the_margin_in_whole_passages_the_level_holds(prepared: PreparedTask) -> None:
+def test_at_a_loss_of_the_margin_in_whole_passages_the_level_holds(prepared: PreparedTask):
     """Looks at single prompts, which the same answers without groups get, break it."""
     runs = 40
     assert _count_decided(prepared, runs) <= acceptance_region(runs, 2 * 0.1)[1]
     assert _count_decided(_ungrouped(prepared), runs) > 0.5 * runs
 
 
-def test_a_group_counts_once_all_its_samples_are_in(prepared: PreparedTask) -> None:
+def test_a_group_counts_once_all_its_samples_are_in(prepared: PreparedTask):
     prefix, accumulator = _watch(prepared)
     for place, i in enumerate(prefix.order[: 3 * SIZE], 1):
         accumulator.add(i, _answer(1.0))
@@ -184,7 +184,7 @@ def _samples(prepared: PreparedTask, prefix: EarlyStopping, count: int) -> list[
     return [prepared.dataset.samples[i] for i in prefix.order[:count]]
 
 
-def test_a_gap_holds_up_all_groups_behind_it(prepared: PreparedTask) -> None:
+def test_a_gap_holds_up_all_groups_behind_it(prepared: PreparedTask):
     prefix, accumulator = _watch(prepared)
     for i in prefix.order[1:]:
         accumulator.add(i, _answer(1.0))
@@ -200,7 +200,7 @@ def test_a_gap_holds_up_all_groups_behind_it(prepared: PreparedTask) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, SIZE])
-def test_missing_answers_count_against_both_bets(prepared: PreparedTask, lost: int) -> None:
+def test_missing_answers_count_against_both_bets(prepared: PreparedTask, lost: int):
     logs = []
     for missing in (0, lost):
         prefix, accumulator = _watch(prepared)
@@ -214,7 +214,7 @@ def test_missing_answers_count_against_both_bets(prepared: PreparedTask, lost: i
         assert before > after
 
 
-def test_a_clear_loss_stops_and_so_does_none(prepared: PreparedTask) -> None:
+def test_a_clear_loss_stops_and_so_does_none(prepared: PreparedTask):
     for share, decision in ((0.0, Decision.PASS), (0.6, Decision.FAIL)):
         prefix, accumulator = _watch(prepared)
         rng = random.Random(2)

@@ -91,7 +91,7 @@ def _answer(value: float) -> Response:
     return Response(text=str(value), finish_reason="stop")
 
 
-def test_only_the_contiguous_prefix_is_looked_at() -> None:
+def test_only_the_contiguous_prefix_is_looked_at():
     prefix, accumulator = _prefix(100, EarlyClassic.mean_only(100, 0.5))
     for i in prefix.order[1:]:
         accumulator.add(i, _answer(1.0))
@@ -103,7 +103,7 @@ def test_only_the_contiguous_prefix_is_looked_at() -> None:
     assert prefix.looked_at < 100
 
 
-def test_answers_that_are_quick_and_right_do_not_hide_those_that_are_slow_and_wrong() -> None:
+def test_answers_that_are_quick_and_right_do_not_hide_those_that_are_slow_and_wrong():
     """In the order of completion the same values would give a PASS that the whole run denies."""
     rng = random.Random(3)
     slow = {i for i in range(2000) if rng.random() < 0.3}
@@ -122,7 +122,7 @@ def test_answers_that_are_quick_and_right_do_not_hide_those_that_are_slow_and_wr
 
 
 @pytest.mark.parametrize(("value", "decision"), [(1.0, Decision.FAIL), (0.0, Decision.PASS)])
-def test_lower_may_be_better(value: float, decision: Decision) -> None:
+def test_lower_may_be_better(value: float, decision: Decision):
     test = EarlyClassic.mean_only(500, -0.5, lo=-1.0, hi=0.0)
     prefix, accumulator = _prefix(
         500, test, metric=Metric(higher_is_better=False), higher_is_better=False
@@ -133,7 +133,7 @@ def test_lower_may_be_better(value: float, decision: Decision) -> None:
     assert prefix.decision is decision
 
 
-def test_a_missing_answer_counts_against_the_bet_and_too_many_decide_nothing() -> None:
+def test_a_missing_answer_counts_against_the_bet_and_too_many_decide_nothing():
     before = array("d", [1.0] * 1000)
     prefix, accumulator = _prefix(1000, EarlyClassic.for_pairs(1000, 0.05), before=before)
     sound, _ = _prefix(1000, EarlyClassic.for_pairs(1000, 0.05), before=before)
@@ -160,7 +160,7 @@ def test_a_missing_answer_counts_against_the_bet_and_too_many_decide_nothing() -
 @pytest.mark.parametrize(("n", "lost", "asked"), [(100, 3, 300), (198, 4, 200)])
 def test_a_run_that_is_undecided_for_what_is_missing_is_decided_early_with_probability_eps_at_most(
     n: int, lost: int, asked: int
-) -> None:
+):
     """One more answer is missing than allowed.
 
     Without a bet on it from the first sample on, many runs are decided.
@@ -177,7 +177,7 @@ def test_a_run_that_is_undecided_for_what_is_missing_is_decided_early_with_proba
     assert decided <= acceptance_region(asked, 0.01)[1]
 
 
-def test_missing_answers_are_worst_for_passing_and_best_for_failing() -> None:
+def test_missing_answers_are_worst_for_passing_and_best_for_failing():
     """The answers leave the whole run undecided at 46 to 54 points.
 
     Either bound alone would decide it.
@@ -203,7 +203,7 @@ def test_missing_answers_are_worst_for_passing_and_best_for_failing() -> None:
 )
 def test_each_missing_answer_makes_both_bets_of_a_run_poorer(
     test: EarlyClassic, before: array[float] | None
-) -> None:
+):
     prefix, accumulator = _prefix(100, test, before=before)
     for number, i in enumerate(prefix.order[:8]):
         had = test.log_wealth_pass, test.log_wealth_fail
@@ -236,8 +236,8 @@ def _prepared(reference: Reference, n: int = 2000) -> PreparedTask:
     ("options", "decision"), [({}, None), ({"max_missing": 0.5}, Decision.PASS)]
 )
 def test_the_share_of_answers_that_may_be_missing_is_that_of_the_rule(
-    tmp_path: Path, paired: bool, options: dict[str, object], decision: Decision | None
-) -> None:
+    tmp_path, paired: bool, options: dict[str, object], decision: Decision | None
+):
     """A fifth is missing; the others are as good as the reference, far above the threshold."""
     reference = Reference(
         task="numbers", model="m", spec=AccuracySpec(), value=50.0, threshold=30.0
@@ -277,7 +277,7 @@ def test_the_share_of_answers_that_may_be_missing_is_that_of_the_rule(
 )
 def test_the_value_of_a_reference_is_the_threshold_of_its_own_direction(
     higher: bool, value: float, decision: Decision
-) -> None:
+):
     prepared = _prepared(
         Reference(
             task="numbers", model="m", spec=AccuracySpec(), value=50.0, higher_is_better=higher
@@ -298,7 +298,7 @@ def test_the_value_of_a_reference_is_the_threshold_of_its_own_direction(
     assert (won or 0.0) != (lost or 0.0)
 
 
-def test_an_endpoint_that_turns_worse_is_not_passed_on_what_came_before() -> None:
+def test_an_endpoint_that_turns_worse_is_not_passed_on_what_came_before():
     """From sample 120 of 198 on the endpoint loses three answers of ten.
 
     The whole run fails. Without the chart half of these runs pass.
@@ -317,7 +317,7 @@ def test_an_endpoint_that_turns_worse_is_not_passed_on_what_came_before() -> Non
     assert prefix.result().held > 0
 
 
-def test_answers_that_stop_coming_hold_a_decision_up() -> None:
+def test_answers_that_stop_coming_hold_a_decision_up():
     prefix, accumulator = _prefix(1000, EarlyClassic.mean_only(1000, 0.5, eps=1e-12))
     for place, i in enumerate(prefix.order[:128]):
         accumulator.add(i, LOST if place >= 120 else _answer(1.0))
@@ -342,7 +342,7 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def judged(plan: Plan, tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Plan:
+def judged(plan: Plan, tmp_path_factory, simulated_here: None) -> Plan:
     """Return the plan with a reference that was registered from a run of it."""
     folder = tmp_path_factory.mktemp("judged")
     _run(plan, folder / "reference")
@@ -367,8 +367,8 @@ def _early(report: Report) -> EarlyStop:
     ("damage", "outcome"), [(0.0, VerdictOutcome.PASS), (0.2, VerdictOutcome.FAIL)]
 )
 def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
-    judged: Plan, tmp_path: Path, damage: float, outcome: VerdictOutcome
-) -> None:
+    judged: Plan, tmp_path, damage: float, outcome: VerdictOutcome
+):
     early = replace(judged, early_stop=0.01)
     report = _run(early, tmp_path / "out", run=1, damage=damage)
     (task,) = report.tasks
@@ -414,13 +414,13 @@ def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
     assert kept.tasks[0].verdict == whole.tasks[0].verdict
 
 
-def test_two_runs_look_in_different_orders(judged: Plan, tmp_path: Path) -> None:
+def test_two_runs_look_in_different_orders(judged: Plan, tmp_path):
     early = replace(judged, early_stop=0.01)
     seeds = {_early(_run(early, tmp_path / str(i), run=1)).order_seed for i in range(2)}
     assert len(seeds) == 2
 
 
-def test_the_reference_mean_alone_is_enough(judged: Plan, tmp_path: Path) -> None:
+def test_the_reference_mean_alone_is_enough(judged: Plan, tmp_path):
     (tmp_path / "mean").mkdir()
     (tmp_path / "mean/gsm8k.yaml").write_text("my-org/my-model: [{accuracy: 80}]\n")
     by_mean = replace(judged, references_dir=str(tmp_path / "mean"), early_stop=0.01)
@@ -429,8 +429,8 @@ def test_the_reference_mean_alone_is_enough(judged: Plan, tmp_path: Path) -> Non
 
 
 def test_with_too_many_answers_missing_the_run_goes_to_its_end_and_is_not_decided(
-    judged: Plan, tmp_path: Path
-) -> None:
+    judged: Plan, tmp_path
+):
     early = replace(judged, early_stop=0.01, limits=Limits(max_error_rate=1.0))
     report = _run(early, tmp_path / "out", run=1, failure_rate=0.06, failure_kind="wrapped_400")
     (task,) = report.tasks
@@ -441,9 +441,7 @@ def test_with_too_many_answers_missing_the_run_goes_to_its_end_and_is_not_decide
     assert task.verdict.bounds is not None
 
 
-def test_a_task_without_a_reference_is_asked_to_its_end_and_says_why(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_a_task_without_a_reference_is_asked_to_its_end_and_says_why(plan: Plan, tmp_path):
     tasks = (Spec(name="gsm8k", options={"num_samples": 50}),)
     report = _run(replace(plan, tasks=tasks, early_stop=0.01), tmp_path / "out")
     assert report.tasks[0].result.scored == 50
@@ -454,5 +452,5 @@ def test_a_task_without_a_reference_is_asked_to_its_end_and_says_why(
     ("rule", "pairs"),
     [("classic", False), ("paired", True), ("noninferiority", True), ("anchors", False)],
 )
-def test_the_rules_that_stop_by_pairs_are_known(rule: str, pairs: bool) -> None:
+def test_the_rules_that_stop_by_pairs_are_known(rule: str, pairs: bool):
     assert looks_at_pairs(Spec(name=rule)) is pairs

@@ -88,7 +88,7 @@ def _kinds(stats: Stats) -> list[str]:
     return [part["type"] for part in stats.bodies[0]["messages"][0]["content"]]
 
 
-def test_files_are_sent_in_their_order_and_seen_as_we_hash_them() -> None:
+def test_files_are_sent_in_their_order_and_seen_as_we_hash_them():
     request = _request(
         video_part(DOT),
         image_part(SHAPE),
@@ -108,7 +108,7 @@ def test_files_are_sent_in_their_order_and_seen_as_we_hash_them() -> None:
     assert content[2]["input_audio"]["format"] == "wav"
 
 
-def test_a_server_that_may_read_files_gets_their_paths() -> None:
+def test_a_server_that_may_read_files_gets_their_paths():
     request = _request(video_part(DOT), audio_part(SOUND), image_part(SHAPE))
     answer, stats = _send(request, "path", local_media=str(FOLDER))
     assert isinstance(answer, Response)
@@ -126,9 +126,7 @@ def test_a_server_that_may_read_files_gets_their_paths() -> None:
         ({"local_media": "/nowhere"}, "must be a subpath of /nowhere"),
     ],
 )
-def test_a_path_that_the_server_may_not_read_is_refused(
-    config: dict[str, Any], refused: str
-) -> None:
+def test_a_path_that_the_server_may_not_read_is_refused(config: dict[str, Any], refused: str):
     answer, _ = _send(_request(video_part(DOT)), "path", **config)
     assert isinstance(answer, Failure)
     assert (answer.status, refused in answer.message) == (400, True)
@@ -147,7 +145,7 @@ def test_a_path_that_the_server_may_not_read_is_refused(
 )
 def test_what_a_server_cannot_take_is_refused(
     part: MediaPart, config: dict[str, Any], refused: str
-) -> None:
+):
     answer, _ = _send(_request(part), **config)
     assert isinstance(answer, Failure)
     assert (answer.status, refused in answer.message) == (400, True)
@@ -156,9 +154,7 @@ def test_what_a_server_cannot_take_is_refused(
 @pytest.mark.parametrize(
     ("make", "path"), [(audio_part, SOUND), (image_part, SHAPE), (video_part, DOT)]
 )
-def test_half_a_medium_and_another_type_are_refused(
-    make: Callable[[bytes], MediaPart], path: Path
-) -> None:
+def test_half_a_medium_and_another_type_are_refused(make: Callable[[bytes], MediaPart], path: Path):
     content = path.read_bytes()
     half = make(content[: len(content) // 2])
     answer, _ = _send(_request(half))
@@ -177,7 +173,7 @@ def test_half_a_medium_and_another_type_are_refused(
     assert (answer.status, "cannot identify the" in answer.message) == (400, True)
 
 
-def test_a_retry_reads_the_file_again(tmp_path: Path) -> None:
+def test_a_retry_reads_the_file_again(tmp_path):
     copy = tmp_path / "dot.mp4"
     copy.write_bytes(DOT.read_bytes())
     request = _request(video_part(copy))
@@ -190,7 +186,7 @@ def test_a_retry_reads_the_file_again(tmp_path: Path) -> None:
         _send(request)
 
 
-def test_a_dry_run_shows_files_by_place_and_bytes_by_size() -> None:
+def test_a_dry_run_shows_files_by_place_and_bytes_by_size():
     shown = _readable(_request(video_part(DOT), small_media.number()).prompt)
     assert f'"path": "{DOT}"' in shown
     assert '"data": "... (69904 characters)"' in shown
@@ -212,7 +208,7 @@ PROMPT = (
 REQUEST = Request(sample_id="1", prompt=PROMPT, sampling=SamplingParams(max_tokens=5))
 
 
-def test_parts_are_sent_as_openai_has_them() -> None:
+def test_parts_are_sent_as_openai_has_them():
     assert json.loads(wire.encode(REQUEST, "m"))["messages"] == [
         {"role": "system", "content": "Be brief."},
         {
@@ -227,12 +223,12 @@ def test_parts_are_sent_as_openai_has_them() -> None:
     assert wire.route(PROMPT) == "/chat/completions"
 
 
-def test_a_turn_tells_its_text_and_its_images() -> None:
+def test_a_turn_tells_its_text_and_its_images():
     assert (PROMPT[1].text, len(PROMPT[1].images)) == ("Left:\n?", 1)
     assert (PROMPT[0].text, PROMPT[0].images) == ("Be brief.", ())
 
 
-def test_another_image_is_another_prompt() -> None:
+def test_another_image_is_another_prompt():
     other = (
         PROMPT[0],
         Message(role="user", content=(ImagePart(image_url=ImageUrl(url=PIXEL + "A")),)),
@@ -243,7 +239,7 @@ def test_another_image_is_another_prompt() -> None:
     assert sorted(arrange(samples, [0, 1], "prefix", "")) == [0, 1]
 
 
-def test_a_dry_run_shows_no_more_of_an_image_than_its_kind_and_size() -> None:
+def test_a_dry_run_shows_no_more_of_an_image_than_its_kind_and_size():
     shown = _readable(PROMPT)
     assert '"data:image/png;base64,... (944 characters)"' in shown
     assert "iVBOR" not in shown
@@ -261,14 +257,14 @@ def _send_images(config: SimulatorConfig) -> tuple[Response | Failure, set[str]]
     return asyncio.run(main())
 
 
-def test_the_server_sees_the_prompt_that_we_hash() -> None:
+def test_the_server_sees_the_prompt_that_we_hash():
     answer, seen = _send_images(SimulatorConfig())
     assert isinstance(answer, Response)
     assert seen == {prompt_sha256(PROMPT)}
     assert answer.usage.prompt_tokens == 4 + MEDIA_TOKENS
 
 
-def test_a_server_without_eyes_refuses() -> None:
+def test_a_server_without_eyes_refuses():
     answer, _ = _send_images(SimulatorConfig(no_images=True))
     assert isinstance(answer, Failure)
     assert (answer.status, "does not support image" in answer.message) == (400, True)
@@ -286,7 +282,7 @@ CASES = """heard:
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
+def plan(tmp_path) -> Plan:
     for name in ("shape.png", "number.wav", "dot.mp4"):
         shutil.copy(FOLDER / name, tmp_path)
     (tmp_path / "heard.yaml").write_text(CASES)
@@ -308,7 +304,7 @@ def _kept(out: Path) -> list[str]:
     return sorted(path.suffix for path in (out / "media").glob("*"))
 
 
-def test_a_run_keeps_each_medium_once_and_no_path(plan: Plan, tmp_path: Path) -> None:
+def test_a_run_keeps_each_medium_once_and_no_path(plan: Plan, tmp_path):
     out = tmp_path / "run"
     [task] = _run(plan, out).tasks
     assert task.result.value == 100.0
@@ -323,9 +319,7 @@ def test_a_run_keeps_each_medium_once_and_no_path(plan: Plan, tmp_path: Path) ->
     assert _kept(tmp_path / "none") == []
 
 
-def test_a_server_that_may_read_the_files_gives_the_same_fingerprint(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_a_server_that_may_read_the_files_gives_the_same_fingerprint(plan: Plan, tmp_path):
     by_path = replace(plan, connection=Connection(send_media="path"))
     [inline] = _run(plan, tmp_path / "inline").tasks
     [path] = _run(by_path, tmp_path / "path", SimulatorConfig(local_media=str(tmp_path))).tasks
@@ -333,23 +327,21 @@ def test_a_server_that_may_read_the_files_gives_the_same_fingerprint(
     assert path.fingerprint == inline.fingerprint
 
 
-def test_what_the_endpoint_does_not_take_is_unsupported(plan: Plan, tmp_path: Path) -> None:
+def test_what_the_endpoint_does_not_take_is_unsupported(plan: Plan, tmp_path):
     [task] = _run(plan, tmp_path / "run", SimulatorConfig(no_video=True)).tasks
     assert task.verdict.outcome is VerdictOutcome.UNSUPPORTED
     assert task.verdict.reasons[0].startswith("unsupported: the endpoint lacks videos: HTTP 400")
     assert task.verdict.reasons[0].endswith("Serve a model that takes videos.")
 
 
-def test_a_file_that_is_missing_is_named_before_anything_is_asked(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_a_file_that_is_missing_is_named_before_anything_is_asked(plan: Plan, tmp_path):
     (tmp_path / "dot.mp4").unlink()
     with pytest.raises(PlanError, match=r"dot\.mp4: No such file"):
         _run(plan, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_capsule_holds_the_bytes_that_were_sent(plan: Plan, tmp_path: Path) -> None:
+def test_a_capsule_holds_the_bytes_that_were_sent(plan: Plan, tmp_path):
     out = tmp_path / "run"
     _run(plan, out)
     [name] = [one.id for one in read_prompts(out, "cases:heard") if one.id.startswith("moves")]

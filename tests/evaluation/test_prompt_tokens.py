@@ -57,7 +57,7 @@ def _told(**server: Any) -> str | bool:
 
 
 @pytest.mark.parametrize("form", ["echo", "prompt_logprobs"])
-def test_what_an_endpoint_tells_is_used_where_it_is_one_token(form: str) -> None:
+def test_what_an_endpoint_tells_is_used_where_it_is_one_token(form: str):
     assert _told(prompt_logprobs=form, **MARK, tells_beginning="vllm") == "<s>"
     assert _told(prompt_logprobs=form, **MARK, tells_beginning="llama_cpp") == "<s>"
     assert _told(prompt_logprobs=form, **MARK) == ""
@@ -67,7 +67,7 @@ def test_what_an_endpoint_tells_is_used_where_it_is_one_token(form: str) -> None
     )
 
 
-def test_files_tell_the_token_that_begins_texts_else_the_one_that_ends_them(tmp_path: Path) -> None:
+def test_files_tell_the_token_that_begins_texts_else_the_one_that_ends_them(tmp_path):
     with pytest.raises(PlanError, match=r"has no tokenizer_config\.json"):
         chat_template.read_special_tokens(tmp_path)
     (tmp_path / "special_tokens_map.json").write_text(
@@ -79,7 +79,7 @@ def test_files_tell_the_token_that_begins_texts_else_the_one_that_ends_them(tmp_
     assert chat_template.beginning({}) == ""
 
 
-def test_our_launchers_know_it_before_they_start() -> None:
+def test_our_launchers_know_it_before_they_start():
     assert embedded.beginning(embedded.EmbeddedOptions()) == "<|end|>"
     assert simulated.beginning(simulated.SimulatedOptions(begins_with="<s>")) is None
     assert (
@@ -119,9 +119,7 @@ def task(*, prefix: str | bool | None = None, context: str = "") -> Task:
 '''  # noqa: E501
 
 
-def test_a_plan_has_it_before_its_endpoint_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_has_it_before_its_endpoint_starts(tmp_path, monkeypatch):
     """The plan's token has the highest priority.
 
     A tokenizer takes precedence over the mark of a server, and a server that adds its own over the
@@ -157,7 +155,7 @@ def _task(prefix: str | bool, *samples: Sample) -> PreparedTask:
     return replace(p, task=task, dataset=Dataset(samples=samples, files=(), total=len(samples)))
 
 
-def test_first_tokens_that_are_left_out_or_have_two_before_them_are_remarked_on() -> None:
+def test_first_tokens_that_are_left_out_or_have_two_before_them_are_remarked_on():
     whole, begun = (
         Sample(id="1", prompt="All.", target=""),
         Sample(id="1", prompt="<s>", target="", choices=("All.",)),
@@ -184,7 +182,7 @@ def test_first_tokens_that_are_left_out_or_have_two_before_them_are_remarked_on(
         assert remarks([one], found) == []
 
 
-def test_a_choice_that_nothing_stands_before_needs_a_first_token() -> None:
+def test_a_choice_that_nothing_stands_before_needs_a_first_token():
     bare = Sample(id="1", prompt="", target="", choices=("Yes", "No"))
     assert Need.FIRST_TOKEN in _task("", bare).needs
     assert Need.FIRST_TOKEN in _task("", replace(bare, heads=("Is it?", ""))).needs
@@ -245,7 +243,7 @@ def longest(plan: Plan) -> dict[int, int]:
     return found
 
 
-def test_an_endpoint_without_a_route_counts_by_answers(tmp_path: Path) -> None:
+def test_an_endpoint_without_a_route_counts_by_answers(tmp_path):
     app, looked_up = create_app(SimulatorConfig()), []
 
     async def refuse(request):
@@ -265,7 +263,7 @@ def test_an_endpoint_without_a_route_counts_by_answers(tmp_path: Path) -> None:
     assert lines == ["counting the tokens of the prompts of long_context at the endpoint"]
 
 
-def test_a_route_that_only_tokenizes_counts_instead_of_answers(tmp_path: Path) -> None:
+def test_a_route_that_only_tokenizes_counts_instead_of_answers(tmp_path):
     app, asked = with_route(2)
     plan, _ = fit_at(app, tmp_path / "out")
     assert asked
@@ -274,18 +272,18 @@ def test_a_route_that_only_tokenizes_counts_instead_of_answers(tmp_path: Path) -
     assert all(0.85 * length < 2 * words < length - 49 for length, words in longest(plan).items())
 
 
-def test_both_ways_of_counting_give_the_same_prompts(tmp_path: Path) -> None:
+def test_both_ways_of_counting_give_the_same_prompts(tmp_path):
     by_answers, _ = fit_at(create_app(SimulatorConfig()), tmp_path / "a")
     by_route, _ = fit_at(with_route(1)[0], tmp_path / "b")
     assert by_answers.tasks == by_route.tasks
 
 
-def test_a_prompt_beyond_the_context_counts_as_too_long(tmp_path: Path) -> None:
+def test_a_prompt_beyond_the_context_counts_as_too_long(tmp_path):
     plan, _ = fit_at(create_app(SimulatorConfig(context_tokens=900)), tmp_path / "out")
     assert all(700 < words < 900 for words in longest(plan).values())
 
 
-def test_an_endpoint_that_counts_no_tokens_is_an_error(tmp_path: Path) -> None:
+def test_an_endpoint_that_counts_no_tokens_is_an_error(tmp_path):
     app = web.Application()
 
     async def answer(request):
@@ -297,7 +295,7 @@ def test_an_endpoint_that_counts_no_tokens_is_an_error(tmp_path: Path) -> None:
     assert "lengths and sizes" in raised.value.hint
 
 
-def test_what_the_plan_has_is_not_counted(tmp_path: Path) -> None:
+def test_what_the_plan_has_is_not_counted(tmp_path):
     app = create_app(SimulatorConfig())
     sizes = {"niah_single_1": [9, 10], "fwe": [99, 100]}
     plan, lines = fit_at(app, tmp_path / "out", sizes=sizes)
@@ -306,7 +304,7 @@ def test_what_the_plan_has_is_not_counted(tmp_path: Path) -> None:
     assert not lines
 
 
-async def test_a_resumed_run_keeps_its_prompts(tmp_path: Path) -> None:
+async def test_a_resumed_run_keeps_its_prompts(tmp_path):
     """Even if the endpoint then counts otherwise."""
     out = tmp_path / "out"
     async with serve(SimulatorConfig(any_model=True)) as url:
@@ -319,7 +317,7 @@ async def test_a_resumed_run_keeps_its_prompts(tmp_path: Path) -> None:
     assert again.tasks == saved.tasks
 
 
-def test_launchers_count_before_their_servers_start(tmp_path: Path) -> None:
+def test_launchers_count_before_their_servers_start(tmp_path):
     def fit(launcher, **options):
         plan = replace(plan_of("", **options), launcher=launcher)
         return asyncio.run(settle(plan, tmp_path / "out", {}))
@@ -333,14 +331,14 @@ def test_launchers_count_before_their_servers_start(tmp_path: Path) -> None:
     assert embedded.count_tokens((Message(role="user", content="12 34"),), options) > 5
 
 
-def test_the_second_side_of_a_comparison_gets_the_prompts_of_the_first(tmp_path: Path) -> None:
+def test_the_second_side_of_a_comparison_gets_the_prompts_of_the_first(tmp_path):
     first, _ = fit_at(create_app(SimulatorConfig()), tmp_path / "a")
     second = keep_lengths(plan_of("http://other"), first)
     assert second.tasks == first.tasks
     assert second.launcher != first.launcher
 
 
-def test_commands_of_a_report_leave_the_counted_sizes_out(tmp_path: Path) -> None:
+def test_commands_of_a_report_leave_the_counted_sizes_out(tmp_path):
     plan, _ = fit_at(create_app(SimulatorConfig()), tmp_path / "a")
     command = write_take_command(plan, ["long_context"])
     assert "long_context.lengths=[1024, 2048]" in command

@@ -90,9 +90,7 @@ def _obedience(found: SamplingDefaults) -> dict[str, str]:
     ],
 )
 @pytest.mark.parametrize("chat", [False, True])
-async def test_fields_that_a_model_gets_unseen_are_named(
-    defaults: dict[str, float], chat: bool
-) -> None:
+async def test_fields_that_a_model_gets_unseen_are_named(defaults: dict[str, float], chat: bool):
     found = await _probe(_embedded(**defaults), chat=chat)
     assert _added(found) == set(defaults)
     told = {one.name: one.adds for one in found.fields if one.name not in defaults}
@@ -101,7 +99,7 @@ async def test_fields_that_a_model_gets_unseen_are_named(
     assert set(_obedience(found).values()) == {"heeded"}
 
 
-async def test_a_server_that_adds_nothing_costs_fourteen_short_answers() -> None:
+async def test_a_server_that_adds_nothing_costs_fourteen_short_answers():
     found = await _probe(_embedded(), chat=False)
     assert (found.requests, found.unknown) == (14, "")
     assert found.tokens < 1200
@@ -113,7 +111,7 @@ async def test_a_server_that_adds_nothing_costs_fourteen_short_answers() -> None
 )
 async def test_the_stand_in_adds_what_its_generation_config_says(
     flavour: Flavour, defaults: dict[str, float]
-) -> None:
+):
     found = await _probe(aggregated(MadeUpModel(defaults=defaults), flavour=flavour))
     assert _added(found) == set(defaults)
     assert all(one.adds is not None for one in found.fields)  # it is known as trtllm-serve
@@ -159,7 +157,7 @@ def _scripted(
     return ScriptedServer(reply, routes={"/v1/models": lambda request: listed}, probed=True)
 
 
-async def test_a_server_that_ignores_every_field_may_add_them() -> None:
+async def test_a_server_that_ignores_every_field_may_add_them():
     found = await _probe(_scripted(takes=()).serve())
     assert _obedience(found) == dict.fromkeys(PENALTIES, "ignored") | {
         "temperature": "ignored",
@@ -176,7 +174,7 @@ async def test_a_server_that_ignores_every_field_may_add_them() -> None:
 @pytest.mark.parametrize("adds", [{}, {"presence_penalty": 0.5}])
 async def test_a_server_that_refuses_unknown_fields_gets_those_of_openai(
     status: int, adds: dict[str, float]
-) -> None:
+):
     server = _scripted(takes=OPENAI, refuses=status, adds=adds)
     found = await _probe(server.serve())
     told = _obedience(found)
@@ -190,7 +188,7 @@ async def test_a_server_that_refuses_unknown_fields_gets_those_of_openai(
     ("owner", "sent"),
     [("vllm", {-1, 1}), ("tensorrt_llm", {0, 1}), ("llamacpp", {0, 1}), ("someone", {1})],
 )
-async def test_each_server_gets_only_a_top_k_that_it_takes(owner: str, sent: set[int]) -> None:
+async def test_each_server_gets_only_a_top_k_that_it_takes(owner: str, sent: set[int]):
     """Check it on the wire: -1 has crashed trtllm-serve."""
     server = _scripted(owner=owner, renamed="repeat_penalty")
     await _probe(server.serve())
@@ -200,7 +198,7 @@ async def test_each_server_gets_only_a_top_k_that_it_takes(owner: str, sent: set
 
 
 @pytest.mark.parametrize("owner", ["llamacpp", "me"])
-async def test_llama_cpp_is_asked_for_its_own_name_of_the_penalty(owner: str) -> None:
+async def test_llama_cpp_is_asked_for_its_own_name_of_the_penalty(owner: str):
     server = _scripted(
         takes=tuple(one for one in NAMES if one != "repetition_penalty"),
         owner=owner,
@@ -212,7 +210,7 @@ async def test_llama_cpp_is_asked_for_its_own_name_of_the_penalty(owner: str) ->
     assert [one.sent_as for one in found.added] == ["repeat_penalty"]
 
 
-async def test_without_repeatable_seeds_greedy_answers_still_show_a_penalty() -> None:
+async def test_without_repeatable_seeds_greedy_answers_still_show_a_penalty():
     server = _scripted(steady=False, adds={"frequency_penalty": 0.3, "top_p": 0.9})
     found = await _probe(server.serve())
     assert _added(found) == {"frequency_penalty"}
@@ -220,7 +218,7 @@ async def test_without_repeatable_seeds_greedy_answers_still_show_a_penalty() ->
     assert found.unknown == "a seed does not give one answer twice"
 
 
-async def test_answers_that_differ_by_themselves_accuse_nobody() -> None:
+async def test_answers_that_differ_by_themselves_accuse_nobody():
     drawn = itertools.count()
     server = ScriptedServer(lambda request: answer(f"number {next(drawn)}"), probed=True)
     found = await _probe(server.serve())
@@ -229,7 +227,7 @@ async def test_answers_that_differ_by_themselves_accuse_nobody() -> None:
 
 
 @pytest.mark.parametrize("script", [answer(""), fail(500, "broken"), fail(429, "later")])
-async def test_a_server_without_texts_leaves_everything_unknown(script: Reply) -> None:
+async def test_a_server_without_texts_leaves_everything_unknown(script: Reply):
     found = await _probe(ScriptedServer(lambda request: script, probed=True).serve())
     assert len(found.possible) == 7
     assert set(_obedience(found).values()) == {"unknown"}
@@ -259,9 +257,7 @@ OLDER_LOG = (
         ("nothing", {}),
     ],
 )
-async def test_the_log_of_vllm_names_what_is_added(
-    text: str, found: dict[str, float], tmp_path: Path
-) -> None:
+async def test_the_log_of_vllm_names_what_is_added(text: str, found: dict[str, float], tmp_path):
     log = tmp_path / "vllm.log"
     log.write_text(f"INFO before\n{text}\nINFO after\n")
     assert read_logged([log, tmp_path / "missing"]) == found
@@ -274,7 +270,7 @@ def _defaults(**adds: Any) -> SamplingDefaults:
     return put_logged(found, adds)
 
 
-def test_two_servers_are_told_apart_by_field_and_value() -> None:
+def test_two_servers_are_told_apart_by_field_and_value():
     plain, small, large = (
         _defaults(),
         _defaults(repetition_penalty=1.05),
@@ -316,7 +312,7 @@ def _run(defaults: dict[str, float], folder: Path, **options: Any) -> Report:
 
 
 @pytest.fixture(scope="module")
-def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def references(tmp_path_factory) -> dict[str, str]:
     """References of servers that added a penalty, which was kept, and of one that adds none."""
     folder = tmp_path_factory.mktemp("references")
     for name, defaults in (("adds", ADDS), ("plain", {})):
@@ -341,8 +337,8 @@ def test_a_run_with_other_sampling_is_refused_before_its_first_sample(
     told: str,
     hint: str,
     references: dict[str, str],
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     options = {"references_dir": references[taken], "server_defaults": policy}
     with pytest.raises(NotComparableError, match=told) as caught:
         _run(defaults, tmp_path / "run", **options)
@@ -386,16 +382,14 @@ def test_a_run_with_the_same_sampling_is_judged(
     defaults: dict[str, float],
     policy: str,
     references: dict[str, str],
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     report = _run(defaults, tmp_path, references_dir=references[taken], server_defaults=policy)
     [task] = report.tasks
     assert (task.result.value, report.exit_code) == (task.verdict.reference, 0)
 
 
-def test_a_finished_run_is_not_judged_again_by_other_sampling(
-    references: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_finished_run_is_not_judged_again_by_other_sampling(references: dict[str, str], tmp_path):
     _run({}, tmp_path, no_reference=True)
     plan = _plan("http://127.0.0.1:1/v1", references_dir=references["adds"])
     with pytest.raises(NotComparableError, match="server_adds is"):
@@ -404,7 +398,7 @@ def test_a_finished_run_is_not_judged_again_by_other_sampling(
     assert allowed.tasks[0].reference is not None
 
 
-def test_an_early_stop_ends_with_its_reference(references: dict[str, str], tmp_path: Path) -> None:
+def test_an_early_stop_ends_with_its_reference(references: dict[str, str], tmp_path):
     report = _run(
         {},
         tmp_path,
@@ -418,7 +412,7 @@ def test_an_early_stop_ends_with_its_reference(references: dict[str, str], tmp_p
     assert (task.result.scored, task.verdict.outcome) == (N, VerdictOutcome.NO_REFERENCE)
 
 
-def test_runs_with_unlike_sampling_are_no_reference(tmp_path: Path) -> None:
+def test_runs_with_unlike_sampling_are_no_reference(tmp_path):
     for name, defaults in (("one", {}), ("two", ADDS)):
         _run(defaults, tmp_path / name, no_reference=True, server_defaults="keep")
     with pytest.raises(RunFolderError, match="two, the server added repetition_penalty to"):
@@ -474,6 +468,6 @@ PENALTY = ("repetition_penalty",)
 )
 def test_only_a_known_difference_refuses(
     reference: Reference, found: SamplingDefaults | None, expected: bool | None
-) -> None:
+):
     other = compare_with_reference(found, reference, word_problems.task())
     assert (None if other is None else other.differs) == expected

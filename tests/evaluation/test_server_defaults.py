@@ -89,7 +89,7 @@ def _run(server: ScriptedServer, folder: Path, **options: Any) -> list[dict[str,
     return [body for body in server.bodies if body["max_tokens"] > 32]
 
 
-def test_neutral_values_are_sent_for_fields_that_are_heeded(tmp_path: Path) -> None:
+def test_neutral_values_are_sent_for_fields_that_are_heeded(tmp_path):
     bodies = _run(_recording(), tmp_path)
     assert len(bodies) == 3
     for body in bodies:
@@ -97,13 +97,13 @@ def test_neutral_values_are_sent_for_fields_that_are_heeded(tmp_path: Path) -> N
         assert not {"min_p", "top_k", "seed"} & body.keys()  # they decide nothing at temperature 0
 
 
-def test_above_temperature_0_min_p_is_sent_too(tmp_path: Path) -> None:
+def test_above_temperature_0_min_p_is_sent_too(tmp_path):
     bodies = _run(_recording(), tmp_path, temperature=0.7)
     assert len(bodies) == 3
     assert all(body["min_p"] == 0 for body in bodies)
 
 
-def test_values_of_the_plan_win_and_keep_sends_none(tmp_path: Path) -> None:
+def test_values_of_the_plan_win_and_keep_sends_none(tmp_path):
     own = {"extra_body": {"repeat_penalty": 1.2, "presence_penalty": 0.5}}
     bodies = _run(_recording(), tmp_path / "own", **own)
     assert {body["presence_penalty"] for body in bodies} == {0.5}
@@ -113,7 +113,7 @@ def test_values_of_the_plan_win_and_keep_sends_none(tmp_path: Path) -> None:
     assert not any(NEUTRAL.keys() & body.keys() for body in kept)
 
 
-async def test_a_field_is_sent_only_if_both_routes_heed_it(tmp_path: Path) -> None:
+async def test_a_field_is_sent_only_if_both_routes_heed_it(tmp_path):
     """Chats of this server ignore a penalty, so that no value of a request replaces it there."""
     server = _recording(ignored_in_chats="repetition_penalty")
     chats = {"kinds": ["json_object"], "num_samples": 2}
@@ -128,7 +128,7 @@ async def test_a_field_is_sent_only_if_both_routes_heed_it(tmp_path: Path) -> No
     assert len(asked) == found.requests
 
 
-async def test_an_endpoint_is_probed_once_also_if_the_run_resumes(tmp_path: Path) -> None:
+async def test_an_endpoint_is_probed_once_also_if_the_run_resumes(tmp_path):
     server = _recording()
     async with serve(server) as url:
         plan = _plan(url, limit=3)
@@ -154,7 +154,7 @@ async def _evaluate(defaults: dict[str, float], folder: Path, **options: Any) ->
     return report
 
 
-def test_what_a_server_adds_is_in_the_fingerprint_only_if_it_counts(tmp_path: Path) -> None:
+def test_what_a_server_adds_is_in_the_fingerprint_only_if_it_counts(tmp_path):
     adds = {"repetition_penalty": 1.3}
     plain = asyncio.run(_evaluate({}, tmp_path / "plain"))
     neutral = asyncio.run(_evaluate(adds, tmp_path / "neutral"))
@@ -174,7 +174,7 @@ async def _compare(folder: Path, policy: str) -> Comparison:
         return await compare(a, b, rules, folder, environ={})
 
 
-def test_compare_names_unlike_defaults_and_diagnose_says_it_first(tmp_path: Path) -> None:
+def test_compare_names_unlike_defaults_and_diagnose_says_it_first(tmp_path):
     neutral = asyncio.run(_compare(tmp_path / "neutral", "neutral"))
     assert (neutral.tasks[0].worse, neutral.tasks[0].better) == (0, 0)
     assert any(DIFFER in line and "do not" in line for line in neutral.warnings)
@@ -193,7 +193,7 @@ def test_compare_names_unlike_defaults_and_diagnose_says_it_first(tmp_path: Path
 PENALTY = {"repetition_penalty": 1.05}
 
 
-def test_fields_that_the_reference_has_too_are_no_cause_of_damage(tmp_path: Path) -> None:
+def test_fields_that_the_reference_has_too_are_no_cause_of_damage(tmp_path):
     """Fails if a penalty is blamed that the sound servers of the reference added as well."""
 
     async def ask(damage, folder, adds, **options):
@@ -220,7 +220,7 @@ def test_fields_that_the_reference_has_too_are_no_cause_of_damage(tmp_path: Path
     assert "the server adds repetition_penalty" in other
 
 
-def test_fields_that_both_sides_add_are_no_cause_of_damage(tmp_path: Path) -> None:
+def test_fields_that_both_sides_add_are_no_cause_of_damage(tmp_path):
     async def main():
         async with AsyncExitStack() as stack:
             apps = [create_app(WEIGHTS, {"m": one}, defaults=PENALTY) for one in ("none", "int3")]
@@ -241,8 +241,8 @@ def test_fields_that_both_sides_add_are_no_cause_of_damage(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("adds", [{}, {"repetition_penalty": 1.05}])
 async def test_verify_calls_no_server_identical_that_adds_a_penalty(
-    adds: dict[str, float], tmp_path: Path
-) -> None:
+    adds: dict[str, float], tmp_path
+):
     async with _served({}, adds) as urls:
         named = [
             NamedPlan(name=name, plan=_plan(url)) for name, url in zip("ab", urls, strict=True)
@@ -259,8 +259,8 @@ async def test_verify_calls_no_server_identical_that_adds_a_penalty(
 
 
 async def test_a_temperature_that_the_plan_leaves_out_is_named_with_the_way_to_set_it(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """Neutral values were in force: they leave the temperature to the task, which sets null."""
     async with _served({}, {"repetition_penalty": 1.3, "temperature": 0.6}) as urls:
         plans = [_plan(url, limit=12) for url in urls]
@@ -294,7 +294,7 @@ SERVED = [
 )
 def test_the_advice_about_a_field_is_the_way_that_replaces_it(
     names: list[str], policy: Any, said: list[str]
-) -> None:
+):
     ways = advise(names, SamplingDefaults(fields=tuple(SERVED), policy=policy))
     assert len(ways) == len(said)
     assert all(words in way for words, way in zip(said, ways, strict=True))
@@ -306,7 +306,7 @@ def test_the_advice_about_a_field_is_the_way_that_replaces_it(
 )
 def test_the_side_that_kept_what_its_server_adds_must_be_asked_again(
     policies: tuple[Any, Any], again: str
-) -> None:
+):
     sides = [SamplingDefaults(fields=tuple(SERVED), policy=policy) for policy in policies]
     told = f"--set server_defaults=neutral replaces it: ask {again} again"
     assert advise(["min_p"], *sides) == [told]

@@ -33,8 +33,8 @@ def _plan(*, allow_hub: bool) -> Plan:
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_a_command_that_reads_a_folder_uses_the_hub_only_where_this_user_allowed_it(
-    tmp_path: Path, allowed: bool
-) -> None:
+    tmp_path, allowed: bool
+):
     plan = _plan(allow_hub=allowed)
     with open_folder(tmp_path / "own", plan, {"word_problems": {}}, own=True):
         pass
@@ -45,8 +45,8 @@ def test_a_command_that_reads_a_folder_uses_the_hub_only_where_this_user_allowed
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_a_command_that_shows_a_suite_uses_the_hub_only_where_this_user_allowed_it(
-    tmp_path: Path, allowed: bool
-) -> None:
+    tmp_path, allowed: bool
+):
     own = tmp_path / "own"
     own.mkdir()
     write_suite(own, Suite(name="s", runs=(SuiteRun(name="one", plan=_plan(allow_hub=allowed)),)))
@@ -96,8 +96,8 @@ READING = Spec(name="lm_eval", options={"data_files": {"test": "/evil"}})
     ],
 )
 def test_what_a_foreign_plan_reaches_is_asked_unless_the_command_replaces_it(
-    tmp_path: Path, plan: Mapping[str, Any], settings: Mapping[str, Any], asks: str | None
-) -> None:
+    tmp_path, plan: Mapping[str, Any], settings: Mapping[str, Any], asks: str | None
+):
     folder = _foreign(tmp_path, replace(_plan(allow_hub=False), **plan))
     if asks is None:
         to_follow(folder, settings, trust_plan=False)
@@ -107,7 +107,7 @@ def test_what_a_foreign_plan_reaches_is_asked_unless_the_command_replaces_it(
     assert to_follow(folder, settings, trust_plan=True).model == "m"
 
 
-def test_folders_of_code_are_those_of_the_command(tmp_path: Path) -> None:
+def test_folders_of_code_are_those_of_the_command(tmp_path):
     (tmp_path / "mine" / "tasks").mkdir(parents=True)
     mine = str(tmp_path / "mine")
     saved = replace(_plan(allow_hub=False), include_path=("/evil",))
@@ -127,8 +127,8 @@ def test_folders_of_code_are_those_of_the_command(tmp_path: Path) -> None:
     ],
 )
 def test_code_that_the_command_replaces_is_not_looked_for(
-    tmp_path: Path, fields: Mapping[str, Any], settings: Mapping[str, Any]
-) -> None:
+    tmp_path, fields: Mapping[str, Any], settings: Mapping[str, Any]
+):
     saved = replace(_plan(allow_hub=False), include_path=("/evil",), **fields)
     folder = _foreign(tmp_path, saved)
     assert to_follow(folder, settings, trust_plan=True).include_path == ()
@@ -147,8 +147,8 @@ def test_code_that_the_command_replaces_is_not_looked_for(
     ],
 )
 def test_what_the_plans_own_folders_of_code_hold_must_be_named_again(
-    tmp_path: Path, fields: Mapping[str, Any], named: str
-) -> None:
+    tmp_path, fields: Mapping[str, Any], named: str
+):
     saved = replace(_plan(allow_hub=False), include_path=("/evil",), **fields)
     with pytest.raises(WithheldCodeError, match=f"takes its .*{named}.* from /evil") as caught:
         adopt_code(saved, ())
@@ -170,14 +170,14 @@ def _can_hold_text(hint: typing.Any) -> bool:
 
 
 @pytest.mark.parametrize("launcher", registry.list_shipped("serve_eval.launchers"))
-def test_every_option_of_a_launcher_is_classified(launcher: str) -> None:
+def test_every_option_of_a_launcher_is_classified(launcher: str):
     options = set(registry.options_of(registry.load("serve_eval.launchers", launcher)))
     harmless = reach.HARMLESS[launcher]
     assert options <= harmless | reach.OPTIONS.keys(), "list it in serve_eval/evaluation/reach.py"
     assert harmless <= options, "it was removed"
 
 
-def test_every_field_of_a_plan_is_classified() -> None:
+def test_every_field_of_a_plan_is_classified():
     listed = [*reach.ASKING_FIELDS, *reach.ANEW_FIELDS, *reach.HARMLESS_FIELDS]
     assert sorted(listed) == sorted(field.name for field in fields(Plan)), (
         "list it in serve_eval/evaluation/reach.py"
@@ -192,7 +192,7 @@ def test_every_field_of_a_plan_is_classified() -> None:
 
 
 @pytest.mark.parametrize("task", registry.list_shipped("serve_eval.tasks"))
-def test_every_option_of_a_task_that_can_hold_a_text_is_classified(task: str) -> None:
+def test_every_option_of_a_task_that_can_hold_a_text_is_classified(task: str):
     make = registry.function("serve_eval.tasks", task)
     hints = typing.get_type_hints(make)
     texts = {f"{task}.{name}" for name in registry.options_of(make) if _can_hold_text(hints[name])}
@@ -202,14 +202,14 @@ def test_every_option_of_a_task_that_can_hold_a_text_is_classified(task: str) ->
     assert {name for name in known if name.startswith(f"{task}.")} <= own, "it was removed"
 
 
-def test_every_choice_that_can_hold_a_text_is_classified() -> None:
+def test_every_choice_that_can_hold_a_text_is_classified():
     assert {
         name for name, hint in CHOICES.items() if _can_hold_text(hint)
     } <= reach.HARMLESS_CHOICES
     assert CHOICES.keys() >= reach.HARMLESS_CHOICES
 
 
-def test_options_of_launchers_and_tasks_that_are_not_ours_ask() -> None:
+def test_options_of_launchers_and_tasks_that_are_not_ours_ask():
     task = Spec(name="towns", options={"where": "x", "max_tokens": 3})
     plan = Plan(model="m", launcher=Spec(name="theirs", options={"port": 1}), tasks=(task,))
     assert [(one.field, one.value) for one in reach.list_reached(plan)] == [

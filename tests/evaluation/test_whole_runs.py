@@ -62,7 +62,7 @@ def _plan(endpoint: Endpoint, model: str, tasks: tuple[Spec, ...], **limits: Any
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TaskResult]:
+def results(tmp_path_factory) -> dict[str, TaskResult]:
     """Return the result of each way of asking, by name."""
     folder = tmp_path_factory.mktemp("embedded")
     found = {}
@@ -90,18 +90,18 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TaskResult]:
     return found
 
 
-def test_every_way_of_asking_is_answered_in_full(results: dict[str, TaskResult]) -> None:
+def test_every_way_of_asking_is_answered_in_full(results: dict[str, TaskResult]):
     assert len(results) == len(WAYS) + 4
     for name, result in results.items():
         assert (result.scored, result.failed) == (LIMIT, 0), name
 
 
-def test_how_it_is_sent_changes_no_answer(results: dict[str, TaskResult]) -> None:
+def test_how_it_is_sent_changes_no_answer(results: dict[str, TaskResult]):
     assert results["one at a time"].parts == results["streamed"].parts == results["text"].parts
     assert results["rendered here"].parts == results["chat"].parts
 
 
-def test_damage_shows_where_it_was_done(results: dict[str, TaskResult]) -> None:
+def test_damage_shows_where_it_was_done(results: dict[str, TaskResult]):
     sound, damaged = (
         results[f"{model} word_problems_perplexity"].value for model in (SOUND, DAMAGED)
     )
@@ -110,7 +110,7 @@ def test_damage_shows_where_it_was_done(results: dict[str, TaskResult]) -> None:
     assert right > wrong
 
 
-def test_a_passkey_is_found(results: dict[str, TaskResult]) -> None:
+def test_a_passkey_is_found(results: dict[str, TaskResult]):
     value = results[f"{SOUND} passkey_short"].value
     assert value >= 50  # none is by chance; docs/embedded-model.md has 78.6 of 500
 
@@ -154,7 +154,7 @@ def task() -> Task:
 """
 
 
-async def test_a_run_looks_each_sample_up_a_few_times(tmp_path: Path) -> None:
+async def test_a_run_looks_each_sample_up_a_few_times(tmp_path):
     log, folder = tmp_path / "log", tmp_path / "mine" / "tasks"
     folder.mkdir(parents=True)
     (folder / "made.py").write_text(TASK.format(log=str(log)))
@@ -206,9 +206,7 @@ async def _run(url: str, folder: Path, data_root: Path) -> tuple[int | None, Ope
     return process.returncode, Counter((name, reads) for name, reads in opened)
 
 
-async def test_a_run_and_its_continuation_open_each_file_once(
-    data_root: Path, tmp_path: Path
-) -> None:
+async def test_a_run_and_its_continuation_open_each_file_once(data_root: Path, tmp_path):
     folder, refused = tmp_path / "run", [True]
 
     def reply(request):
@@ -318,8 +316,8 @@ def _record(n: int, reference: Sequence[list[float]], scores: list[float]) -> di
 @pytest.mark.slow
 @pytest.mark.parametrize(("runs", "method"), [(1, "mcnemar_midp"), (3, "permutation")])
 def test_ten_runs_are_judged_as_their_answers_are_in_process(
-    plan: Plan, tmp_path: Path, runs: int, method: str
-) -> None:
+    plan: Plan, tmp_path, runs: int, method: str
+):
     prepared = prepare(plan)
     for run in range(runs):
         _report(plan, tmp_path / f"reference{run}", run=run)

@@ -181,7 +181,7 @@ def _measured(
     return found
 
 
-def test_an_evaluation_keeps_the_gpu_as_busy_as_a_bare_loop(tmp_path: Path) -> None:
+def test_an_evaluation_keeps_the_gpu_as_busy_as_a_bare_loop(tmp_path):
     if why := _missing():
         pytest.skip(why)
     found = _measured(
@@ -194,9 +194,7 @@ def test_an_evaluation_keeps_the_gpu_as_busy_as_a_bare_loop(tmp_path: Path) -> N
     assert sum(use) / len(use) >= NEARLY * sum(ideal_use) / len(ideal_use)
 
 
-def test_the_measurement_itself_works_on_a_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_measurement_itself_works_on_a_cpu(tmp_path, monkeypatch):
     """All steps except the GPU run, with a model of a million parameters; no figure is judged."""
     if why := _not_built():
         pytest.skip(why)
@@ -213,9 +211,7 @@ def test_the_measurement_itself_works_on_a_cpu(
     assert all(per_s > 0 for per_s, _ in found.values())
 
 
-def test_the_use_of_a_gpu_is_taken_from_its_first_to_its_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_use_of_a_gpu_is_taken_from_its_first_to_its_last(tmp_path, monkeypatch):
     """A stand-in for nvidia-smi reports a different use each time."""
     told = tmp_path / "told"
     told.write_text("".join(f"{percent}\n" for percent in (0, 0, 80, 0, 90, 0)))

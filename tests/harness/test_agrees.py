@@ -68,7 +68,7 @@ def _made_up(golds: list[str]) -> list[tuple[int, str]]:
     return [(i, form.format(gold)) for i, gold in enumerate(golds[:50]) for form in forms]
 
 
-def test_both_say_the_same_of_every_answer(data_root: Path) -> None:
+def test_both_say_the_same_of_every_answer(data_root: Path):
     real = SHARED.is_dir()
     root = SHARED if real else data_root
     roots = DataRoots(roots=(root / "gsm8k", root))
@@ -107,7 +107,7 @@ def _asked(way: str, folder: Path, names: list[str], cache: Path | None = None) 
     return dict(json.loads(line) for line in told.stdout.splitlines())
 
 
-def test_what_is_asked_is_what_lm_eval_asks_on_a_fresh_machine(tmp_path: Path) -> None:
+def test_what_is_asked_is_what_lm_eval_asks_on_a_fresh_machine(tmp_path):
     names = write_drawn_tasks(tmp_path, Path(lm_eval.__file__).parent / "tasks/gpqa")
     theirs = _asked("theirs", tmp_path, names)
     cache = tmp_path / "cache"
@@ -122,9 +122,7 @@ def test_what_is_asked_is_what_lm_eval_asks_on_a_fresh_machine(tmp_path: Path) -
         assert {name for name in names if ours[name] != theirs[name]} == set()
 
 
-def test_a_document_scores_the_same_whenever_it_is_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_document_scores_the_same_whenever_it_is_scored(tmp_path, monkeypatch):
     from serve_eval.plugins import extensions
     from serve_eval.protocol.shared import build_task
     from serve_eval.schema import DataRoots, Response, Spec
@@ -142,9 +140,7 @@ def test_a_document_scores_the_same_whenever_it_is_scored(
     assert (random.getstate(), numpy.random.get_state()[1].tolist()) == (python, numbers)
 
 
-def test_what_a_task_registers_in_lm_eval_stays_registered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_task_registers_in_lm_eval_stays_registered(tmp_path, monkeypatch):
     """A second import of its module must not be refused as a second registration."""
     from serve_eval.plugins import extensions
     from serve_eval.protocol.shared import build_task
@@ -239,7 +235,7 @@ def strict_texts(count: int = 400, seed: int = 0) -> list[str]:
     return texts
 
 
-def test_both_gsm8k_filters_say_what_the_installed_lm_eval_says() -> None:
+def test_both_gsm8k_filters_say_what_the_installed_lm_eval_says():
     pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
     import yaml
     from lm_eval import filters, tasks
@@ -283,7 +279,7 @@ def test_both_gsm8k_filters_say_what_the_installed_lm_eval_says() -> None:
     assert {STRICT, FLEXIBLE} == {wanted["name"] for wanted in config["filter_list"]}
 
 
-def test_aime_answers_are_judged_as_the_installed_lm_eval_judges_them() -> None:
+def test_aime_answers_are_judged_as_the_installed_lm_eval_judges_them():
     pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
     theirs = _module("aime/utils.py")
     rng = random.Random(1)
@@ -297,7 +293,7 @@ def test_aime_answers_are_judged_as_the_installed_lm_eval_judges_them() -> None:
     assert right > 100
 
 
-def test_the_metrics_of_longbench_are_those_of_the_installed_lm_eval() -> None:
+def test_the_metrics_of_longbench_are_those_of_the_installed_lm_eval():
     for name in ("lm_eval", "jieba", "rouge", "fuzzywuzzy", "rapidfuzz"):
         pytest.importorskip(
             name,
@@ -339,7 +335,7 @@ def test_the_metrics_of_longbench_are_those_of_the_installed_lm_eval() -> None:
         assert longbench.classification(classes)(named, gold) == score, (named, gold, classes)
 
 
-def test_the_sets_of_longbench_are_asked_as_the_installed_lm_eval_asks_them() -> None:
+def test_the_sets_of_longbench_are_asked_as_the_installed_lm_eval_asks_them():
     pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
     import yaml
 
@@ -368,8 +364,8 @@ def test_the_sets_of_longbench_are_asked_as_the_installed_lm_eval_asks_them() ->
 
 
 def test_mmmu_answers_are_read_as_the_installed_lm_eval_reads_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
     theirs = _module("mmmu/utils.py")
     monkeypatch.setattr(theirs.random, "choice", lambda letters: None)  # replaces a guess

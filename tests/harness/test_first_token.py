@@ -47,14 +47,14 @@ metric_list: [{metric: acc}]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     root = write(tmp_path_factory.mktemp("tasks"))
     (root / "lm_eval/made_bare.yaml").write_text(BARE)
     return root
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def answers(tmp_path_factory) -> Path:
     """Write known log-probabilities of texts and choices.
 
     Each token of a text has one value with <s> before the text and another one without. Choices
@@ -73,7 +73,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def _alone(monkeypatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
@@ -132,13 +132,13 @@ MARK = {"begins_with": "<s>"}
 def test_a_text_is_judged_behind_what_begins_texts(
     folder: Path,
     answers: Path,
-    tmp_path: Path,
+    tmp_path,
     form: str,
     server: dict[str, Any],
     options: dict[str, Any],
     prefix: str | bool,
     value: float,
-) -> None:
+):
     with served(answers=answers, prompt_logprobs=form, **server) as (url, stats):
         plan = _plan(url, folder, "made_texts", **options)
         task, warnings = _run(plan, tmp_path / "out")
@@ -169,8 +169,8 @@ def test_a_text_is_judged_behind_what_begins_texts(
     "server", [{**MARK, "tells_beginning": "vllm"}, {**MARK, "puts_beginning": True}]
 )
 def test_a_choice_without_a_context_stands_behind_what_begins_texts(
-    folder: Path, answers: Path, tmp_path: Path, server: dict[str, Any]
-) -> None:
+    folder: Path, answers: Path, tmp_path, server: dict[str, Any]
+):
     with served(answers=answers, prompt_logprobs="echo", **server) as (url, _):
         task, warnings = _run(_plan(url, folder, "made_bare"), tmp_path / "out")
         prior, _ = _run(_plan(url, folder, "made_prior"), tmp_path / "prior")
@@ -185,8 +185,8 @@ def test_a_choice_without_a_context_stands_behind_what_begins_texts(
 
 
 def test_a_choice_without_a_context_is_refused_before_anything_is_asked_where_nothing_tells(
-    folder: Path, answers: Path, tmp_path: Path
-) -> None:
+    folder: Path, answers: Path, tmp_path
+):
     with served(answers=answers, prompt_logprobs="echo") as (url, stats):
         for name in ("made_bare", "made_prior"):
             task, _ = _run(_plan(url, folder, name), tmp_path / name)
@@ -200,8 +200,8 @@ def test_a_choice_without_a_context_is_refused_before_anything_is_asked_where_no
 
 
 def test_a_tokenizer_tells_it_unless_the_endpoint_puts_or_knows_no_such_token(
-    folder: Path, answers: Path, tmp_path: Path
-) -> None:
+    folder: Path, answers: Path, tmp_path
+):
     tokenizer = tmp_path / "tokenizer"
     tokenizer.mkdir()
     (tokenizer / "tokenizer_config.json").write_text(
@@ -216,9 +216,7 @@ def test_a_tokenizer_tells_it_unless_the_endpoint_puts_or_knows_no_such_token(
         assert json.loads(task.fingerprint["prefix"]) == prefix
 
 
-def test_a_run_that_began_without_goes_on_without(
-    folder: Path, answers: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_began_without_goes_on_without(folder: Path, answers: Path, tmp_path):
     """An older version saved a plan without the token, for example."""
     with served(answers=answers, prompt_logprobs="echo", **MARK) as (url, _):
         plan = _plan(url, folder, "made_texts")
@@ -238,8 +236,8 @@ def test_a_run_that_began_without_goes_on_without(
 
 
 def test_an_endpoint_is_asked_once_for_all_tasks_that_send_the_same(
-    folder: Path, answers: Path, tmp_path: Path
-) -> None:
+    folder: Path, answers: Path, tmp_path
+):
     """BLiMP has 67 tasks, and an endpoint may be slow to report nothing."""
     with served(answers=answers, prompt_logprobs="echo", tells_beginning="vllm", **MARK) as (
         url,
@@ -259,16 +257,14 @@ def test_an_endpoint_is_asked_once_for_all_tasks_that_send_the_same(
         assert (alone, stats.requests[prompt_sha256(f"<s>{TEXT}")]) == (1, 3)
 
 
-def test_two_tokens_before_a_text_are_told(folder: Path, answers: Path, tmp_path: Path) -> None:
+def test_two_tokens_before_a_text_are_told(folder: Path, answers: Path, tmp_path):
     with served(answers=answers, prompt_logprobs="echo", puts_beginning=True, **MARK) as (url, _):
         task, [warning] = _run(_plan(url, folder, "made_texts", prefix="<s>"), tmp_path / "out")
     assert task.result.failed == 0
     assert "two tokens begin each text" in warning
 
 
-def test_launched_endpoints_of_ours_are_known_before_they_start(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_launched_endpoints_of_ours_are_known_before_they_start(folder: Path, tmp_path):
     """The value of the embedded model is the sum of the log-probabilities of the tokens."""
     server = {"accuracy": 1.0, "prompt_logprobs": "echo", **MARK, "tells_beginning": "vllm"}
     plan = Plan(

@@ -68,7 +68,7 @@ def _instance(*args: Any) -> SimpleNamespace:
 )
 def test_generation_kwargs_are_read_as_lm_evals_api_model_reads_them(
     given: dict[str, Any], sampling: SamplingParams, rest: dict[str, Any]
-) -> None:
+):
     assert read_sampling(given) == (sampling, rest)
     assert read_sampling(dict(given)) == (
         sampling,
@@ -76,9 +76,7 @@ def test_generation_kwargs_are_read_as_lm_evals_api_model_reads_them(
     ), "objects that a task shares are not changed"
 
 
-def test_white_space_before_a_continuation_belongs_to_it_and_a_prefix_stands_for_no_context() -> (
-    None
-):
+def test_white_space_before_a_continuation_belongs_to_it_and_a_prefix_stands_for_no_context():
     assert split_continuation("Is it? ", "Yes", "") == ("Is it?", " Yes")
     assert split_continuation("Is it?", " Yes", "<s>") == ("Is it?", " Yes")
     assert split_continuation("", "Yes", "<s>") == ("<s>", "Yes")
@@ -89,7 +87,7 @@ def test_white_space_before_a_continuation_belongs_to_it_and_a_prefix_stands_for
     assert split_continuation("", "Yes", "") == split_continuation("", "Yes", True) == ("", "Yes")
 
 
-def test_choices_of_one_context_and_of_several() -> None:
+def test_choices_of_one_context_and_of_several():
     same = build_judged([_instance("Q:", " A"), _instance("Q:", " B")], "", **ABOUT)
     assert (same.prompt, same.choices, same.heads) == ("Q:", (" A", " B"), ())
     several = build_judged(
@@ -109,7 +107,7 @@ def test_choices_of_one_context_and_of_several() -> None:
     assert build_judged([_instance("", " A")], True, **ABOUT).continued == (("", " A"),)
 
 
-def test_a_text_to_be_judged_stands_behind_a_prefix_where_there_is_one() -> None:
+def test_a_text_to_be_judged_stands_behind_a_prefix_where_there_is_one():
     assert build_rolled([_instance("All of it.")], "", **ABOUT).prompt == "All of it."
     assert build_rolled([_instance("All of it.")], "<s>", **ABOUT).continued == (
         ("<s>", "All of it."),
@@ -120,7 +118,7 @@ def test_a_text_to_be_judged_stands_behind_a_prefix_where_there_is_one() -> None
     assert build_rolled([_instance("All of it.")], True, **ABOUT).continued == (("", "All of it."),)
 
 
-def test_a_document_that_asks_otherwise_than_its_task_says_so() -> None:
+def test_a_document_that_asks_otherwise_than_its_task_says_so():
     base = {"until": ["\n"], "temperature": 0.0}
     assert (
         build_generated([_instance("Q", dict(base))], base, multiturn=False, **ABOUT).override
@@ -139,7 +137,7 @@ def test_a_document_that_asks_otherwise_than_its_task_says_so() -> None:
         )
 
 
-def test_turns_come_through_lm_eval_as_one_text() -> None:
+def test_turns_come_through_lm_eval_as_one_text():
     turns = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": 'A "quoted"\nline, é'},
@@ -156,7 +154,7 @@ def test_turns_come_through_lm_eval_as_one_text() -> None:
 WAIT_S = 0.1
 
 
-def test_threads_that_overlap_leave_the_logger_and_the_warnings_as_they_were() -> None:
+def test_threads_that_overlap_leave_the_logger_and_the_warnings_as_they_were():
     logger, filters = logging.getLogger("lm_eval"), list(warnings.filters)
     entered, left, level = threading.Event(), threading.Event(), logger.level
 
@@ -183,14 +181,14 @@ def test_threads_that_overlap_leave_the_logger_and_the_warnings_as_they_were() -
         warnings.filters[:] = filters
 
 
-def test_without_lm_eval_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_lm_eval_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     with pytest.raises(PlanError, match=r"lm-eval is not installed") as caught:
         build_task(Spec(name="lm_eval:gsm8k"))
     assert "[lm-eval]" in caught.value.hint
 
 
-def test_a_task_of_ours_imports_nothing_of_it() -> None:
+def test_a_task_of_ours_imports_nothing_of_it():
     code = (
         "import sys, serve_eval.tasks.lm_eval; print({'lm_eval', 'datasets', 'torch'} &"
         " sys.modules.keys())"

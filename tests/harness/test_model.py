@@ -39,12 +39,12 @@ NAMES = (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     return write(tmp_path_factory.mktemp("tasks"))
 
 
 @pytest.fixture(scope="module")
-def known(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def known(folder: Path, tmp_path_factory) -> Path:
     """Return what a simulated model knows of the tasks: right about half of the time."""
     out = tmp_path_factory.mktemp("known") / "out"
     launcher = Spec(name="simulated", options={"accuracy": 0.5, "prompt_logprobs": "echo"})
@@ -53,7 +53,7 @@ def known(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def answers(tmp_path: Path) -> Path:
+def answers(tmp_path) -> Path:
     """Write right answers to the prompts `Say N`, and the log-probabilities of some texts."""
     lines = [
         {"sha256": prompt_sha256(f"Say {i}"), "right": f"{i}! Next", "wrong": "", "probability": 1}
@@ -69,7 +69,7 @@ def answers(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def _alone(monkeypatch) -> None:
     """Remove the user's key."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
@@ -91,7 +91,7 @@ def _model(url: str, **more: Any) -> Any:
     return ServeEvalLM(base_url=url, **{"model": "simulated", **more})
 
 
-def test_answers_come_in_the_order_of_the_requests_and_several_at_once(answers: Path) -> None:
+def test_answers_come_in_the_order_of_the_requests_and_several_at_once(answers: Path):
     with served(answers=answers, latency_s=0.02) as (url, stats):
         asked = [
             _asked(f"Say {i}", {"until": [" Next"], "max_gen_toks": 7, "top_k": 3})
@@ -109,7 +109,7 @@ def test_answers_come_in_the_order_of_the_requests_and_several_at_once(answers: 
         assert body["model"] == "simulated"
 
 
-def test_likelihoods_of_continuations_and_of_texts(answers: Path) -> None:
+def test_likelihoods_of_continuations_and_of_texts(answers: Path):
     with served(answers=answers, prompt_logprobs="echo") as (url, _):
         model = _model(url, model=None)
         pairs = [_asked("A b", " c d"), _asked("A b ", "x y"), _asked("A", " b x y")]
@@ -135,9 +135,7 @@ def test_likelihoods_of_continuations_and_of_texts(answers: Path) -> None:
         _model(url).loglikelihood(pairs)
 
 
-def test_what_begins_a_text_is_told_by_the_endpoint_or_a_tokenizer(
-    answers: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_begins_a_text_is_told_by_the_endpoint_or_a_tokenizer(answers: Path, tmp_path, caplog):
     mark = {"answers": answers, "prompt_logprobs": "echo", "begins_with": "<s> "}
     with served(**mark, tells_beginning="vllm") as (url, _):
         model = _model(url)
@@ -157,9 +155,7 @@ def test_what_begins_a_text_is_told_by_the_endpoint_or_a_tokenizer(
         ]
 
 
-def test_what_the_endpoint_does_not_tell_is_no_no(
-    answers: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_endpoint_does_not_tell_is_no_no(answers: Path, monkeypatch):
     from serve_eval.client.wire_format import logprobs
 
     monkeypatch.setattr(logprobs, "_likeliest", lambda choice: [])
@@ -167,7 +163,7 @@ def test_what_the_endpoint_does_not_tell_is_no_no(
         assert _model(url).loglikelihood([_asked("A b", " c d")]) == [(-1.0, None)]
 
 
-def test_a_request_without_an_answer_ends_it_with_the_count(answers: Path) -> None:
+def test_a_request_without_an_answer_ends_it_with_the_count(answers: Path):
     kept = []
     with served(answers=answers, failure_rate=0.3, failure_kind="500") as (url, _):
         model = _model(url, max_attempts=1)
@@ -182,20 +178,20 @@ def test_a_request_without_an_answer_ends_it_with_the_count(answers: Path) -> No
     assert not any(result == "" for _, _, result in kept)
 
 
-def test_what_passes_is_tried_again(answers: Path) -> None:
+def test_what_passes_is_tried_again(answers: Path):
     with served(answers=answers, failure_rate=0.5, failures_per_prompt=1) as (url, _):
         given = [_asked(f"Say {i}", {"until": [" Next"]}) for i in range(6)]
         assert _model(url).generate_until(given) == [f"{i}!" for i in range(6)]
 
 
-def test_an_argument_that_it_does_not_know_is_refused() -> None:
+def test_an_argument_that_it_does_not_know_is_refused():
     with pytest.raises(PlanError, match=r"concurency: unknown\. Did you mean 'concurrency'"):
         _model("http://127.0.0.1:1", concurency=3)
     with pytest.raises(PlanError, match="not a key"):
         _model("http://127.0.0.1:1", api_key_env="sk-abcdefghijklmnop")
 
 
-def test_lm_evals_own_models_stay_known_beside_ours() -> None:
+def test_lm_evals_own_models_stay_known_beside_ours():
     text = (
         "import serve_eval.lm_eval_model; from lm_eval.api.registry import get_model;"
         " print(get_model('dummy'))"
@@ -204,7 +200,7 @@ def test_lm_evals_own_models_stay_known_beside_ours() -> None:
     assert "DummyLM" in done.stdout, done.stderr
 
 
-def test_turns_are_sent_as_turns(answers: Path) -> None:
+def test_turns_are_sent_as_turns(answers: Path):
     with served(answers=answers) as (url, stats):
         model = _model(url)
         turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
@@ -216,8 +212,8 @@ def test_turns_are_sent_as_turns(answers: Path) -> None:
 
 
 def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
-    folder: Path, known: Path, tmp_path: Path
-) -> None:
+    folder: Path, known: Path, tmp_path
+):
     """Compare the samples and the results, which are in the same files.
 
     lm-eval's own tools read ours.
@@ -272,7 +268,7 @@ def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
     )
 
 
-def test_what_the_user_can_act_on_is_said_in_a_line(folder: Path) -> None:
+def test_what_the_user_can_act_on_is_said_in_a_line(folder: Path):
     command = [
         sys.executable,
         "-m",
@@ -290,7 +286,7 @@ def test_what_the_user_can_act_on_is_said_in_a_line(folder: Path) -> None:
     assert "Traceback" not in told.stderr
 
 
-def test_lm_evals_own_tools_read_a_run_of_a_task_of_ours(data_root: Path, tmp_path: Path) -> None:
+def test_lm_evals_own_tools_read_a_run_of_a_task_of_ours(data_root: Path, tmp_path):
     import datasets
     from lm_eval import utils
 

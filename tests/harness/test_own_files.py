@@ -92,8 +92,8 @@ def _run(plan: Plan, out: Path) -> Any:
 
 
 def test_the_fingerprint_of_a_function_bound_to_arguments_is_that_of_every_process(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     more = "process_docs: !function code.two\nfewshot_config: {process_docs: !function code.two}\n"
     folder = _write(tmp_path, "bound", ASKS + more)
     code = (
@@ -141,12 +141,12 @@ def test_the_fingerprint_of_a_function_bound_to_arguments_is_that_of_every_proce
         ),
     ],
 )
-def test_an_odd_file_is_told_as_what_it_is(tmp_path: Path, text: str, said: str) -> None:
+def test_an_odd_file_is_told_as_what_it_is(tmp_path, text: str, said: str):
     with pytest.raises(ServeEvalError, match=said):
         prepare(_plan("odd", _write(tmp_path, "odd", text)))
 
 
-def test_a_document_without_a_figure_is_no_wrong_answer(tmp_path: Path) -> None:
+def test_a_document_without_a_figure_is_no_wrong_answer(tmp_path):
     text = ASKS + "process_results: !function code.none_of_the_second\n" + ACCURACY
     result = (
         _run(_plan("lacking", _write(tmp_path / "d", "lacking", text)), tmp_path / "out")
@@ -158,7 +158,7 @@ def test_a_document_without_a_figure_is_no_wrong_answer(tmp_path: Path) -> None:
     assert "acc,none of an answer is None, which is not a number" in error.told
 
 
-def test_what_every_answer_lacks_is_told_once(tmp_path: Path) -> None:
+def test_what_every_answer_lacks_is_told_once(tmp_path):
     text = ASKS + "process_results: !function code.needs_data\n" + ACCURACY
     result = (
         _run(_plan("lacking", _write(tmp_path / "d", "lacking", text)), tmp_path / "out")
@@ -173,9 +173,7 @@ def test_what_every_answer_lacks_is_told_once(tmp_path: Path) -> None:
     assert written.notes[0].startswith("lacking: 3 answers cannot be scored and are not exported: ")
 
 
-def test_a_name_with_a_key_in_quotes_is_found_without_reading_every_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_with_a_key_in_quotes_is_found_without_reading_every_file(tmp_path, monkeypatch):
     from lm_eval.tasks import _index
 
     monkeypatch.setattr(_index.TaskIndex, "build", None)
@@ -187,7 +185,7 @@ def test_a_name_with_a_key_in_quotes_is_found_without_reading_every_file(
     assert ("in quotes", quoted) in extensions.lm_eval_tasks()
 
 
-def test_two_folders_that_have_a_task_of_one_name_are_an_error(tmp_path: Path) -> None:
+def test_two_folders_that_have_a_task_of_one_name_are_an_error(tmp_path):
     folders = [_write(tmp_path / name, "twice", ASKS) for name in ("a", "b")]
     with pytest.raises(
         PlanError,
@@ -196,7 +194,7 @@ def test_two_folders_that_have_a_task_of_one_name_are_an_error(tmp_path: Path) -
         prepare(_plan("twice", *folders))
 
 
-def test_the_code_of_a_folder_is_noted_and_its_change_is_told(tmp_path: Path) -> None:
+def test_the_code_of_a_folder_is_noted_and_its_change_is_told(tmp_path):
     folder = _write(tmp_path / "d", "noted", ASKS)
     report = _run(_plan("noted", folder), tmp_path / "out")
     [line] = [text for text in report.warnings if "lm_eval" in text]
@@ -209,7 +207,7 @@ def test_the_code_of_a_folder_is_noted_and_its_change_is_told(tmp_path: Path) ->
     )
 
 
-def test_two_runs_in_one_process_share_no_documents(tmp_path: Path) -> None:
+def test_two_runs_in_one_process_share_no_documents(tmp_path):
     folder = _write(tmp_path, "shared", ASKS)
 
     def load() -> list[Documents]:
@@ -232,7 +230,7 @@ def test_two_runs_in_one_process_share_no_documents(tmp_path: Path) -> None:
         load_parts("shared", {})
 
 
-def test_a_later_run_reads_the_file_of_a_task_again(tmp_path: Path) -> None:
+def test_a_later_run_reads_the_file_of_a_task_again(tmp_path):
     folder = _write(tmp_path, "edited", ASKS)
     [file] = (folder / "lm_eval").glob("*.yaml")
 
@@ -251,7 +249,7 @@ def test_a_later_run_reads_the_file_of_a_task_again(tmp_path: Path) -> None:
     assert read() == (prompts, after)
 
 
-def test_a_name_with_a_slash_is_exported(tmp_path: Path) -> None:
+def test_a_name_with_a_slash_is_exported(tmp_path):
     folder = _write(tmp_path / "d", "sl/ash", ASKS)
     _run(_plan("sl/ash", folder), tmp_path / "out")
     written = export(tmp_path / "out", include_path=[str(folder)])
@@ -259,7 +257,7 @@ def test_a_name_with_a_slash_is_exported(tmp_path: Path) -> None:
     assert written.files[1].name.startswith("samples_sl__ash_")
 
 
-def test_a_run_is_registered_and_the_next_one_is_compared_with_it(tmp_path: Path) -> None:
+def test_a_run_is_registered_and_the_next_one_is_compared_with_it(tmp_path):
     plan = _plan("known", _write(tmp_path / "d", "known", ASKS))
     _run(plan, tmp_path / "out")
     [entry] = register(
@@ -271,7 +269,7 @@ def test_a_run_is_registered_and_the_next_one_is_compared_with_it(tmp_path: Path
     assert (task.verdict.outcome, task.verdict.reference) == (VerdictOutcome.PASS, 100.0)
 
 
-def test_questions_on_one_text_are_a_group(tmp_path: Path) -> None:
+def test_questions_on_one_text_are_a_group(tmp_path):
     how = ACCURACY.replace("acc,", "exact_match,")
     folder = _write(tmp_path, "passages", ASKS.replace("{{q}}", "{{text}} {{q}}") + how)
     rows = [{"text": f"{i // 3} {'long ' * 50}", "q": f"Q{i}?", "a": f"A{i}"} for i in range(12)]
@@ -327,7 +325,7 @@ def _all_ways(
     return first, [json.loads(line) for line in samples.read_text().splitlines()]
 
 
-def test_a_task_that_sets_an_alarm_works_in_every_command(tmp_path: Path) -> None:
+def test_a_task_that_sets_an_alarm_works_in_every_command(tmp_path):
     folder = write(tmp_path / "tasks")
     flags = [
         "--launcher",
@@ -348,8 +346,8 @@ def test_a_task_that_sets_an_alarm_works_in_every_command(tmp_path: Path) -> Non
 
 
 def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missing(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     folder = write(tmp_path / "tasks")
     code = (folder / "lm_eval/alarm.py").read_text()
     extensions.include([str(folder)])
@@ -375,7 +373,7 @@ def _prepare_again(plan: Plan) -> None:
     asyncio.run(asyncio.to_thread(prepare, plan))
 
 
-def test_minerva_math500_is_scored_by_math_verify(tmp_path: Path) -> None:
+def test_minerva_math500_is_scored_by_math_verify(tmp_path):
     pytest.importorskip("math_verify")
     (tmp_path / "math.jsonl").write_text("".join(json.dumps(row) + "\n" for row in MATHS))
     name = "lm_eval:minerva_math500"

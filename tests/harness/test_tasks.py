@@ -39,7 +39,7 @@ OTHERS = ("made_last_word", "made_contexts", "made_exact")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     return write(tmp_path_factory.mktemp("tasks"))
 
 
@@ -96,8 +96,8 @@ def _journal(out: Path, name: str) -> list[dict[str, Any]]:
 
 
 def test_the_files_of_lm_eval_are_searched_once_for_all_tasks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     from serve_eval.harness import library
 
     assert library.place("gsm8k", ()).name == "gsm8k.yaml"
@@ -110,9 +110,7 @@ def test_the_files_of_lm_eval_are_searched_once_for_all_tasks(
 
 @pytest.mark.parametrize("form", ["echo", "prompt_logprobs"])
 @pytest.mark.parametrize("accuracy", [1.0, 0.0])
-def test_three_kinds_of_tasks_end_to_end(
-    folder: Path, tmp_path: Path, accuracy: float, form: str
-) -> None:
+def test_three_kinds_of_tasks_end_to_end(folder: Path, tmp_path, accuracy: float, form: str):
     report = _run(
         _plan(folder, KINDS + OTHERS, server={"accuracy": accuracy, "prompt_logprobs": form}),
         tmp_path / "out",
@@ -147,7 +145,7 @@ def test_three_kinds_of_tasks_end_to_end(
     assert found["made_sums"].fingerprint["task_version"] == '"2.0"'
 
 
-def test_what_is_sent_is_what_the_task_says(folder: Path) -> None:
+def test_what_is_sent_is_what_the_task_says(folder: Path):
     [p] = _prepare(_plan(folder, ("made_sums",)))
     first = p.dataset.samples[0]
     assert str(first.prompt).endswith("Question: What is 0 plus 1?\nAnswer:")
@@ -172,7 +170,7 @@ def test_what_is_sent_is_what_the_task_says(folder: Path) -> None:
     assert [turn.text for turn in chat.dataset.samples[0].prompt] == [first.prompt]
 
 
-def test_the_files_of_the_data_are_noted_and_a_changed_one_is_another_set(tmp_path: Path) -> None:
+def test_the_files_of_the_data_are_noted_and_a_changed_one_is_another_set(tmp_path):
     folder = write(tmp_path / "tasks")
     [p] = _prepare(_plan(folder, ("made_capitals",)))
     assert [Path(file.path).name for file in p.dataset.files] == ["capitals.jsonl"]
@@ -183,7 +181,7 @@ def test_the_files_of_the_data_are_noted_and_a_changed_one_is_another_set(tmp_pa
     assert shorter.fingerprint["samples"] != p.fingerprint["samples"]
 
 
-def test_a_task_of_lm_evals_own_runs_on_local_files(data_root: Path, tmp_path: Path) -> None:
+def test_a_task_of_lm_evals_own_runs_on_local_files(data_root: Path, tmp_path):
     files = {"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"}
     spec = Spec(name="lm_eval:gsm8k", options={"data_files": files})
     plan = Plan(
@@ -201,7 +199,7 @@ def test_a_task_of_lm_evals_own_runs_on_local_files(data_root: Path, tmp_path: P
         prepare(replace(plan, dataset_roots=(str(tmp_path),)))
 
 
-def test_what_is_not_in_a_cache_is_not_fetched(folder: Path) -> None:
+def test_what_is_not_in_a_cache_is_not_fetched(folder: Path):
     with pytest.raises(DatasetError, match="lm-eval cannot load it") as caught:
         prepare(
             Plan(
@@ -214,7 +212,7 @@ def test_what_is_not_in_a_cache_is_not_fetched(folder: Path) -> None:
     assert "--allow-hub" in caught.value.hint
 
 
-def test_what_failed_is_not_scored_and_is_asked_again(folder: Path, tmp_path: Path) -> None:
+def test_what_failed_is_not_scored_and_is_asked_again(folder: Path, tmp_path):
     broken = {"failure_rate": 0.4, "seed": 1}
     plan = _plan(folder, ("made_sums",), server=broken, limits=Limits(max_attempts=1))
     first = _one(plan, tmp_path / "out").result
@@ -228,7 +226,7 @@ def test_what_failed_is_not_scored_and_is_asked_again(folder: Path, tmp_path: Pa
     assert len(set(ids)) == first.failed, "answered samples are not asked again"
 
 
-def test_the_other_filter_gives_another_value_without_asking(folder: Path, tmp_path: Path) -> None:
+def test_the_other_filter_gives_another_value_without_asking(folder: Path, tmp_path):
     plan = _plan(folder, ("made_sums",), server={"empty_rate": 1.0})
     empty = _one(plan, tmp_path / "empty").result
     assert (empty.value, empty.outcomes) == (0.0, {"empty": 8})
@@ -245,7 +243,7 @@ def test_the_other_filter_gives_another_value_without_asking(folder: Path, tmp_p
         rescore(tmp_path / "out", ["lm_eval:made_sums.num_fewshot=1"], include_path=[str(folder)])
 
 
-def test_repeats_and_figures_that_are_no_mean(folder: Path, tmp_path: Path) -> None:
+def test_repeats_and_figures_that_are_no_mean(folder: Path, tmp_path):
     task = _one(_plan(folder, ("made_mcc",), repeats=2), tmp_path / "out").result
     assert (task.value, task.scored, task.aggregation) == (1.0, 10, "matthews_corrcoef of mcc")
     prior = _one(
@@ -263,8 +261,8 @@ def test_repeats_and_figures_that_are_no_mean(folder: Path, tmp_path: Path) -> N
 
 
 def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tells_them(
-    folder: Path, tmp_path: Path
-) -> None:
+    folder: Path, tmp_path
+):
     [p] = _prepare(_plan(folder, ("made_last_word",)))
     assert Need.LIKELIEST_TOKENS in p.needs
     [p] = _prepare(_plan(folder, ("made_capitals",)))
@@ -311,16 +309,14 @@ def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tell
         ("made_unsafe", {}, "scoring runs code written by the model"),
     ],
 )
-def test_what_cannot_be_asked_says_why(
-    folder: Path, name: str, options: dict[str, Any], said: str
-) -> None:
+def test_what_cannot_be_asked_says_why(folder: Path, name: str, options: dict[str, Any], said: str):
     with pytest.raises(ServeEvalError, match=said) as caught:
         _prepare(_plan(folder, (name,), options=options))
     if name in ("made_votes", "made_class"):
         assert "python -P -m serve_eval.lm_eval_model run" in caught.value.hint
 
 
-def test_a_task_that_runs_code_is_made_where_that_is_allowed(folder: Path) -> None:
+def test_a_task_that_runs_code_is_made_where_that_is_allowed(folder: Path):
     with pytest.raises(SandboxError) as caught:
         _prepare(_plan(folder, ("made_unsafe",)))
     assert "--allow-code-execution" in caught.value.hint
@@ -328,15 +324,15 @@ def test_a_task_that_runs_code_is_made_where_that_is_allowed(folder: Path) -> No
     assert p.task.unsafe
 
 
-def test_nothing_of_lm_eval_is_printed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_of_lm_eval_is_printed(folder: Path, capfd):
     _prepare(_plan(folder, KINDS))
     told = capfd.readouterr()
     assert (told.out, told.err) == ("", "")
 
 
 def test_the_code_of_a_folder_runs_anew_only_when_it_is_named_anew(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folder: Path, tmp_path, monkeypatch
+):
     _run(_plan(folder, ("made_sums",)), tmp_path / "out")
     with pytest.raises(
         WithheldCodeError, match=r"takes its task 'lm_eval:made_sums' from .*, whose code runs only"

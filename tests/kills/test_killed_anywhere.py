@@ -96,7 +96,7 @@ class Killed:
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+def killed(tmp_path_factory) -> Iterator[Killed]:
     folder = tmp_path_factory.mktemp("kills")
     app = create_app(SimulatorConfig(model="m"))
     other = create_app(SimulatorConfig(model="m"))
@@ -132,12 +132,12 @@ def _kill_at_each(killed: Killed, command: list[str], step: int = 1) -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_what_is_copied_begins_anew_after_a_kill_at_any_moment(killed: Killed, name: str) -> None:
+def test_what_is_copied_begins_anew_after_a_kill_at_any_moment(killed: Killed, name: str):
     _kill_at_each(killed, WRITTEN[name], step=11)
 
 
 @pytest.mark.parametrize("name", ["tools", "take"])
-def test_a_check_goes_on_after_a_kill_in_its_first_second(killed: Killed, name: str) -> None:
+def test_a_check_goes_on_after_a_kill_in_its_first_second(killed: Killed, name: str):
     killed.clear()
     whole = killed.give(ASKING[name]).code
     for moment in (3, 5):
@@ -149,19 +149,19 @@ def test_a_check_goes_on_after_a_kill_in_its_first_second(killed: Killed, name: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ASKING)
-def test_what_is_asked_goes_on_after_a_kill_at_any_moment(killed: Killed, name: str) -> None:
+def test_what_is_asked_goes_on_after_a_kill_at_any_moment(killed: Killed, name: str):
     _kill_at_each(killed, ASKING[name], step=9)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITTEN)
-def test_what_is_copied_begins_anew_after_every_kill(killed: Killed, name: str) -> None:
+def test_what_is_copied_begins_anew_after_every_kill(killed: Killed, name: str):
     _kill_at_each(killed, WRITTEN[name])
 
 
 @pytest.mark.parametrize("name", ["merge", "rescore", "tools", "run", "take"])
 @pytest.mark.parametrize("foreign", ["notes.txt", "lock", "copying.json"])
-def test_a_foreign_folder_is_refused(killed: Killed, name: str, foreign: str) -> None:
+def test_a_foreign_folder_is_refused(killed: Killed, name: str, foreign: str):
     killed.clear()
     (killed.folder / "out").mkdir()
     (killed.folder / "out" / foreign).write_text("not ours")
@@ -171,7 +171,7 @@ def test_a_foreign_folder_is_refused(killed: Killed, name: str, foreign: str) ->
     assert (killed.folder / "out/mine.txt").read_text() == "not ours either"
 
 
-def test_a_finished_merge_of_others_and_what_was_asked_since_are_kept(killed: Killed) -> None:
+def test_a_finished_merge_of_others_and_what_was_asked_since_are_kept(killed: Killed):
     killed.clear()
     merged = killed.give(WRITTEN["merge"])
     assert killed.give(WRITTEN["merge"]).code == merged.code
@@ -183,7 +183,7 @@ def test_a_finished_merge_of_others_and_what_was_asked_since_are_kept(killed: Ki
     assert (refused.code, "not an empty folder" in refused.text) == (2, True), refused.text
 
 
-def test_an_unfinished_merge_is_not_continued_by_asking(killed: Killed) -> None:
+def test_an_unfinished_merge_is_not_continued_by_asking(killed: Killed):
     killed.clear()
     assert killed.give(WRITTEN["merge"], kill_at=40).code == -9
     asked = killed.give(["run", "--resume", "out"])

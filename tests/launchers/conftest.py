@@ -28,7 +28,7 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_machine(tmp_path, monkeypatch) -> None:
     """Give the test its own locks and eight free GPUs.
 
     Other tests run at the same time, and this machine may have any number of GPUs.
@@ -43,7 +43,7 @@ def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def context(tmp_path: Path, said: list[str], own_machine: None) -> LaunchContext:
+def context(tmp_path, said: list[str], own_machine: None) -> LaunchContext:
     """Return the context of a launch with its logs in the test's folder."""
     return LaunchContext(model="org/model", log_dir=tmp_path / "logs", notify=said.append)
 
@@ -73,9 +73,7 @@ class Engine:
 
 
 @pytest.fixture
-def engine(
-    context: LaunchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Engine]:
+def engine(context: LaunchContext, tmp_path, monkeypatch) -> Iterator[Engine]:
     place = tmp_path / "docker.sock"
     (client := tmp_path / "bin/docker").parent.mkdir()
     client.write_text(f'#!/bin/sh\nexec {sys.executable} -I {FAKE_ENGINE} {place} "$@"\n')
@@ -99,9 +97,7 @@ def engine(
 
 
 @pytest.fixture
-def standin(
-    own_machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., None]:
+def standin(own_machine: None, tmp_path, monkeypatch) -> Callable[..., None]:
     """Return a function that makes `trtllm-serve` the stand-in, with a flavour and faults."""
 
     def use(flavour="v12", faults=None, **variables):

@@ -76,7 +76,7 @@ class Smi:
 
 
 @pytest.fixture
-def smi(own_machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Smi:
+def smi(own_machine: None, tmp_path, monkeypatch) -> Smi:
     """Return a fake nvidia-smi for a machine that has no GPU until a test names one."""
     fake = Smi(tmp_path / "smi")
     monkeypatch.setenv("PATH", f"{fake.folder}{os.pathsep}{os.environ['PATH']}")

@@ -49,13 +49,13 @@ DAY = 24 * 3600
 
 
 @pytest.fixture
-def cache_flavour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache_flavour(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache/serve-eval/flags"
 
 
 @pytest.fixture
-def executable(tmp_path: Path, cache_flavour: Path) -> Path:
+def executable(tmp_path, cache_flavour: Path) -> Path:
     """Write a trtllm-serve that knows the options in the file `flags`.
 
     It records its calls in `asked`.
@@ -82,8 +82,8 @@ def asked(tmp_path: Path) -> list[str]:
 
 
 def test_of_a_server_elsewhere_nothing_is_remembered(
-    tmp_path: Path, executable: Path, cache_flavour: Path
-) -> None:
+    tmp_path, executable: Path, cache_flavour: Path
+):
     there = server(str(executable), "serve", here=False)
     for _ in range(2):
         assert adapt_flavour(there) == [there.argv]
@@ -91,9 +91,7 @@ def test_of_a_server_elsewhere_nothing_is_remembered(
     assert not cache_flavour.exists()
 
 
-def test_what_help_told_is_remembered_until_the_executable_changes(
-    tmp_path: Path, executable: Path
-) -> None:
+def test_what_help_told_is_remembered_until_the_executable_changes(tmp_path, executable: Path):
     one, other = server(str(executable), "serve"), server(str(executable), "disaggregated")
     for _ in range(2):
         assert adapt_flavour(one, one, other) == [one.argv, one.argv, other.argv]
@@ -108,7 +106,7 @@ def test_what_help_told_is_remembered_until_the_executable_changes(
     assert asked(tmp_path).count("serve") == 3
 
 
-def test_a_refusal_rests_on_what_help_tells_now(tmp_path: Path, executable: Path) -> None:
+def test_a_refusal_rests_on_what_help_tells_now(tmp_path, executable: Path):
     new = server(str(executable), "serve", options=("M", "--kv_cache_dtype=fp8"))
     with pytest.raises(PlanError, match="of this version has no option --kv_cache_dtype"):
         adapt_flavour(new)
@@ -135,8 +133,8 @@ def test_a_refusal_rests_on_what_help_tells_now(tmp_path: Path, executable: Path
     ],
 )
 def test_a_damaged_record_is_as_none(
-    content: bytes | str, tmp_path: Path, executable: Path, cache_flavour: Path
-) -> None:
+    content: bytes | str, tmp_path, executable: Path, cache_flavour: Path
+):
     adapt_flavour(one := server(str(executable), "serve"))
     (file,) = cache_flavour.iterdir()
     if isinstance(content, str):
@@ -170,8 +168,8 @@ def test_how_long_it_holds(
     age_s: float,
     holds: bool,
     cache_flavour: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     key = version.cache_key(("sh", "serve"), os.environ, image)
     version.remember(key, frozenset({"--port"}))
     now = time.time()
@@ -180,18 +178,14 @@ def test_how_long_it_holds(
     assert version.read_remembered([*key, "more"]) is None
 
 
-def test_without_a_folder_to_write_it_is_asked_every_time(
-    tmp_path: Path, executable: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_to_write_it_is_asked_every_time(tmp_path, executable: Path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     one = server(str(executable), "serve")
     assert adapt_flavour(one) == adapt_flavour(one) == [one.argv]
     assert asked(tmp_path) == ["serve", "serve"]
 
 
-def test_without_a_variable_it_is_in_the_home_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_variable_it_is_in_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
@@ -200,7 +194,7 @@ def test_without_a_variable_it_is_in_the_home_folder(
     assert len(list((tmp_path / ".cache/serve-eval/flags").iterdir())) == 2
 
 
-def test_all_are_asked_at_the_same_time(tmp_path: Path, executable: Path) -> None:
+def test_all_are_asked_at_the_same_time(tmp_path, executable: Path):
     """Each command ends only when it sees the other."""
     executable.write_text(
         f"#!/bin/sh\ncd {tmp_path} && touch $1.here\nfor i in $(seq 99); do [ -e serve.here ] && ["
@@ -211,7 +205,7 @@ def test_all_are_asked_at_the_same_time(tmp_path: Path, executable: Path) -> Non
 
 
 @pytest.mark.slow
-def test_the_page_tells_what_happens() -> None:
+def test_the_page_tells_what_happens():
     text = PAGE.read_text()
     written = text[text.index(BEGIN) + len(BEGIN) : text.index(END)].splitlines()
     assert table() == written, "python -m tests.launchers.flavours write"
@@ -414,7 +408,7 @@ HOSTS, PORTS = st.sampled_from(["127.0.0.1", "0.0.0.0", "node7"]), optional(9000
 @given(AGGREGATED, st.none() | CONTAINERS, HOSTS, PORTS)
 def test_one_server(
     deployment: Aggregated, container: Container | None, host: str, port: int | None
-) -> None:
+):
     check(deployment, container, host, port)
 
 
@@ -422,7 +416,7 @@ def test_one_server(
 @given(DISAGGREGATED, st.none() | CONTAINERS, HOSTS, PORTS)
 def test_disaggregated(
     deployment: Disaggregated, container: Container | None, host: str, port: int | None
-) -> None:
+):
     check(deployment, container, host, port)
 
 
@@ -435,9 +429,7 @@ def test_disaggregated(
         (Disaggregated(orchestrator={"node_id": 256}), "node_id must be in range"),
     ],
 )
-def test_the_check_can_fail(
-    deployment: Deployment, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_can_fail(deployment: Deployment, message: str, monkeypatch):
     monkeypatch.setattr(
         f"{__name__}.adapt", lambda servers, known, key: version.fit_servers(servers, known)
     )
@@ -445,7 +437,7 @@ def test_the_check_can_fail(
         check(deployment, None, "127.0.0.1", None)
 
 
-def test_what_the_plans_of_these_tests_start() -> None:
+def test_what_the_plans_of_these_tests_start():
     sides = {
         "context_servers": ServerSide(num_instances=2),
         "generation_servers": ServerSide(num_instances=2, tp=2),
@@ -465,9 +457,7 @@ def vectors(shared: Path) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_every_option_of_ours_was_accepted_once(
-    shared: Path, flavour: Flavour, tmp_path: Path
-) -> None:
+def test_every_option_of_ours_was_accepted_once(shared: Path, flavour: Flavour, tmp_path):
     rows = [row for row in vectors(shared)["argv"] if row["flavour"] == flavour and row["rc"] == 0]
     seen = {word.partition("=")[0] for row in rows for word in row["argv"]}
     side = ServerSide(tp=2, pp=1, cp=1, config={"max_batch_size": 1})
@@ -483,7 +473,7 @@ def test_every_option_of_ours_was_accepted_once(
             assert server.probe[-1] in seen
 
 
-def test_files_that_were_parsed_are_those_that_we_write(shared: Path, tmp_path: Path) -> None:
+def test_files_that_were_parsed_are_those_that_we_write(shared: Path, tmp_path):
     """Every key that we write was in an accepted file, with a value of the same type."""
     rows = [row["config"] for row in vectors(shared)["disagg_config"] if row["rc"] == 0]
     assert rows

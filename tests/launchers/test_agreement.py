@@ -65,7 +65,7 @@ def _sides(context: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any
 )
 def test_launchers_promise_what_they_start(
     launcher: str, options: dict[str, Any], promised: tuple[str, ...]
-) -> None:
+):
     assert list_promised(_plan(launcher, options)) == promised
 
 
@@ -97,7 +97,7 @@ def test_launchers_promise_what_they_start(
 )
 def test_sides_of_trtllm_serve_are_compared(
     context: dict[str, Any], generation: dict[str, Any], words: tuple[str, ...]
-) -> None:
+):
     for launcher, wrap in (
         ("trtllm_disaggregated", lambda sides: sides),
         ("slurm", lambda sides: {"trtllm_disaggregated": sides}),
@@ -121,7 +121,7 @@ def test_sides_of_trtllm_serve_are_compared(
 )
 def test_sides_that_load_different_models_are_named(
     common: str | None, context: str | None, generation: str | None, warned: str | None
-) -> None:
+):
     sides = _sides(
         {"model": context} if context else {}, {"model": generation} if generation else {}
     )
@@ -135,18 +135,18 @@ def test_sides_that_load_different_models_are_named(
     assert line.endswith("so that the accuracy is that of neither")
 
 
-def test_a_draft_of_its_own_is_no_other_model() -> None:
+def test_a_draft_of_its_own_is_no_other_model():
     draft = {"speculative_config": {"decoding_type": "Eagle3", "speculative_model_dir": "d"}}
     sides = _sides({"config": draft}, {"config": draft})
     assert list_disagreements(_plan("trtllm_disaggregated", sides)) == ()
 
 
-def test_prompts_that_fit_into_a_step_are_not_refused() -> None:
+def test_prompts_that_fit_into_a_step_are_not_refused():
     config = {"config": {"max_num_tokens": 4096, "max_seq_len": 4096}}
     assert list_disagreements(_plan("trtllm_disaggregated", _sides(config, config))) == ()
 
 
-def test_split_prompts_are_not_refused() -> None:
+def test_split_prompts_are_not_refused():
     config = {"max_num_tokens": 2048, "max_seq_len": 4096}
     sides = _sides(
         {"config": {**config, "enable_chunked_prefill": True}}, {"config": {"max_seq_len": 4096}}
@@ -174,26 +174,26 @@ def test_split_prompts_are_not_refused() -> None:
 )
 def test_sides_of_vllm_are_compared(
     context: dict[str, Any], generation: dict[str, Any], words: tuple[str, ...]
-) -> None:
+):
     options = {"max_model_len": 512, **_sides(context, generation)}
     [line] = list_disagreements(_plan("vllm_disaggregated", options))
     assert all(word in line for word in words), line
 
 
-def test_drafts_from_the_text_need_no_cache() -> None:
+def test_drafts_from_the_text_need_no_cache():
     options = _sides({}, {"speculative": NGRAM})
     assert list_disagreements(_plan("vllm_disaggregated", options)) == ()
 
 
-def test_servers_of_a_running_endpoint_are_named_by_their_roles() -> None:
+def test_servers_of_a_running_endpoint_are_named_by_their_roles():
     with pytest.raises(PlanError, match=r"launcher\.servers: 'decode' names no role"):
         check_launcher(_plan("external", {"base_url": "h:1", "servers": {"decode": "h:2"}}))
 
 
 @pytest.mark.slow
 async def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
-    plan_of: Callable[..., Plan], standin: Callable[..., None], tmp_path: Path
-) -> None:
+    plan_of: Callable[..., Plan], standin: Callable[..., None], tmp_path
+):
     standin("v12")
     options = {"gpus": [0, 1, 2], "context_servers": {"tp": 2}, "discovery": True}
     plan = replace(plan_of("trtllm_disaggregated", options, limit=4), tasks=(Spec(name="mmlu"),))
@@ -221,8 +221,8 @@ async def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
 
 @pytest.mark.slow
 async def test_texts_are_placed_around_the_chunks_that_a_config_asks_for(
-    plan_of: Callable[..., Plan], standin: Callable[..., None], tmp_path: Path
-) -> None:
+    plan_of: Callable[..., Plan], standin: Callable[..., None], tmp_path
+):
     standin("v12", STANDIN_SKILLS="1")
     config = {"max_num_tokens": 1024, "enable_chunked_prefill": True}
     plan = plan_of("trtllm", {"gpus": [0], "config": config}, limit=12, concurrency=8)
@@ -256,9 +256,7 @@ async def test_texts_are_placed_around_the_chunks_that_a_config_asks_for(
         (["o/v20260101-fp8", "o/v2-fp8"], ["v-fp8", "v2-fp8"]),
     ],
 )
-def test_names_of_folders_lose_times_tasks_and_what_is_common(
-    folders: list[str], names: list[str]
-) -> None:
+def test_names_of_folders_lose_times_tasks_and_what_is_common(folders: list[str], names: list[str]):
     runs = [(Path("/top") / folder, ["gsm8k", "mmlu"], []) for folder in folders]
     assert name_folders(runs) == names
 
@@ -273,14 +271,14 @@ def test_names_of_folders_lose_times_tasks_and_what_is_common(
 )
 def test_names_of_folders_lose_the_sampling_seed_that_was_sent(
     folders: list[str], names: list[str]
-) -> None:
+):
     runs = [
         (Path("/top") / folder, ["gsm8k"], [str(i)]) for i, folder in enumerate(folders, start=1)
     ]
     assert name_folders(runs) == names
 
 
-def test_an_attribute_that_is_the_sampling_seed_is_left_out() -> None:
+def test_an_attribute_that_is_the_sampling_seed_is_left_out():
     given = {"seed": "1", "sampling_seed": "1", "launcher.seed": "1", "bits": "1", "Seed": "2"}
     assert without_seeds(given, ["1"]) == {"launcher.seed": "1", "bits": "1", "Seed": "2"}
 
@@ -294,7 +292,7 @@ def _plan_options(options: dict[str, object], launcher: str = "simulated") -> Pl
     )
 
 
-def test_the_address_counts_only_if_no_launcher_chose_it() -> None:
+def test_the_address_counts_only_if_no_launcher_chose_it():
     endpoint = Endpoint(base_url="http://127.0.0.1:41234/v1")
     launched = describe_deployment(_plan_options({"seed": 1}), endpoint, {})
     assert launched == {"quant_algo": "FP8", "launcher": "simulated", "launcher.seed": "1"}
@@ -308,13 +306,13 @@ def test_the_address_counts_only_if_no_launcher_chose_it() -> None:
     assert later == {"quant_algo": "FP8", "launcher": "external", "endpoint": "http://a:1/v1"}
 
 
-def test_words_of_the_user_never_replace_what_is_known() -> None:
+def test_words_of_the_user_never_replace_what_is_known():
     told = describe_deployment(_plan_options({}), None, {"quant_algo": "mine", "bits": 8})
     assert told["quant_algo (suite)"] == "mine"
     assert (told["quant_algo"], told["bits"]) == ("FP8", "8")
 
 
-def test_a_table_shows_what_differs_and_options_only_if_nothing_else_does() -> None:
+def test_a_table_shows_what_differs_and_options_only_if_nothing_else_does():
     rows = [
         {"run": "a", "same": "1", "twin": "a", "quant_algo": "FP8", "launcher.seed": "1"},
         {"run": "b", "same": "1", "twin": "b", "quant_algo": "FP8", "launcher.seed": "2"},
@@ -331,7 +329,7 @@ class _Run:
     attributes: dict[str, str]
 
 
-def test_only_models_with_several_deployments_get_another_name() -> None:
+def test_only_models_with_several_deployments_get_another_name():
     runs = [
         _Run("org/m:7b", {"run": "fp8", "endpoint": "http://a:1"}),
         _Run("org/m:7b", {"run": "bf16", "endpoint": "http://a:2"}),
@@ -352,7 +350,7 @@ def _planned(**fingerprint: str) -> PlannedTask:
     return PlannedTask(spec=spec, metric=Metric(), fingerprint=fingerprint, prompts=30)
 
 
-def test_tasks_that_were_not_asked_share_a_column_if_only_their_seeds_differ() -> None:
+def test_tasks_that_were_not_asked_share_a_column_if_only_their_seeds_differ():
     first, second = (_planned(seed=seed, max_tokens="16") for seed in "12")
     assert find_column(first, {}) == find_column(second, {})
     assert find_column(first, {}) != find_column(_planned(seed="1", max_tokens="32"), {})

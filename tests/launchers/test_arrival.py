@@ -35,7 +35,7 @@ def _simulated(folder: Path) -> web.Application:
 
 
 @pytest.fixture(autouse=True)
-def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def limits(monkeypatch) -> None:
     monkeypatch.setattr(arrival, "HEAD_S", SHORT_S)
     monkeypatch.setattr(arrival, "BODY_S", SHORT_S)
     monkeypatch.setattr(server, "KEEPALIVE_S", NEVER_S)
@@ -76,8 +76,8 @@ async def _until_closed(url: str, start: bytes, *, dripping: bool = False) -> by
     ids=lambda start: str(len(start)),
 )
 async def test_a_request_that_never_arrives_is_answered_408_and_closed(
-    make: Make, start: bytes, dripping: bool, tmp_path: Path
-) -> None:
+    make: Make, start: bytes, dripping: bool, tmp_path
+):
     async with asyncio.timeout(60), serve_app(make(tmp_path)) as url:
         said = await _until_closed(url, start, dripping=dripping)
     # What drips there is no HTTP and may be answered as such.
@@ -86,14 +86,14 @@ async def test_a_request_that_never_arrives_is_answered_408_and_closed(
     assert b"\r\nConnection: close\r\n" in said or bad
 
 
-async def test_a_later_request_of_a_connection_has_the_limit_too(tmp_path: Path) -> None:
+async def test_a_later_request_of_a_connection_has_the_limit_too(tmp_path):
     async with asyncio.timeout(60), serve_app(_simulated(tmp_path)) as url:
         said = await _until_closed(url, b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n" + HEAD)
     assert said.startswith(b"HTTP/1.1 200 ")
     assert b"HTTP/1.1 408 " in said
 
 
-async def test_a_slow_answer_is_no_slow_request() -> None:
+async def test_a_slow_answer_is_no_slow_request():
     server = ScriptedServer(routes={"/slow": after(SHORT_S * 4, raw(b"done"))})
     async with asyncio.timeout(60), server.serve() as url:
         answer = await _until_closed(

@@ -66,7 +66,7 @@ def line(**options: Any) -> list[str]:
         ({"image": ""}, "the name of an image is required"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str):
     with pytest.raises(PlanError, match=message):
         line(**options)
 
@@ -98,16 +98,14 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
         ),
     ],
 )
-def test_full_paths_are_mounted_once_and_read_only(
-    options: dict[str, Any], mounted: list[str]
-) -> None:
+def test_full_paths_are_mounted_once_and_read_only(options: dict[str, Any], mounted: list[str]):
     found = [word for word in line(**options) if word.startswith(SOURCE)]
     assert found == [f"{SOURCE}{path},target={path},readonly=true" for path in mounted]
 
 
 def test_a_config_of_the_users_own_is_mounted_and_one_of_ours_with_its_folder(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     (own := tmp_path / "own.yaml").write_text("max_num_tokens: 1\n")
     assert f"{SOURCE}{own},target={own},readonly=true" in line(trtllm={"config": str(own)})
     assert f"{SOURCE}/runs/r/logs,target=/runs/r/logs" in line(
@@ -115,7 +113,7 @@ def test_a_config_of_the_users_own_is_mounted_and_one_of_ours_with_its_folder(
     )
 
 
-def test_what_tells_of_the_flags_is_the_same_in_every_launch() -> None:
+def test_what_tells_of_the_flags_is_the_same_in_every_launch():
     def probe(name, gpu, folder):
         server = Server(
             name=name,
@@ -151,7 +149,7 @@ REAL = shutil.which("docker")
         {"mounts": ["/data:/data:ro", "volume:/v"], "trtllm": {"config": {"max_num_tokens": 1}}},
     ],
 )
-def test_a_real_client_understands_the_run_line(options: dict[str, Any]) -> None:
+def test_a_real_client_understands_the_run_line(options: dict[str, Any]):
     words = line(**options)
     words[words.index("docker")] = str(REAL)
 
@@ -181,7 +179,7 @@ def start(context: LaunchContext, story: Any, **options: Any) -> Any:
     return asyncio.run(tell())
 
 
-def test_containers_serve_and_are_gone_afterwards(engine: Engine, context: LaunchContext) -> None:
+def test_containers_serve_and_are_gone_afterwards(engine: Engine, context: LaunchContext):
     async def story(endpoint):
         return engine.names()
 
@@ -199,9 +197,7 @@ def test_containers_serve_and_are_gone_afterwards(engine: Engine, context: Launc
     assert not again[0].startswith(prefix)
 
 
-def test_the_environment_goes_in_by_name_and_by_value(
-    engine: Engine, context: LaunchContext
-) -> None:
+def test_the_environment_goes_in_by_name_and_by_value(engine: Engine, context: LaunchContext):
     async def story(endpoint):
         pairs = Path(f"/proc/{process_number(context)}/environ").read_text().split("\0")
         return dict(pair.partition("=")[::2] for pair in pairs)
@@ -211,7 +207,7 @@ def test_the_environment_goes_in_by_name_and_by_value(
     assert not {"CUDA_VISIBLE_DEVICES", "STANDIN_FLAVOUR"} & set(found)
 
 
-def test_a_deaf_container_is_removed(engine: Engine, context: LaunchContext) -> None:
+def test_a_deaf_container_is_removed(engine: Engine, context: LaunchContext):
     async def story(endpoint):
         return engine.names()
 
@@ -223,9 +219,7 @@ def test_a_deaf_container_is_removed(engine: Engine, context: LaunchContext) -> 
     assert engine.names() == []
 
 
-def test_a_container_is_removed_whose_supervisor_was_killed(
-    engine: Engine, context: LaunchContext
-) -> None:
+def test_a_container_is_removed_whose_supervisor_was_killed(engine: Engine, context: LaunchContext):
     async def killing(endpoint):
         (client,) = [
             folder for folder in Path("/proc").glob("[0-9]*") if _is_client(folder, engine)
@@ -247,9 +241,7 @@ def _is_client(folder: Path, engine: Engine) -> bool:
     return str(engine.socket).encode() in words and b"--name" in words
 
 
-def test_an_engine_that_does_not_run_is_told(
-    context: LaunchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_does_not_run_is_told(context: LaunchContext, tmp_path, monkeypatch):
     (client := tmp_path / "bin/docker").parent.mkdir()
     said = (
         "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon"
@@ -269,8 +261,8 @@ def test_an_engine_that_does_not_run_is_told(
     ids=["loading", "asking"],
 )
 def test_a_run_that_is_killed_leaves_no_container(
-    loading: bool, inside: dict[str, str], engine: Engine, tmp_path: Path, data_root: Path
-) -> None:
+    loading: bool, inside: dict[str, str], engine: Engine, tmp_path, data_root: Path
+):
     plan = tmp_path / "plan.yaml"
     plan.write_text(
         f"model: org/model\ntasks: [gsm8k]\ndataset_root: {data_root}\nno_reference: true\nlimits:"

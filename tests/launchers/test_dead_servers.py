@@ -39,7 +39,7 @@ def refused(plan: Plan, folder: Path) -> LaunchError:
 
 
 @pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def soon(monkeypatch) -> None:
     for name, seconds in {
         "SETTLE_S": 0.1,
         "CONFIRM_S": 0.2,
@@ -56,7 +56,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @slow
 @pytest.mark.parametrize("one", DEAD, ids=lambda one: one.name)
-def test_a_known_cause_is_named_at_once(one: Dead, tmp_path: Path) -> None:
+def test_a_known_cause_is_named_at_once(one: Dead, tmp_path):
     seconds, code, said = measured(one.words, tmp_path)
     assert code == 4, said
     assert "trtllm is dead, though its process lives, after" in said
@@ -64,9 +64,7 @@ def test_a_known_cause_is_named_at_once(one: Dead, tmp_path: Path) -> None:
     assert seconds < 30, said  # 5 s on an idle machine
 
 
-def test_a_dead_server_ends_the_wait(
-    standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
-) -> None:
+def test_a_dead_server_ends_the_wait(standin: Standin, plan_of: PlanOf, soon: None, tmp_path):
     standin(faults={"hang_at_start": True, "ignore_sigterm": True, "last_words": MEMORY.words})
     error = refused(plan_of("trtllm", LIMIT), tmp_path / "run")
     assert str(error).startswith("trtllm is dead, though its process lives, after ")
@@ -80,8 +78,8 @@ def test_a_dead_server_ends_the_wait(
 @slow
 @pytest.mark.parametrize("side", ["0", "1"])
 def test_one_dead_server_of_several_is_named(
-    side: str, standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
-) -> None:
+    side: str, standin: Standin, plan_of: PlanOf, soon: None, tmp_path
+):
     standin(faults={"hang_at_start": True, "last_words": MEMORY.words, "when": {"gpus": side}})
     error = refused(plan_of(TWO, LIMIT), tmp_path / "run")
     assert str(error).startswith(
@@ -91,8 +89,8 @@ def test_one_dead_server_of_several_is_named(
 
 @slow
 def test_a_traceback_ends_it_when_nothing_follows(
-    standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
-) -> None:
+    standin: Standin, plan_of: PlanOf, soon: None, tmp_path
+):
     standin(faults={"hang_at_start": True, "last_words": UNKNOWN})
     error = refused(plan_of("trtllm", LIMIT), tmp_path / "run")
     assert str(error).startswith("trtllm is dead, though its process lives")
@@ -101,8 +99,8 @@ def test_a_traceback_ends_it_when_nothing_follows(
 
 @slow
 def test_a_known_cause_ends_it_while_a_rank_spins(
-    standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
-) -> None:
+    standin: Standin, plan_of: PlanOf, soon: None, tmp_path
+):
     standin(faults={"spin_at_start": True, "last_words": MEMORY.words})
     assert "is dead, though its process lives" in str(
         refused(plan_of("trtllm", LIMIT), tmp_path / "run")
@@ -130,8 +128,8 @@ def test_a_server_of_main_that_answers_starting_for_ever_is_dead(
     standin: Standin,
     plan_of: PlanOf,
     soon: None,
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """The thread that loads is dead; the one that answers 503 is not."""
     faults = {"hang_at_start": True, "last_words": words, "when": {"gpus": "0"}}
     standin("main", faults, STANDIN_STARTING="1")
@@ -146,8 +144,8 @@ def test_a_server_of_main_that_answers_starting_for_ever_is_dead(
 
 @slow
 def test_a_server_that_never_gets_ready_is_said_to_be_starting(
-    standin: Standin, plan_of: PlanOf, tmp_path: Path
-) -> None:
+    standin: Standin, plan_of: PlanOf, tmp_path
+):
     faults = {"hang_at_start": True, "last_words": "INFO:     Loading"}
     standin("main", faults, STANDIN_STARTING="1")
     error = refused(plan_of("trtllm", {"ready_timeout_s": 8.0}), tmp_path / "run")
@@ -161,8 +159,8 @@ def test_a_server_that_never_gets_ready_is_said_to_be_starting(
 @pytest.mark.parametrize("flavour", ["v12", "main"])
 @pytest.mark.parametrize("discovery", [False, True])
 def test_a_server_that_is_ready_waits_for_another_after_a_traceback(
-    flavour: Flavour, discovery: bool, standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
-) -> None:
+    flavour: Flavour, discovery: bool, standin: Standin, plan_of: PlanOf, soon: None, tmp_path
+):
     loads = {"says": "INFO:     Loading", "says_s": 4.0, "when": {"gpus": "1"}}
     standin(flavour, [{"says": UNKNOWN, "when": {"gpus": "0"}}, loads])
     assert (
@@ -173,17 +171,15 @@ def test_a_server_that_is_ready_waits_for_another_after_a_traceback(
 @slow
 @pytest.mark.parametrize("launcher", ["trtllm", TWO])
 def test_a_healthy_server_that_prints_all_of_them_as_warnings_goes_on(
-    launcher: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
-) -> None:
+    launcher: str, standin: Standin, plan_of: PlanOf, tmp_path
+):
     """Timestamps are as users have them, and the silence exceeds the limit for a known cause."""
     standin(faults={"says": WARNINGS, "says_s": running.CAUGHT_S + 3})
     assert run(plan_of(launcher), tmp_path / "run").tasks[0].result.scored == 20
 
 
 @slow
-def test_warnings_end_nothing(
-    standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
-) -> None:
+def test_warnings_end_nothing(standin: Standin, plan_of: PlanOf, soon: None, tmp_path):
     one_by_one = "\n".join(one.warning for one in DEAD if "Traceback" not in one.warning)
     standin(faults={"says": one_by_one, "says_s": 0.7})
     assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
@@ -192,16 +188,16 @@ def test_warnings_end_nothing(
 @slow
 @pytest.mark.parametrize("words", [UNKNOWN, f"{FRAMES}ModuleNotFoundError: No module named 'nixl'"])
 def test_a_server_that_works_on_after_a_traceback_goes_on(
-    words: str, standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
-) -> None:
+    words: str, standin: Standin, plan_of: PlanOf, soon: None, tmp_path
+):
     standin(faults={"says": words, "says_s": 6.0, "says_busy": True})
     assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
 
 
 @slow
 def test_a_server_that_writes_on_after_a_traceback_goes_on(
-    standin: Standin, plan_of: PlanOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    standin: Standin, plan_of: PlanOf, tmp_path, monkeypatch
+):
     monkeypatch.setattr(running, "STILL_S", 0.8)
     standin(faults={"says": MEMORY.warning + "\n" + UNKNOWN}, STANDIN_LOAD_S="2")
     assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
@@ -210,7 +206,7 @@ def test_a_server_that_writes_on_after_a_traceback_goes_on(
 @slow
 async def test_a_log_ends_nothing_once_its_server_is_ready(
     context: LaunchContext, standin: Standin, soon: None
-) -> None:
+):
     standin()
     async with (
         trtllm.launch(context, trtllm.TrtllmOptions()) as endpoint,
@@ -244,8 +240,8 @@ async def test_a_log_ends_nothing_once_its_server_is_ready(
     ],
 )
 def test_a_refusal_that_stays_is_asked_for_three_times(
-    status: int, says: str, told: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
-) -> None:
+    status: int, says: str, told: str, standin: Standin, plan_of: PlanOf, tmp_path
+):
     standin(faults={"error_after": 0, "error_status": status, "error_says": says})
     error = refused(plan_of("trtllm", {"answer_timeout_s": 300.0}), tmp_path / "run")
     assert "trtllm is healthy but returns no completion refused 3 times in the same way" in str(
@@ -256,8 +252,8 @@ def test_a_refusal_that_stays_is_asked_for_three_times(
 
 @slow
 def test_the_orchestrator_of_main_is_not_asked_for_ten_minutes_without_a_transceiver(
-    standin: Standin, plan_of: PlanOf, tmp_path: Path
-) -> None:
+    standin: Standin, plan_of: PlanOf, tmp_path
+):
     standin("main", {"no_transceiver": True, "when": {"command": "serve"}})
     error = refused(plan_of(TWO, {"answer_timeout_s": 300.0}), tmp_path / "run")
     assert "cache transceiver is disabled" in str(error)
@@ -265,9 +261,7 @@ def test_the_orchestrator_of_main_is_not_asked_for_ten_minutes_without_a_transce
 
 
 @slow
-def test_a_refusal_that_passes_is_asked_for_again(
-    standin: Standin, plan_of: PlanOf, tmp_path: Path
-) -> None:
+def test_a_refusal_that_passes_is_asked_for_again(standin: Standin, plan_of: PlanOf, tmp_path):
     standin(faults={"refuse_first": 5})
     assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
 
@@ -311,8 +305,8 @@ def test_a_server_that_hangs_ends_the_run_which_goes_on_later(
     told: list[str],
     standin: Callable[..., None],
     plan_of: Callable[..., Plan],
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     plan = plan_of(launcher, SOON, concurrency=4, stall_timeout_s=1.0)
     standin(flavour, {"hang_after": FAULT_AT, "when": where})
     with pytest.raises(EndpointError) as caught:
@@ -347,8 +341,8 @@ def test_what_an_orchestrator_asks_again_is_told(
     again: int | None,
     standin: Callable[..., None],
     plan_of: Callable[..., Plan],
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     standin(flavour, {"lose": FAULT_AT, "when": {"gpus": "1"}})
     report = asyncio.run(evaluate(plan_of(ONE_AND_ONE, options), tmp_path / "run"))
     assert report.tasks[0].result.scored == 20

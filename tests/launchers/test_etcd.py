@@ -13,7 +13,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -38,7 +37,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[str]:
+def etcd(tmp_path) -> Iterator[str]:
     """Run an etcd on loopback and yield its address."""
     client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     words = [str(ETCD), "--data-dir", str(tmp_path / "etcd"), "--listen-client-urls", client]
@@ -88,7 +87,7 @@ def start(context: LaunchContext, story: Callable[[Endpoint], Any], **options: A
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_servers_find_each_other_by_etcd(
     host: str, etcd: str, context: LaunchContext, standin: Callable[..., None]
-) -> None:
+):
     """Hosts other than loopback are included, where main refuses HTTP."""
     standin("main")
 
@@ -116,9 +115,7 @@ def test_servers_find_each_other_by_etcd(
     assert not asyncio.run(Etcd(etcd).below("/trtllm-disagg/"))
 
 
-def test_an_etcd_that_is_not_there_is_named(
-    context: LaunchContext, standin: Callable[..., None]
-) -> None:
+def test_an_etcd_that_is_not_there_is_named(context: LaunchContext, standin: Callable[..., None]):
     standin("main")
     with pytest.raises(
         LaunchError, match="orchestrator not ready after 15 s: it cannot reach the etcd"

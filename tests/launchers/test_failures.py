@@ -98,8 +98,8 @@ def test_a_server_that_does_not_start(
     told: str,
     standin: Standin,
     plan_of: PlanOf,
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     standin(faults=faults)
     error = refused(plan_of("trtllm", options), tmp_path / "run")
     assert str(error).startswith("trtllm ended with exit code ")
@@ -109,9 +109,7 @@ def test_a_server_that_does_not_start(
 
 
 @pytest.mark.parametrize("launcher", ["trtllm", pytest.param(TWO, marks=slow)])
-def test_a_port_that_cannot_be_bound(
-    launcher: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
-) -> None:
+def test_a_port_that_cannot_be_bound(launcher: str, standin: Standin, plan_of: PlanOf, tmp_path):
     """The 1.2 line binds without SO_REUSEADDR, and only the server notices that it cannot."""
     standin("v12")
     with waiting_port() as port:
@@ -121,9 +119,7 @@ def test_a_port_that_cannot_be_bound(
 
 
 @slow
-def test_an_option_that_this_version_lacks(
-    standin: Standin, plan_of: PlanOf, tmp_path: Path
-) -> None:
+def test_an_option_that_this_version_lacks(standin: Standin, plan_of: PlanOf, tmp_path):
     standin("v12")
     error = refused(
         plan_of("trtllm", {"extra_args": ["--served_model_name", "x"]}), tmp_path / "run", PlanError
@@ -151,8 +147,8 @@ def test_a_transceiver_that_is_disabled(
     told: str,
     standin: Standin,
     plan_of: PlanOf,
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """Both servers are healthy; the orchestrator of the 1.2 line loses their error."""
     standin(flavour, {"no_transceiver": True, "when": {"command": "serve"}})
     error = refused(plan_of(TWO, {"answer_timeout_s": limit_s}), tmp_path / "run")
@@ -165,9 +161,7 @@ def test_a_transceiver_that_is_disabled(
 
 @slow
 @pytest.mark.parametrize("side", ["0", "1"])
-def test_an_end_while_it_loads(
-    side: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
-) -> None:
+def test_an_end_while_it_loads(side: str, standin: Standin, plan_of: PlanOf, tmp_path):
     standin(faults={"crash_at_start": 9, "when": {"gpus": side}}, STANDIN_LOAD_S="1")
     error = refused(plan_of(TWO), tmp_path / "run")
     name = ("context_0", "generation_0")[int(side)]
@@ -176,7 +170,7 @@ def test_an_end_while_it_loads(
 
 
 @slow
-def test_a_load_that_never_ends(standin: Standin, plan_of: PlanOf, tmp_path: Path) -> None:
+def test_a_load_that_never_ends(standin: Standin, plan_of: PlanOf, tmp_path):
     standin(STANDIN_LOAD_S="60")
     error = refused(plan_of(TWO, {"ready_timeout_s": 4.0, "stop_timeout_s": 1.0}), tmp_path / "run")
     assert str(error).startswith("context_0, generation_0, orchestrator not ready after 4 s")
@@ -186,10 +180,10 @@ def test_a_load_that_never_ends(standin: Standin, plan_of: PlanOf, tmp_path: Pat
 def test_a_slow_load_is_told_as_it_goes_on(
     standin: Standin,
     plan_of: PlanOf,
-    tmp_path: Path,
+    tmp_path,
     said: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(readiness, "TELL_S", 0.2)
     standin(STANDIN_LOAD_S="1")
     assert run(plan_of("trtllm"), tmp_path / "run", said).tasks[0].result.scored == 20
@@ -217,10 +211,10 @@ def test_health_without_a_completion(
     told: str,
     standin: Standin,
     plan_of: PlanOf,
-    tmp_path: Path,
+    tmp_path,
     said: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(readiness, "TELL_S", 0.2)
     standin(faults=faults)
     error = refused(
@@ -246,8 +240,8 @@ PROBES = 14
     [pytest.param(GENERATION, "generation_0", marks=slow), (ORCHESTRATOR, "orchestrator")],
 )
 def test_an_end_in_the_run(
-    where: dict[str, Any], name: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
-) -> None:
+    where: dict[str, Any], name: str, standin: Standin, plan_of: PlanOf, tmp_path
+):
     standin(faults={"crash_after": 10 + PROBES, **where})
     error = refused(plan_of(TWO, concurrency=2), tmp_path / "run")
     assert str(error).startswith(f"{name} ended with exit code 1 after ")
@@ -261,8 +255,8 @@ def test_an_end_in_the_run(
     [("trtllm", {}), pytest.param(TWO, GENERATION, marks=slow)],
 )
 def test_an_engine_that_fails_for_good_ends_the_run_before_requests_fail(
-    launcher: str, where: dict[str, Any], standin: Standin, plan_of: PlanOf, tmp_path: Path
-) -> None:
+    launcher: str, where: dict[str, Any], standin: Standin, plan_of: PlanOf, tmp_path
+):
     """The server lingers for 20 s, and each request in that time fails."""
     standin("main", {"executor_crash_after": 10, "lingers_s": 20.0, "latency_s": 0.1, **where})
     plan = plan_of(launcher, limit=400, concurrency=4, max_attempts=1, max_error_rate=1.0)
@@ -286,18 +280,14 @@ def test_an_engine_that_fails_for_good_ends_the_run_before_requests_fail(
         ("[TRT-LLM] [E] RequestError: the prompt has 9000 tokens", False),
     ],
 )
-def test_only_an_error_after_which_an_engine_computes_nothing_is_fatal(
-    line: str, fatal: bool
-) -> None:
+def test_only_an_error_after_which_an_engine_computes_nothing_is_fatal(line: str, fatal: bool):
     found = lines.level(line) in ("E", "C", "F") and running.FATAL.search(line) is not None
     assert found is fatal
 
 
 @slow
 @pytest.mark.parametrize("flavour", ["v12", "main"])
-def test_streams_that_are_dropped(
-    flavour: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
-) -> None:
+def test_streams_that_are_dropped(flavour: str, standin: Standin, plan_of: PlanOf, tmp_path):
     """None of them is scored.
 
     Answers of two tokens arrive, such as the one to the first short request.
@@ -313,8 +303,8 @@ def test_streams_that_are_dropped(
 @slow
 @pytest.mark.parametrize(("flavour", "status"), [("v12", 500), ("main", 400)])
 def test_a_refusal_of_a_worker_is_not_tried_again(
-    flavour: str, status: int, standin: Standin, plan_of: PlanOf, tmp_path: Path
-) -> None:
+    flavour: str, status: int, standin: Standin, plan_of: PlanOf, tmp_path
+):
     standin(flavour, {"error_after": 12 + PROBES, **GENERATION})
     report = run(plan_of(TWO, concurrency=1), tmp_path / "run")
     result = report.tasks[0].result

@@ -66,15 +66,15 @@ async def _launched(folder: Path, told: list[str], *, kill_supervisor: bool) -> 
 
 @pytest.mark.parametrize("kill_supervisor", [False, True])
 async def test_a_process_that_left_the_group_of_its_server_is_killed(
-    tmp_path: Path, kill_supervisor: bool
-) -> None:
+    tmp_path, kill_supervisor: bool
+):
     told = []
     away = await _launched(tmp_path, told, kill_supervisor=kill_supervisor)
     assert gone(away)
     assert not [line for line in told if "warning" in line]
 
 
-async def test_what_stays_all_the_same_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_stays_all_the_same_is_told(monkeypatch):
     nobody = int(Path("/proc/sys/kernel/pid_max").read_text()) + 1  # a number that no process has
     monkeypatch.setattr(fleet, "_find_marked", lambda mark: [nobody])
     monkeypatch.setattr(fleet, "LEFT_S", 0.0)
@@ -83,14 +83,12 @@ async def test_what_stays_all_the_same_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert told == [f"warning: processes of the servers still run: {nobody}"]
 
 
-def test_processes_are_known_by_the_whole_mark() -> None:
+def test_processes_are_known_by_the_whole_mark():
     assert fleet._find_marked("nobody has this mark") == []
     assert os.getpid() not in fleet._find_marked("")
 
 
-async def test_servers_that_find_a_port_themselves_lock_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_servers_that_find_a_port_themselves_lock_none(tmp_path, monkeypatch):
     """Two launches may wait for their ports at the same time."""
     monkeypatch.setenv("SERVE_EVAL_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setattr(fleet.local_gpus, "memory_used", lambda: None)
@@ -103,7 +101,7 @@ async def test_servers_that_find_a_port_themselves_lock_none(
         assert (len(first) + len(second)) == 2
 
 
-def test_processes_that_hide_the_mark_end_with_those_that_have_it() -> None:
+def test_processes_that_hide_the_mark_end_with_those_that_have_it():
     """vLLM's engines overwrite their environment, and outlive their parent."""
     hidden = ["env", "-i", "sleep", "600"]
     script = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True).wait()"
@@ -144,8 +142,8 @@ def _until(true: Callable[[], bool], what: str) -> None:
 
 @pytest.mark.parametrize("asked_first", [True, False])
 def test_a_supervisor_that_was_asked_ends_at_once_when_its_launcher_is_gone(
-    asked_first: bool, tmp_path: Path
-) -> None:
+    asked_first: bool, tmp_path
+):
     """A launcher that is killed before it asked leaves the servers their grace period."""
     log = tmp_path / "log"
     with log.open("wb") as out:
@@ -196,8 +194,8 @@ def _command(what: str, launcher: str, folder: Path, data: Path) -> list[str]:
     [("run", "trtllm"), ("serve", "trtllm"), ("run", "trtllm_disaggregated")],
 )
 def test_a_second_signal_while_servers_end(
-    what: str, launcher: str, number: signal.Signals, data_root: Path, tmp_path: Path
-) -> None:
+    what: str, launcher: str, number: signal.Signals, data_root: Path, tmp_path
+):
     mark = uuid.uuid4().hex
     names = ["trtllm"] if launcher == "trtllm" else ["context_0", "generation_0", "orchestrator"]
     env = second_signal_environment(

@@ -108,9 +108,7 @@ def fleet(place: Path, data_root: Path, *, per_second: float | None = None) -> I
         process.wait()
 
 
-def test_a_run_with_a_fleet_starts_counts_and_ends_all(
-    data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_a_fleet_starts_counts_and_ends_all(data_root: Path, tmp_path, monkeypatch):
     with fleet(tmp_path, data_root) as run:
         assert run.process.wait(START_S) == NOTHING_JUDGED, run.said.read_text()
     report = msgspec.json.decode((run.folder / "report.json").read_bytes())
@@ -135,8 +133,8 @@ def test_a_run_with_a_fleet_starts_counts_and_ends_all(
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
 def test_a_fleet_whose_run_is_stopped_leaves_nothing(
-    how: signal.Signals, data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    how: signal.Signals, data_root: Path, tmp_path, monkeypatch
+):
     with fleet(tmp_path, data_root, per_second=2) as run:
         run.wait_for("the first completion took")
         # Four servers with a supervisor each, two more processes, and the command.
@@ -186,10 +184,10 @@ def lines(out: Path) -> list[dict[str, Any]]:
 def test_every_request_of_a_saturated_deployment_is_joined_on_main(
     standin: Callable[..., None],
     plan_of: Callable[..., Plan],
-    tmp_path: Path,
+    tmp_path,
     flavour: Flavour,
     stream: bool,
-) -> None:
+):
     standin(flavour)
     plan = plan_of("trtllm_disaggregated", OPTIONS, limit=N, concurrency=IN_FLIGHT, stream=stream)
     report, endpoint = run(plan, tmp_path / "run")
@@ -217,9 +215,9 @@ def test_every_request_of_a_saturated_deployment_is_joined_on_main(
 def test_traces_join_what_the_answers_do_not_tell_and_hold_no_key(
     standin: Callable[..., None],
     plan_of: Callable[..., Plan],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path,
+    monkeypatch,
+):
     """Only the orchestrator's traces are used; the file is private."""
     standin("main")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -239,8 +237,8 @@ def test_traces_join_what_the_answers_do_not_tell_and_hold_no_key(
 
 
 def test_a_run_that_goes_on_joins_what_the_killed_session_left(
-    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path: Path
-) -> None:
+    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path
+):
     standin("main")
     plan = plan_of("trtllm_disaggregated", OPTIONS, limit=20, concurrency=16)
     run(plan, tmp_path / "run")
@@ -252,8 +250,8 @@ def test_a_run_that_goes_on_joins_what_the_killed_session_left(
 
 
 def test_a_request_that_was_tried_again_is_joined_by_its_last_attempt(
-    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path: Path
-) -> None:
+    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path
+):
     """A worker refuses its first requests, and some streams break."""
     faults = [
         {"refuse_first": 5, "when": {"gpus": "2"}},
@@ -287,8 +285,8 @@ SOUND = {"latency_s": 0.04, "when": {"gpus": "4"}}
 
 @pytest.mark.parametrize("corrupt", [True, False])
 async def test_a_corrupt_generation_server_of_four_is_named_and_sound_ones_are_not(
-    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path: Path, corrupt: bool
-) -> None:
+    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path, corrupt: bool
+):
     plan = plan_of("trtllm_disaggregated", OPTIONS_ATTRIBUTION, limit=200, concurrency=8)
     plan = replace(plan, tasks=(Spec(name="gsm8k", options={"max_tokens": 64}),))
     _write_answers(tmp_path / "answers.jsonl", prepare(plan), lambda task, sample: 0.9)

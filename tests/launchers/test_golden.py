@@ -25,7 +25,7 @@ GOLDEN = Path(__file__).with_name("golden")
 
 
 @pytest.fixture(autouse=True)
-def _nothing_around_us(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _nothing_around_us(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in [name for name in os.environ if name.startswith(("SLURM_", "CUDA_", "UCX_"))]:
         monkeypatch.delenv(name)
@@ -38,19 +38,19 @@ def shown(launcher: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in GOLDEN.glob("*.txt")))
-def test_what_a_plan_starts(name: str) -> None:
+def test_what_a_plan_starts(name: str):
     given, told = (GOLDEN / f"{name}.txt").read_text().split("\n---\n")
     text = shown(parse(given.replace("@", str(GOLDEN)), name, PlanError).value)
     assert text.replace(str(GOLDEN), "@").replace(sys.executable, "python") == told.rstrip("\n")
 
 
-def test_every_launcher_that_starts_something_is_among_them() -> None:
+def test_every_launcher_that_starts_something_is_among_them():
     names = {file.read_text().split(":", 1)[1].split()[0] for file in GOLDEN.glob("*.txt")}
     trtllm = {"trtllm", "trtllm_disaggregated", "container", "slurm"}
     assert names >= {"simulated", "vllm", "vllm_disaggregated"} | trtllm
 
 
-def test_the_plans_of_the_page_are_plans_and_print_what_it_says() -> None:
+def test_the_plans_of_the_page_are_plans_and_print_what_it_says():
     texts = re.findall(r"```yaml\n(launcher:.*?)```\n(.*?)(?=\n## |```yaml)", PAGE, re.DOTALL)
     assert len(texts) >= 3
     for plan, after in texts:

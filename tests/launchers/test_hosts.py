@@ -41,7 +41,7 @@ needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no ::1
 
 
 @pytest.fixture(autouse=True)
-def _no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_gpus(monkeypatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -56,24 +56,22 @@ def _no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         ("no-such-host.invalid", socket.AF_INET, "http://no-such-host.invalid:7"),
     ],
 )
-def test_a_host_has_a_family_and_an_address(
-    host: str, family: socket.AddressFamily, url: str
-) -> None:
+def test_a_host_has_a_family_and_an_address(host: str, family: socket.AddressFamily, url: str):
     server = Server(name="s", argv=("x",), probe=("x",), place=Place(host=host, port=7))
     assert (family_of(host), server.url) == (family, url)
 
 
 @pytest.mark.parametrize(("only", "family"), [(True, socket.AF_INET6), (False, socket.AF_INET)])
 def test_a_name_is_bound_as_ipv6_only_where_it_has_no_other_address(
-    only: bool, family: socket.AddressFamily, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    only: bool, family: socket.AddressFamily, monkeypatch
+):
     found = [(socket.AF_INET6,)] if only else [(socket.AF_INET6,), (socket.AF_INET,)]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **more: found)
     assert family_of("node") == family
 
 
 @needs_ipv6
-def test_free_ports_of_ipv6_are_free_there() -> None:
+def test_free_ports_of_ipv6_are_free_there():
     port, other = fleet.free_ports("::1", None, 1)
     with socket.create_server(("::1", port), family=socket.AF_INET6):
         assert port != other
@@ -84,7 +82,7 @@ def test_free_ports_of_ipv6_are_free_there() -> None:
 
 
 @pytest.mark.parametrize("host", ["[::1]", "http://node", "node/8000"])
-def test_what_is_no_host_is_refused_before_anything_starts(host: str) -> None:
+def test_what_is_no_host_is_refused_before_anything_starts(host: str):
     with pytest.raises(PlanError, match=r"launcher\.host"):
         trtllm.commands(CONTEXT, trtllm.TrtllmOptions(host=host))
     with pytest.raises(PlanError, match=r"launcher\.host"):
@@ -97,7 +95,7 @@ def test_what_is_no_host_is_refused_before_anything_starts(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["::1", "::", "fe80::1"])
-def test_an_orchestrator_binds_ipv4_only(host: str) -> None:
+def test_an_orchestrator_binds_ipv4_only(host: str):
     options = registry.check_options(trtllm_disaggregated.launch, {"host": host}, "launcher")
     with pytest.raises(
         PlanError, match=f"launcher.host: {host}: the orchestrator .* binds IPv4 addresses only"
@@ -106,12 +104,12 @@ def test_an_orchestrator_binds_ipv4_only(host: str) -> None:
     assert "127.0.0.1" in told.value.hint
 
 
-def test_a_server_alone_gets_the_address_as_it_is() -> None:
+def test_a_server_alone_gets_the_address_as_it_is():
     [line] = trtllm.commands(CONTEXT, trtllm.TrtllmOptions(host="::1", port=7))
     assert line[line.index("--host") + 1] == "::1"
 
 
-def test_a_container_publishes_its_port_at_an_address_in_brackets() -> None:
+def test_a_container_publishes_its_port_at_an_address_in_brackets():
     server = Server(
         name="s", argv=("t", "--host", "::1"), probe=("t",), place=Place(host="::1", port=7)
     )
@@ -123,7 +121,7 @@ def test_a_container_publishes_its_port_at_an_address_in_brackets() -> None:
 @pytest.mark.slow
 async def test_a_server_on_ipv6_is_launched_and_asked(
     context: LaunchContext, standin: Callable[..., None]
-) -> None:
+):
     standin("main", STANDIN_LOAD_S="0.5")
     options = {"host": "::1", "gpus": [0], "ready_timeout_s": 30.0}
     async with (
@@ -141,7 +139,7 @@ async def test_a_server_on_ipv6_is_launched_and_asked(
 
 
 @needs_ipv6
-def test_a_client_names_the_host_in_brackets() -> None:
+def test_a_client_names_the_host_in_brackets():
     server = ScriptedServer(routes={"/v1/models": models("m")})
 
     async def story():
@@ -162,7 +160,7 @@ def test_a_client_names_the_host_in_brackets() -> None:
 
 
 @needs_ipv6
-async def test_an_address_that_refuses_is_told_in_brackets() -> None:
+async def test_an_address_that_refuses_is_told_in_brackets():
     [port] = fleet.free_ports("::1", None)
     async with Client(Endpoint(base_url=f"http://[::1]:{port}/v1"), Limits()) as client:
         told = await client.models()
@@ -197,7 +195,7 @@ def _commands(router: object, side: str = "context_servers") -> None:
         ({"type": 7}, "Known: round_robin, load_balancing"),
     ],
 )
-def test_a_type_is_checked_with_the_nearest_name(router: object, told: str) -> None:
+def test_a_type_is_checked_with_the_nearest_name(router: object, told: str):
     with pytest.raises(PlanError) as caught:
         _commands(router)
     assert told in str(caught.value)
@@ -206,12 +204,12 @@ def test_a_type_is_checked_with_the_nearest_name(router: object, told: str) -> N
 @pytest.mark.parametrize(
     "name", ["Round_Robin", *sorted({name for names in TYPES.values() for name in names})]
 )
-def test_every_type_of_any_version_is_taken(name: str) -> None:
+def test_every_type_of_any_version_is_taken(name: str):
     _commands(name)
     _commands({"type": name}, "generation_servers")
 
 
-def test_every_flavour_of_the_stand_in_has_the_first_three() -> None:
+def test_every_flavour_of_the_stand_in_has_the_first_three():
     assert set(TYPES) == set(ALL)
     assert all(names[:3] == version.TYPES[:3] for names in TYPES.values())
 
@@ -235,7 +233,7 @@ def _server(router: object, *, probe: tuple[str, ...] = PROBE) -> Server:
 )
 def test_what_a_version_answers_with_500_is_refused(
     router: object, flags: frozenset[str], refused: bool
-) -> None:
+):
     server = _server(router)
     assert bool(version.find_problems(server, flags)) == refused
     if refused:
@@ -245,7 +243,7 @@ def test_what_a_version_answers_with_500_is_refused(
         adapt([server], {PROBE: flags})
 
 
-def test_other_servers_have_no_router() -> None:
+def test_other_servers_have_no_router():
     assert version.find_problems(_server(TOKENS, probe=("trtllm-serve", "serve")), OLD) == []
 
 
@@ -253,7 +251,7 @@ def test_other_servers_have_no_router() -> None:
 @pytest.mark.parametrize("flavour", ["v12", "main"])
 def test_a_load_in_tokens_is_launched_where_it_works(
     flavour: str, context: LaunchContext, standin: Callable[..., None]
-) -> None:
+):
     standin(flavour)
 
     async def story():

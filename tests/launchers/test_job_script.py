@@ -53,12 +53,12 @@ WIDE = {"trtllm": {"tp": 16}}
         (["-Jtwo words"], ['"-Jtwo words"']),
     ],
 )
-def test_each_option_has_a_line(arguments: Sequence[str], lines: Sequence[str]) -> None:
+def test_each_option_has_a_line(arguments: Sequence[str], lines: Sequence[str]):
     assert sbatch_lines(arguments) == lines
 
 
 @given(st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"]), min_size=1))
-def test_any_value_is_quoted_as_a_shell_reads_double_quotes(value: str) -> None:
+def test_any_value_is_quoted_as_a_shell_reads_double_quotes(value: str):
     word = f"--comment={value}"
     if word.isprintable():
         assert [shlex.split(line) for line in sbatch_lines([word])] == [[word]]
@@ -78,13 +78,13 @@ def test_any_value_is_quoted_as_a_shell_reads_double_quotes(value: str) -> None:
         (["--export=ALL,HF_TOKEN=abc"], "HF_TOKEN: a plan must not contain a secret"),
     ],
 )
-def test_what_a_script_cannot_have_is_refused(arguments: Sequence[str], message: str) -> None:
+def test_what_a_script_cannot_have_is_refused(arguments: Sequence[str], message: str):
     with pytest.raises(PlanError) as caught:
         sbatch_lines(arguments)
     assert message in str(caught.value)
 
 
-def test_a_script_asks_for_what_the_servers_need() -> None:
+def test_a_script_asks_for_what_the_servers_need():
     size = JobSize(nodes=2, gpus_per_node=4, tasks_per_node=4, whole_nodes=True, notes=("here",))
     assert job_script(size, "serve-eval run plan.yaml", sbatch_args=["--time=9"]).splitlines() == [
         "#!/bin/bash",
@@ -109,7 +109,7 @@ def test_a_script_asks_for_what_the_servers_need() -> None:
 
 
 @pytest.mark.parametrize("given", ["--mem=9G", "--mem-per-gpu=9G", "--mem-per-cpu 9G", "--mem"])
-def test_memory_is_asked_for_once(given: str) -> None:
+def test_memory_is_asked_for_once(given: str):
     """Sbatch refuses --mem with --mem-per-gpu."""
     text = job_script(JobSize(whole_nodes=True), "x", sbatch_args=[given])
     assert "--mem=0" not in text
@@ -117,19 +117,19 @@ def test_memory_is_asked_for_once(given: str) -> None:
 
 
 @pytest.mark.parametrize("given", [["--array=1-4"], ["-a", "1-4"], ["-a1-4"], ["--array", "1"]])
-def test_an_array_that_would_run_one_plan_many_times_is_refused(given: list[str]) -> None:
+def test_an_array_that_would_run_one_plan_many_times_is_refused(given: list[str]):
     with pytest.raises(PlanError, match="every task would run the whole plan"):
         job_script(JobSize(), "x", sbatch_args=given)
     assert "--array=1-4%2" in job_script(JobSize(), "x", sbatch_args=["--array=1-4%2"], array=4)
 
 
-def test_a_note_is_one_comment() -> None:
+def test_a_note_is_one_comment():
     text = job_script(JobSize(notes=("n1: a\necho b",)), "x", before=["first"])
     assert "# n1: a echo b\n" in text
     assert text.endswith("first\nexec x\n")
 
 
-def test_an_array_has_a_log_of_each_task_in_a_folder_of_any_name() -> None:
+def test_an_array_has_a_log_of_each_task_in_a_folder_of_any_name():
     text = job_script(JobSize(), "x", array=4, log_dir=Path("/a b/50%"), work_dir=Path("/w"))
     assert "#SBATCH --array=1-4\n#SBATCH --chdir=/w\n" in text
     assert '#SBATCH "--output=/a b/50%%/%x-%A_%a.log"' in text
@@ -166,7 +166,7 @@ def test_an_array_has_a_log_of_each_task_in_a_folder_of_any_name() -> None:
         ),
     ],
 )
-def test_a_job_is_as_large_as_its_servers(launcher: Spec, size: JobSize) -> None:
+def test_a_job_is_as_large_as_its_servers(launcher: Spec, size: JobSize):
     assert job_size(Plan(model="org/m", launcher=launcher, tasks=())) == size
 
 
@@ -180,8 +180,8 @@ def test_a_job_is_as_large_as_its_servers(launcher: Spec, size: JobSize) -> None
     ],
 )
 def test_a_new_job_has_as_many_gpus_as_this_cluster_has_on_a_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str | None, nodes: int, gpus: int
-) -> None:
+    tmp_path, monkeypatch, listed: str | None, nodes: int, gpus: int
+):
     """The job and the GPUs around us do not matter."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("SLURM_JOB_NODELIST", "elsewhere")
@@ -196,7 +196,7 @@ def test_a_new_job_has_as_many_gpus_as_this_cluster_has_on_a_node(
     assert local.gpus_per_node == 2
 
 
-def test_the_options_of_a_launcher_are_checked() -> None:
+def test_the_options_of_a_launcher_are_checked():
     wrong = Spec(name="container", options={"image": "i", "run_args": ["-d"]})
     with pytest.raises(PlanError, match="takes the container away"):
         job_size(Plan(model="m", launcher=wrong, tasks=()))
@@ -208,7 +208,7 @@ def test_the_options_of_a_launcher_are_checked() -> None:
         job_size(Plan(model="m", launcher=nowhere, tasks=()))
 
 
-def test_a_job_of_the_launcher_slurm_has_its_nodes() -> None:
+def test_a_job_of_the_launcher_slurm_has_its_nodes():
     options = {"trtllm": {"tp": 16}, "gpus_per_node": 4, "sbatch_args": ["-p", "big"]}
     size = job_size(Plan(model="m", launcher=Spec(name="slurm", options=options), tasks=()))
     assert (size.nodes, size.gpus_per_node, size.tasks_per_node) == (4, 4, 4)
@@ -225,7 +225,7 @@ def test_a_job_of_the_launcher_slurm_has_its_nodes() -> None:
         ({}, False),
     ],
 )
-def test_a_heterogeneous_job_is_named(environ: Mapping[str, str], refused: bool) -> None:
+def test_a_heterogeneous_job_is_named(environ: Mapping[str, str], refused: bool):
     if not refused:
         allocation._check_one_part(environ)
         return
@@ -247,7 +247,7 @@ WORKER = "touch started\nsleep 60\n"
 
 
 @pytest.fixture(params=[OLDER, NEWER], ids=["older", "newer"])
-def wrapper(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def wrapper(request, tmp_path) -> str:
     return wrapping(tmp_path, request.param)
 
 
@@ -315,7 +315,7 @@ class Task:
         return self.process.returncode, out
 
 
-def test_it_ends_with_the_exit_code_of_its_server(wrapper: str) -> None:
+def test_it_ends_with_the_exit_code_of_its_server(wrapper: str):
     assert Task(wrapper, "bash", "-c", "echo 'a  \"b'; exit 5").ended() == (5, 'a  "b\n')
     folder = Path((Path(wrapper).parent / "at").read_text().strip().removeprefix("ipc://")).parent
     assert folder.name.startswith("serve-eval-ranks-")
@@ -323,7 +323,7 @@ def test_it_ends_with_the_exit_code_of_its_server(wrapper: str) -> None:
 
 
 @pytest.mark.slow
-def test_it_waits_for_a_server_that_was_asked_to_end(wrapper: str) -> None:
+def test_it_waits_for_a_server_that_was_asked_to_end(wrapper: str):
     """Its wrapper is gone by then. A stop request to all is not a failure of any."""
     task = Task(
         wrapper,
@@ -338,23 +338,23 @@ def test_it_waits_for_a_server_that_was_asked_to_end(wrapper: str) -> None:
     assert "over" in out
 
 
-def test_a_server_does_not_outlive_its_leader(tmp_path: Path) -> None:
+def test_a_server_does_not_outlive_its_leader(tmp_path):
     assert Task(wrapping(tmp_path, LEADERLESS), "sleep", "60").ended()[0] == 9
 
 
-def test_a_wrapper_that_is_not_there_ends_it(tmp_path: Path) -> None:
+def test_a_wrapper_that_is_not_there_ends_it(tmp_path):
     wrapping(tmp_path, "")
     assert Task(str(tmp_path / "nothing"), "true").ended()[0] == 127
 
 
-def test_another_rank_is_asked_to_end(tmp_path: Path) -> None:
+def test_another_rank_is_asked_to_end(tmp_path):
     task = Task(wrapping(tmp_path, WORKER), "server", rank=1)
     task.until("started")
     task.terminate()
     assert task.ended()[0] == 0
 
 
-def test_another_rank_may_be_asked_after_its_wrapper(tmp_path: Path) -> None:
+def test_another_rank_may_be_asked_after_its_wrapper(tmp_path):
     task = Task(wrapping(tmp_path, WORKER), "server", rank=1)
     task.until("started")
     (wrapper_pid,) = task.children()
@@ -366,7 +366,7 @@ def test_another_rank_may_be_asked_after_its_wrapper(tmp_path: Path) -> None:
     assert task.ended()[0] == 0
 
 
-def test_another_rank_that_is_killed_fails(tmp_path: Path) -> None:
+def test_another_rank_that_is_killed_fails(tmp_path):
     task = Task(wrapping(tmp_path, WORKER), "server", rank=1)
     task.until("started")
     (wrapper_pid,) = task.children()
@@ -392,7 +392,7 @@ print(port)
 """The search of older wrappers."""
 
 
-def test_ports_are_held_that_others_found_before(tmp_path: Path) -> None:
+def test_ports_are_held_that_others_found_before(tmp_path):
     """Ports are held even if others hold them as well."""
     (tmp_path / HOLDER).write_text(HELD)
     words = [sys.executable, str(tmp_path / HOLDER), str(PORTS_EACH)]
@@ -424,7 +424,7 @@ def test_ports_are_held_that_others_found_before(tmp_path: Path) -> None:
     ) < int(found)
 
 
-def test_each_wrapped_server_of_a_node_has_ports_of_its_own() -> None:
+def test_each_wrapped_server_of_a_node_has_ports_of_its_own():
     assert [*count_held_ports([0, 0, 1, 0, 0], [True, True, True, True, False])] == [
         0,
         16,

@@ -73,7 +73,7 @@ def error_of(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize("kind", ["GPU", "port", "node"])
-def test_two_tmpdirs_share_their_locks(kind: str, tmp_path: Path) -> None:
+def test_two_tmpdirs_share_their_locks(kind: str, tmp_path):
     name = f"{kind}-of a test {uuid.uuid4().hex}"
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
@@ -94,7 +94,7 @@ def test_two_tmpdirs_share_their_locks(kind: str, tmp_path: Path) -> None:
         (lock_files.SHARED / f"serve-eval-{os.getuid()}" / f"{name}.lock").unlink(missing_ok=True)
 
 
-def test_a_folder_may_be_named(tmp_path: Path) -> None:
+def test_a_folder_may_be_named(tmp_path):
     with holder("port-1", SERVE_EVAL_LOCK_DIR=str(tmp_path / "a/locks")) as first:
         assert (tmp_path / "a/locks/port-1.lock").read_text() == f"{first.pid}\n"
         with holder("port-1", SERVE_EVAL_LOCK_DIR=str(tmp_path / "b")) as second:
@@ -119,8 +119,8 @@ def _file(place: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("in_the_way", [_link, _of_somebody_else, _file])
 def test_what_is_in_the_way_makes_the_state_folder_the_place(
-    in_the_way: Callable[[Path, Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    in_the_way: Callable[[Path, Path], None], tmp_path, monkeypatch
+):
     (shared := tmp_path / "shared").mkdir()
     monkeypatch.setattr(lock_files, "SHARED", shared)
     in_the_way(shared / f"serve-eval-{os.getuid()}", tmp_path)
@@ -134,18 +134,14 @@ def test_what_is_in_the_way_makes_the_state_folder_the_place(
     assert "SERVE_EVAL_LOCK_DIR" in caught.value.hint
 
 
-def test_a_folder_of_an_earlier_version_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_an_earlier_version_is_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(lock_files, "SHARED", tmp_path)
     (old := tmp_path / f"serve-eval-{os.getuid()}").mkdir(mode=0o700)
     assert lock_files.folder({}) == old
     assert old.stat().st_mode & 0o777 == 0o711
 
 
-def test_what_cleans_up_tmp_leaves_a_folder_alone_while_a_lock_is_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cleans_up_tmp_leaves_a_folder_alone_while_a_lock_is_held(tmp_path, monkeypatch):
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
@@ -161,9 +157,7 @@ def test_what_cleans_up_tmp_leaves_a_folder_alone_while_a_lock_is_held(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
-def test_a_gpu_that_another_user_locked_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_another_user_locked_is_seen(tmp_path, monkeypatch):
     shared = Path("/tmp") / f"serve-eval-test-{uuid.uuid4().hex}"  # other users can reach it
     shared.mkdir()
     shared.chmod(0o1777)
@@ -194,9 +188,7 @@ def test_a_gpu_that_another_user_locked_is_seen(
         shared.rmdir()
 
 
-def test_what_another_user_put_there_cannot_harm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_user_put_there_cannot_harm(tmp_path, monkeypatch):
     """Their lock may be a pipe without a writer, a link, or missing."""
     monkeypatch.setattr(lock_files, "SHARED", tmp_path)
     theirs = tmp_path / f"serve-eval-{os.getuid()}"
@@ -207,9 +199,7 @@ def test_what_another_user_put_there_cannot_harm(
         assert lock_files._other_user(name, tmp_path / "serve-eval-4242") is None
 
 
-def test_a_lock_that_was_taken_before_is_not_taken_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_was_taken_before_is_not_taken_again(tmp_path, monkeypatch):
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
     with (
         lock_files.lock_names(["GPU-a"]) as held,
@@ -221,7 +211,7 @@ def test_a_lock_that_was_taken_before_is_not_taken_again(
             pass
 
 
-def test_files_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_do_not_pile_up(tmp_path, monkeypatch):
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
     with holder("port-2", SERVE_EVAL_LOCK_DIR=str(tmp_path)):
         with lock_files.lock_names(["GPU-a", "port-1", "folder-/a/b"]) as locks:
@@ -239,9 +229,7 @@ def test_files_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [path.name for path in tmp_path.iterdir()] == ["GPU-a.lock"]
 
 
-def test_a_file_that_was_removed_meanwhile_holds_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_was_removed_meanwhile_holds_nothing(tmp_path, monkeypatch):
     """A process that opened the file before it was removed must not take it for the lock."""
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
     opened = lock_files._open
@@ -265,7 +253,7 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     return held_servers.registry({"XDG_STATE_HOME": str(tmp_path)})
 
 
@@ -291,7 +279,7 @@ def entry(process: subprocess.Popen[bytes] | None = None, id_: str = "0a1b2c3d")
     )
 
 
-def test_the_folder_is_the_users_alone(tmp_path: Path) -> None:
+def test_the_folder_is_the_users_alone(tmp_path):
     (tmp_path / "serve-eval/servers").mkdir(parents=True, mode=0o755)
     folder = held_servers.registry({"XDG_STATE_HOME": str(tmp_path)})
     assert folder.parent == tmp_path / "serve-eval/servers"
@@ -306,14 +294,12 @@ def test_the_folder_is_the_users_alone(tmp_path: Path) -> None:
         held_servers.registry({"XDG_STATE_HOME": str(tmp_path / "file")})
 
 
-def test_it_lies_in_the_home_folder_where_no_other_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_lies_in_the_home_folder_where_no_other_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert held_servers.registry({}).is_relative_to(tmp_path / ".local/state/serve-eval/servers")
 
 
-def test_what_was_entered_is_found_until_it_is_taken_out(folder: Path) -> None:
+def test_what_was_entered_is_found_until_it_is_taken_out(folder: Path):
     one = replace(
         entry(),
         endpoint=Endpoint(base_url="http://h:1/v1", model="org/m", info={"commands": [["a", "b"]]}),
@@ -329,7 +315,7 @@ def test_what_was_entered_is_found_until_it_is_taken_out(folder: Path) -> None:
 
 def test_what_another_holder_has_stays_its_own(
     folder: Path, holder_held_servers: subprocess.Popen[bytes]
-) -> None:
+):
     theirs, ours = entry(holder_held_servers), entry()
     assert held_servers.claim(folder, theirs) is None
     assert held_servers.claim(folder, ours) == theirs
@@ -341,7 +327,7 @@ def test_what_another_holder_has_stays_its_own(
 
 def test_what_a_dead_holder_left_is_cleaned_up_and_free(
     folder: Path, holder_held_servers: subprocess.Popen[bytes]
-) -> None:
+):
     held_servers.claim(folder, entry(holder_held_servers))
     holder_held_servers.kill()
     while (
@@ -358,7 +344,7 @@ def test_what_a_dead_holder_left_is_cleaned_up_and_free(
 
 def test_a_process_of_the_same_number_is_not_mistaken_for_the_holder(
     folder: Path, holder_held_servers: subprocess.Popen[bytes]
-) -> None:
+):
     earlier = replace(entry(holder_held_servers), began="another boot 1")
     held_servers.claim(folder, earlier)
     assert held_servers.find(folder, earlier.id) is None
@@ -371,7 +357,7 @@ def test_a_process_of_the_same_number_is_not_mistaken_for_the_holder(
 
 def test_the_last_words_of_a_holder_stay_until_the_next_start(
     folder: Path, holder_held_servers: subprocess.Popen[bytes]
-) -> None:
+):
     held_servers.claim(
         folder, failed := replace(entry(holder_held_servers), state="ended", error="out of memory")
     )
@@ -386,7 +372,7 @@ def test_the_last_words_of_a_holder_stay_until_the_next_start(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"id": "0a1b2c3d"}', b"\xff"])
-def test_a_damaged_file_is_nobodys(folder: Path, content: bytes) -> None:
+def test_a_damaged_file_is_nobodys(folder: Path, content: bytes):
     file = folder / "0a1b2c3d.json"
     file.write_bytes(content)
     assert held_servers.find(folder, "0a1b2c3d") is None
@@ -397,7 +383,7 @@ def test_a_damaged_file_is_nobodys(folder: Path, content: bytes) -> None:
     assert held_servers.find(folder, "0a1b2c3d") == entry()
 
 
-def test_of_many_that_enter_the_same_at_once_one_wins(folder: Path) -> None:
+def test_of_many_that_enter_the_same_at_once_one_wins(folder: Path):
     with ThreadPool(8) as pool:
         for _ in range(20):
             results = pool.map(

@@ -31,19 +31,19 @@ def strength(*written: str) -> tuple[Strength | None, str | None]:
 
 
 @pytest.mark.parametrize("one", DEAD, ids=lambda one: one.name)
-def test_the_last_words_of_a_dead_server_name_its_cause(one: Dead) -> None:
+def test_the_last_words_of_a_dead_server_name_its_cause(one: Dead):
     sign = read(INFO, one.words)
     assert sign.cause.told.startswith(one.told)
     assert sign.strength >= Strength.REPORTED
 
 
 @pytest.mark.parametrize("one", DEAD, ids=lambda one: one.name)
-def test_a_warning_is_no_known_cause(one: Dead) -> None:
+def test_a_warning_is_no_known_cause(one: Dead):
     found = read(INFO, one.warning)
     assert found is None or (found.strength, found.cause) == (Strength.TRACEBACK, None)
 
 
-def test_warnings_are_no_signs() -> None:
+def test_warnings_are_no_signs():
     sign = read(INFO, WARNINGS, INFO)
     assert sign is None or (sign.strength, sign.cause) == (Strength.TRACEBACK, None)
 
@@ -74,7 +74,7 @@ def test_warnings_are_no_signs() -> None:
         "Loading weights:  40%|####      | 3/8 gpu out of memory 0",
     ],
 )
-def test_a_line_at_level_warning_or_below_is_none(line: str) -> None:
+def test_a_line_at_level_warning_or_below_is_none(line: str):
     assert strength(line)[1] is None
     assert strength(line)[0] in (None, Strength.TRACEBACK)
 
@@ -188,7 +188,7 @@ def test_a_line_at_level_warning_or_below_is_none(line: str) -> None:
         ),
     ],
 )
-def test_what_an_error_is_worth(text: str, expected: int | None, told: str | None) -> None:
+def test_what_an_error_is_worth(text: str, expected: int | None, told: str | None):
     found, named = strength(text)
     assert found == expected
     assert (named or "").startswith(told or "")
@@ -196,14 +196,14 @@ def test_what_an_error_is_worth(text: str, expected: int | None, told: str | Non
 
 
 @pytest.mark.parametrize("log", [path.stem for path in sorted(MPI_LOGS.iterdir())])
-def test_where_mpi_gives_up_the_line_that_says_why_is_told(log: str) -> None:
+def test_where_mpi_gives_up_the_line_that_says_why_is_told(log: str):
     text = (MPI_LOGS / f"{log}.log").read_text()
     sign = read(*text.splitlines(keepends=True))
     assert sign.strength is Strength.CERTAIN
     assert sign.cause == find_known(text)
 
 
-def test_a_thread_that_spawns_ranks_is_not_caught_whatever_it_raised() -> None:
+def test_a_thread_that_spawns_ranks_is_not_caught_whatever_it_raised():
     spawning = f"Exception in thread Thread-1 (_manager_spawn):\n{FRAMES}OSError: no"
     assert strength(spawning, INFO) == (
         Strength.CERTAIN,
@@ -221,7 +221,7 @@ def test_a_thread_that_spawns_ranks_is_not_caught_whatever_it_raised() -> None:
     )
 
 
-def test_a_cause_that_may_be_caught_explains_no_failure_of_mpi() -> None:
+def test_a_cause_that_may_be_caught_explains_no_failure_of_mpi():
     caught = f"{FRAMES}ModuleNotFoundError: No module named 'x'"
     failed = f"{FRAMES}mpi4py.MPI.Exception: MPI_ERR_OTHER: x"
     assert strength(caught, INFO, failed) == (Strength.RAISED, "MPI failed")
@@ -245,7 +245,7 @@ def test_a_cause_that_may_be_caught_explains_no_failure_of_mpi() -> None:
 )
 def test_settings_end_a_server_at_once_and_libraries_when_it_stands_still(
     text: str, expected: Strength
-) -> None:
+):
     assert strength(f"{FRAMES}{text}")[0] is expected
 
 
@@ -272,16 +272,16 @@ def test_settings_end_a_server_at_once_and_libraries_when_it_stands_still(
         (f"{ERROR}another error", Strength.RAISED),
     ],
 )
-def test_a_server_that_writes_on_has_caught_its_error(after: str, expected: Strength) -> None:
+def test_a_server_that_writes_on_has_caught_its_error(after: str, expected: Strength):
     assert strength(f"{FRAMES}{OOM}", after) == (expected, "out of GPU memory")
 
 
-def test_of_two_tracebacks_the_last_is_told() -> None:
+def test_of_two_tracebacks_the_last_is_told():
     assert (found := read(f"{FRAMES}KeyError: 'x'", INFO, f"{FRAMES}IndexError: no")) is not None
     assert found.line == "IndexError: no"
 
 
-def test_nothing_is_caught_after_a_server_gave_up() -> None:
+def test_nothing_is_caught_after_a_server_gave_up():
     gave_up = f"{ERROR}Failed to initialize executor on rank 3: {OOM}"
     assert strength(gave_up, INFO, INFO) == (Strength.CERTAIN, "out of GPU memory")
     assert (
@@ -294,7 +294,7 @@ def test_nothing_is_caught_after_a_server_gave_up() -> None:
     )
 
 
-def test_our_own_requests_are_no_activity() -> None:
+def test_our_own_requests_are_no_activity():
     signs = Signs()
     assert not signs.read(
         clean(b'INFO:     127.0.0.1:4124 - "GET /health HTTP/1.1" 503 Service Unavailable')
@@ -303,7 +303,7 @@ def test_our_own_requests_are_no_activity() -> None:
     assert signs.read(clean(b"INFO:     Loading"))
 
 
-def test_ranks_are_read_for_themselves_and_their_number_is_bounded() -> None:
+def test_ranks_are_read_for_themselves_and_their_number_is_bounded():
     mixed = "0: Traceback (most recent call last):\n1: [TRT-LLM] [W] tried:\n0:   File x\n0: " + OOM
     assert strength(mixed) == (Strength.RAISED, "out of GPU memory")
     signs = Signs()
@@ -312,7 +312,7 @@ def test_ranks_are_read_for_themselves_and_their_number_is_bounded() -> None:
     assert len(signs._streams) <= 4096
 
 
-def test_memory_is_blamed_by_words_of_a_kernel_and_not_by_a_shell() -> None:
+def test_memory_is_blamed_by_words_of_a_kernel_and_not_by_a_shell():
     assert (shell := find_known("line\nKilled\n")) is not None
     assert "memory" not in shell.told
     assert (

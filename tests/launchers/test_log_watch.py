@@ -137,16 +137,16 @@ def test_when_a_log_ends_the_wait(
     then: Mapping[float, str],
     idle_from: float | None,
     seconds: float | None,
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     assert Log(tmp_path / "log", idle_from).ended_after(text, then) == seconds
 
 
-def test_a_later_cause_counts_from_its_own_line(tmp_path: Path) -> None:
+def test_a_later_cause_counts_from_its_own_line(tmp_path):
     assert Log(tmp_path / "log").ended_after(UNKNOWN, {10.0: OOM}) == 12.0
 
 
-def test_an_error_that_comes_again_counts_from_then(tmp_path: Path) -> None:
+def test_an_error_that_comes_again_counts_from_then(tmp_path):
     caught = {
         1.0: "[TRT-LLM] [I] smaller batch\n",
         10.0: OOM,
@@ -156,7 +156,7 @@ def test_an_error_that_comes_again_counts_from_then(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strength", Strength)
-def test_no_sign_ends_a_wait_at_its_first_moment(strength: Strength) -> None:
+def test_no_sign_ends_a_wait_at_its_first_moment(strength: Strength):
     assert not ends(strength, 0.0, 0.0, 100.0)
     assert not ends(strength, 0.0, 0.0, None)
     assert ends(strength, 1000.0, 1000.0, 1000.0)
@@ -175,7 +175,7 @@ def process(code: str) -> Iterator[int]:
             running.kill()
 
 
-def test_cpu_time_and_bytes_of_a_process_are_counted(tmp_path: Path) -> None:
+def test_cpu_time_and_bytes_of_a_process_are_counted(tmp_path):
     (file := tmp_path / "weights").write_bytes(b"x" * (1 << 21))
     with process(f"print(1, flush=True)\nwhile True: open({str(file)!r}, 'rb').read()") as pid:
         first, deadline = measure_use(pid), time.monotonic() + 60
@@ -189,7 +189,7 @@ def test_cpu_time_and_bytes_of_a_process_are_counted(tmp_path: Path) -> None:
     assert measure_use(pid) is None
 
 
-def test_idle_processes_are_told_from_busy_ones() -> None:
+def test_idle_processes_are_told_from_busy_ones():
     polls = {1: Used(1.03, 0)}
     assert not busy({1: Used(1.0, 0)}, polls, 1.0)
     assert busy({1: Used(1.0, 0)}, {1: Used(1.2, 0)}, 1.0)
@@ -200,7 +200,7 @@ def test_idle_processes_are_told_from_busy_ones() -> None:
     assert not busy({pid: Used(1.0, 0) for pid in range(8)}, many, 1.0)
 
 
-def test_the_processes_below_one_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processes_below_one_are_looked_at(monkeypatch):
     used = {7: Used(0.0, 0)}
     monkeypatch.setattr(
         process_activity, "descendants", lambda root: list(used) if root == 5 else []
@@ -218,7 +218,7 @@ def test_the_processes_below_one_are_looked_at(monkeypatch: pytest.MonkeyPatch) 
     assert Activity(6).idle_s(100.0) is None
 
 
-def test_several_are_idle_together_or_not_at_all(tmp_path: Path) -> None:
+def test_several_are_idle_together_or_not_at_all(tmp_path):
     watch = LogWatch(LogLines(tmp_path / "log"), [])
     idle = [3.0, 1.0]
     watch._activities = [
@@ -229,7 +229,7 @@ def test_several_are_idle_together_or_not_at_all(tmp_path: Path) -> None:
     assert watch._idle_s(0.0) is None
 
 
-def test_the_times_are_those_of_the_docs() -> None:
+def test_the_times_are_those_of_the_docs():
     times = log_watch
     assert (times.SETTLE_S, times.CONFIRM_S, times.CAUGHT_S, times.STILL_S, times.UNSEEN_S) == (
         1.5,
@@ -256,7 +256,7 @@ def server(name: str, folder: Path, pid: int, hurried: dict[str, float], **where
     )
 
 
-def test_an_orchestrator_works_as_long_as_those_that_it_waits_for(tmp_path: Path) -> None:
+def test_an_orchestrator_works_as_long_as_those_that_it_waits_for(tmp_path):
     hurried = {}
     pair = [
         server(name, tmp_path, 1, hurried, here=False) for name in ("context_0", "orchestrator")
@@ -276,7 +276,7 @@ def test_an_orchestrator_works_as_long_as_those_that_it_waits_for(tmp_path: Path
     assert hurried == {"orchestrator": log_watch.DEAD_S, "context_0": log_watch.OTHERS_S}
 
 
-def test_a_server_that_is_well_waits_for_others_however_long(tmp_path: Path) -> None:
+def test_a_server_that_is_well_waits_for_others_however_long(tmp_path):
     clock = [1000.0]
     pair = [server(name, tmp_path, 1, {}, here=False) for name in ("context_0", "generation_0")]
     watching = log_watch.Watching(pair, lambda: clock[0])
@@ -298,7 +298,7 @@ def test_a_server_that_is_well_waits_for_others_however_long(tmp_path: Path) -> 
     assert "context_0: IndexError" in str(writes("", 2.0))
 
 
-def test_what_was_written_just_before_all_are_well_is_forgotten(tmp_path: Path) -> None:
+def test_what_was_written_just_before_all_are_well_is_forgotten(tmp_path):
     clock = [1000.0]
     watching = log_watch.Watching([server("trtllm", tmp_path, 1, {}, here=False)], lambda: clock[0])
     (tmp_path / "trtllm.log").write_text(f"{FRAMES}RuntimeError: Executor worker returned error\n")
@@ -312,7 +312,7 @@ def test_what_was_written_just_before_all_are_well_is_forgotten(tmp_path: Path) 
     assert "CUDA out of memory" in str(watching.look())
 
 
-def test_a_server_that_is_well_and_gives_up_with_a_known_cause_is_dead(tmp_path: Path) -> None:
+def test_a_server_that_is_well_and_gives_up_with_a_known_cause_is_dead(tmp_path):
     clock = [1000.0]
     watching = log_watch.Watching([server("trtllm", tmp_path, 1, {}, here=False)], lambda: clock[0])
     watching.is_well("trtllm")
@@ -324,7 +324,7 @@ def test_a_server_that_is_well_and_gives_up_with_a_known_cause_is_dead(tmp_path:
     assert "returned error" in str(watching.look())
 
 
-def test_processes_are_those_of_a_server_and_for_an_orchestrator_of_all(tmp_path: Path) -> None:
+def test_processes_are_those_of_a_server_and_for_an_orchestrator_of_all(tmp_path):
     context, front = (
         server(name, tmp_path, pid, {}) for pid, name in enumerate(("context_0", "orchestrator"), 7)
     )

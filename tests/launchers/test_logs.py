@@ -23,7 +23,7 @@ from tests.launchers.failure_logs import every, sound
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
+def log(tmp_path) -> Path:
     (path := tmp_path / "server.log").touch()
     return path
 
@@ -37,7 +37,7 @@ def texts(lines: list[Line]) -> list[str]:
     return [line.text for line in lines]
 
 
-def test_only_what_was_added_is_read_and_a_partial_line_waits(log: Path) -> None:
+def test_only_what_was_added_is_read_and_a_partial_line_waits(log: Path):
     add(log, b"of an earlier launch\n")
     lines = LogLines(log, start=log.stat().st_size)
     assert lines.read() == []
@@ -52,7 +52,7 @@ def test_only_what_was_added_is_read_and_a_partial_line_waits(log: Path) -> None
     assert texts(lines.read()) == ["four"]
 
 
-def test_a_progress_bar_ends_its_lines_by_carriage_returns(log: Path) -> None:
+def test_a_progress_bar_ends_its_lines_by_carriage_returns(log: Path):
     add(log, b"Loading: 10%\rLoading: 20%\rLoading: 30%")
     assert texts(LogLines(log).read()) == ["Loading: 10%", "Loading: 20%"]
 
@@ -71,11 +71,11 @@ def test_a_progress_bar_ends_its_lines_by_carriage_returns(log: Path) -> None:
         (b"a\0b   ", Line("", "ab")),
     ],
 )
-def test_a_line_loses_its_label_and_its_colours(raw: bytes, line: Line) -> None:
+def test_a_line_loses_its_label_and_its_colours(raw: bytes, line: Line):
     assert clean(raw) == line
 
 
-def test_a_log_that_was_cut_is_read_from_its_beginning(log: Path) -> None:
+def test_a_log_that_was_cut_is_read_from_its_beginning(log: Path):
     add(log, b"one\ntwo\nthr")
     lines = LogLines(log)
     lines.read()
@@ -83,7 +83,7 @@ def test_a_log_that_was_cut_is_read_from_its_beginning(log: Path) -> None:
     assert texts(lines.read()) == ["new"]
 
 
-def test_a_log_that_is_gone_or_not_there_yet_holds_no_line(log: Path) -> None:
+def test_a_log_that_is_gone_or_not_there_yet_holds_no_line(log: Path):
     log.unlink()
     lines = LogLines(log)
     assert lines.read() == []
@@ -91,7 +91,7 @@ def test_a_log_that_is_gone_or_not_there_yet_holds_no_line(log: Path) -> None:
     assert texts(lines.read()) == ["one"]
 
 
-def test_memory_is_bounded_for_a_line_without_an_end(log: Path) -> None:
+def test_memory_is_bounded_for_a_line_without_an_end(log: Path):
     lines = LogLines(log)
     for _ in range(40):
         add(log, b"x" * 50_000)
@@ -102,7 +102,7 @@ def test_memory_is_bounded_for_a_line_without_an_end(log: Path) -> None:
     assert [len(found[0]), found[1]] == [growing_log.LONGEST_LINE, "after"]
 
 
-def test_of_a_log_that_grows_too_fast_the_end_is_read(log: Path) -> None:
+def test_of_a_log_that_grows_too_fast_the_end_is_read(log: Path):
     add(log, b"first\n" + b"y" * 99 + b"\n")
     add(log, (b"z" * 99 + b"\n") * (growing_log.MOST_AT_ONCE // 100) + b"last\n")
     lines = LogLines(log)
@@ -130,18 +130,18 @@ def test_of_a_log_that_grows_too_fast_the_end_is_read(log: Path) -> None:
         (r"\d+", ()),
     ],
 )
-def test_the_words_that_a_match_must_have(pattern: str, words: tuple[str, ...]) -> None:
+def test_the_words_that_a_match_must_have(pattern: str, words: tuple[str, ...]):
     re.compile(pattern)
     assert find_required_words(pattern) == words
 
 
-def test_a_pattern_without_words_is_always_a_candidate() -> None:
+def test_a_pattern_without_words_is_always_a_candidate():
     index = WordIndex([r"\d+", "abcdef", "uvwxyz"])
     assert index.candidates("some ABCDEF") == [0, 1]
     assert index.candidates("ab") == [0]
 
 
-def test_the_index_finds_the_row_that_a_search_of_all_finds() -> None:
+def test_the_index_finds_the_row_that_a_search_of_all_finds():
     for one in (*every(), *sound()):
         for line in one.log.splitlines():
             slow = next(
@@ -231,7 +231,7 @@ def lines(*each: str) -> str:
         ("", None, ""),
     ],
 )
-def test_the_error_that_ended_a_trtllm_server(log: str, told: str | None, line: str) -> None:
+def test_the_error_that_ended_a_trtllm_server(log: str, told: str | None, line: str):
     found = explain(log, TRTLLM) or Explanation("")
     assert (found.cause and found.cause.told) == told
     assert line in found.line
@@ -292,14 +292,14 @@ def test_the_error_that_ended_a_trtllm_server(log: str, told: str | None, line: 
         ),
     ],
 )
-def test_the_error_that_ended_a_vllm_server(log: str, told: str | None, line: str) -> None:
+def test_the_error_that_ended_a_vllm_server(log: str, told: str | None, line: str):
     found = explain(log, VLLM) or Explanation("")
     assert (found.cause and found.cause.told) == told
     assert line in found.line
     assert bool(line) == bool(found.line)
 
 
-def test_a_hint_belongs_to_the_engine() -> None:
+def test_a_hint_belongs_to_the_engine():
     log = f"{CORE}nixl_cu13._bindings.nixlBackendError: NIXL_ERR_BACKEND"
     named = [cause(log, engine) for engine in (TRTLLM, VLLM, None)]
     assert all(one is not None and one[0] == "NIXL could not move the KV cache" for one in named)
@@ -309,13 +309,13 @@ def test_a_hint_belongs_to_the_engine() -> None:
     assert guessed == vllm
 
 
-def test_a_row_of_one_engine_is_not_found_in_the_log_of_another() -> None:
+def test_a_row_of_one_engine_is_not_found_in_the_log_of_another():
     hang = "Hang detected on rank 0 in PyExecutor; hard-killing and propagating to peer ranks."
     assert find_known(hang, TRTLLM) is not None
     assert find_known(hang, VLLM) is None
 
 
-def test_a_long_line_is_cut_and_many_errors_are_bounded() -> None:
+def test_a_long_line_is_cut_and_many_errors_are_bounded():
     found = explain(f"{E}{OOM} {'x' * 5000}", TRTLLM)
     assert len(found.line) < LONGEST + 10
     many = explain(lines(f"{E}{OOM}", *[f"{E}{UNKNOWN} {n}" for n in range(6000)]), TRTLLM)
@@ -337,7 +337,7 @@ def counted(*answers: tuple[int, str]) -> list[bool]:
 @pytest.mark.parametrize(
     "answer", [KEY, TRANSCEIVER, OTHER_KEY, FORM, (422, "x"), (405, "Method Not Allowed")]
 )
-def test_the_third_of_one_kind_is_the_last(answer: tuple[int, str]) -> None:
+def test_the_third_of_one_kind_is_the_last(answer: tuple[int, str]):
     assert counted(answer, answer, answer) == [False, False, True]
 
 
@@ -357,11 +357,11 @@ def test_the_third_of_one_kind_is_the_last(answer: tuple[int, str]) -> None:
         (500, "RuntimeError: Etcd3 error in set: ConnectionFailedError"),
     ],
 )
-def test_others_are_asked_for_again(answer: tuple[int, str]) -> None:
+def test_others_are_asked_for_again(answer: tuple[int, str]):
     assert not any(counted(*[answer] * 9))
 
 
-def test_they_must_be_alike_and_follow_each_other() -> None:
+def test_they_must_be_alike_and_follow_each_other():
     assert counted(KEY, KEY, (503, ""), KEY, KEY) == [False] * 5
     assert counted(KEY, TRANSCEIVER, KEY, TRANSCEIVER) == [False] * 4
     assert (
@@ -370,5 +370,5 @@ def test_they_must_be_alike_and_follow_each_other() -> None:
     )
 
 
-def test_numbers_in_a_refusal_with_a_known_cause_do_not_matter() -> None:
+def test_numbers_in_a_refusal_with_a_known_cause_do_not_matter():
     assert counted(*[(500, f"request {i}: {KEY[1]}") for i in range(3)])[-1]

@@ -57,7 +57,7 @@ SETTINGS = {
 
 
 @pytest.fixture
-def root(monkeypatch: pytest.MonkeyPatch) -> None:
+def root(monkeypatch) -> None:
     monkeypatch.setattr(kv_transfer, "we_are_root", lambda: True)
 
 
@@ -72,13 +72,13 @@ def root(monkeypatch: pytest.MonkeyPatch) -> None:
         ("btl_5", "cannot reach each other", "Unset OMPI_MCA_btl"),
     ],
 )
-def test_why_ranks_did_not_start(log: str, what: str, cure: str) -> None:
+def test_why_ranks_did_not_start(log: str, what: str, cure: str):
     found = cause((LOGS / f"{log}.log").read_text())
     assert what in found[0]
     assert cure in found[1]
 
 
-def test_of_an_unknown_failure_its_kind_is_told() -> None:
+def test_of_an_unknown_failure_its_kind_is_told():
     lines = (LOGS / "no_prte_5.log").read_text().splitlines()
     spawning = cause("\n".join(line for line in lines if "dpm.c" not in line))
     assert "MPI did not start its ranks" in spawning[0]
@@ -90,7 +90,7 @@ def test_of_an_unknown_failure_its_kind_is_told() -> None:
 
 
 @pytest.mark.parametrize("written", [MPIRUN_4, MPIRUN_5])
-def test_inside_mpirun_settings_are_kept_and_marks_are_not(written: str) -> None:
+def test_inside_mpirun_settings_are_kept_and_marks_are_not(written: str):
     marks = dict.fromkeys(written.split(), "x")
     assert environment.inherit({**marks, **SETTINGS}) == SETTINGS
     assert environment.inherit({"OMPI_MCA_pmix": "^s1", **SETTINGS}) == {
@@ -100,7 +100,7 @@ def test_inside_mpirun_settings_are_kept_and_marks_are_not(written: str) -> None
 
 
 @pytest.mark.parametrize("written", [MPIRUN_4, MPIRUN_5])
-def test_the_shell_of_a_step_takes_away_the_same_but_for_what_mpirun_sets(written: str) -> None:
+def test_the_shell_of_a_step_takes_away_the_same_but_for_what_mpirun_sets(written: str):
     environ = {
         **dict.fromkeys(written.split(), "x"),
         "SLURM_PROCID": "0",
@@ -121,7 +121,7 @@ def test_the_shell_of_a_step_takes_away_the_same_but_for_what_mpirun_sets(writte
 
 
 @pytest.mark.usefixtures("root")
-def test_ranks_of_root_are_allowed_on_this_machine_and_in_steps() -> None:
+def test_ranks_of_root_are_allowed_on_this_machine_and_in_steps():
     assert set(trtllm.commands(CONTEXT, trtllm.TrtllmOptions())[0]) >= WORDS
     context, generation, orchestrator = trtllm_disaggregated.commands(
         CONTEXT, trtllm_disaggregated.DisaggregatedOptions()
@@ -138,7 +138,7 @@ def test_ranks_of_root_are_allowed_on_this_machine_and_in_steps() -> None:
     )
 
 
-def test_other_servers_and_other_users_are_not() -> None:
+def test_other_servers_and_other_users_are_not():
     for commands in (
         trtllm.commands(CONTEXT, trtllm.TrtllmOptions()),
         trtllm_disaggregated.commands(CONTEXT, trtllm_disaggregated.DisaggregatedOptions()),
@@ -148,7 +148,7 @@ def test_other_servers_and_other_users_are_not() -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_engines_without_mpi_get_none_of_it() -> None:
+def test_engines_without_mpi_get_none_of_it():
     assert not WORDS & set(
         llama_cpp.commands(CONTEXT, llama_cpp.LlamaCppOptions(model="/m.gguf"))[0]
     )
@@ -157,7 +157,7 @@ def test_engines_without_mpi_get_none_of_it() -> None:
 @pytest.mark.parametrize(
     ("user", "allowed"), [(None, True), ("0:0", True), ("root", True), ("1000", False)]
 )
-def test_in_a_container_it_is_its_own_user_that_counts(user: str | None, allowed: bool) -> None:
+def test_in_a_container_it_is_its_own_user_that_counts(user: str | None, allowed: bool):
     [words] = container.commands(CONTEXT, container.ContainerOptions(image="i", user=user))
     assert (set(words) >= WORDS) == allowed
     by_engine = {"container": {"image": "i", "engine": "docker", "user": user}}
@@ -167,12 +167,12 @@ def test_in_a_container_it_is_its_own_user_that_counts(user: str | None, allowed
     assert (set(step) >= WORDS) == allowed
 
 
-def test_pyxis_may_make_root_of_us() -> None:
+def test_pyxis_may_make_root_of_us():
     [step] = slurm.commands(CONTEXT, slurm.SlurmOptions(container=SlurmContainer(image="i")))
     assert set(step) >= WORDS
 
 
-def test_an_orchestrator_in_a_container_has_no_ranks() -> None:
+def test_an_orchestrator_in_a_container_has_no_ranks():
     *workers, orchestrator = container.commands(
         CONTEXT, container.ContainerOptions(image="i", trtllm_disaggregated=Disaggregated())
     )
@@ -186,7 +186,7 @@ def server(name: str, *before: str, **more: Any) -> Server:
     )
 
 
-def test_what_is_not_passed_on_is_told_with_the_reason() -> None:
+def test_what_is_not_passed_on_is_told_with_the_reason():
     environ = {"UCX_TLS": "rc", "OMPI_MCA_btl": "tcp", "PATH": "/bin", "OMPI_COMM_WORLD_RANK": "0"}
     replaced = "your UCX_TLS; the launcher or the plan sets it there"
     outside = "your OMPI_MCA_btl; to pass it into a container, name it in its pass_env"
@@ -219,8 +219,8 @@ def test_a_launch_tells_once_and_the_servers_have_it(
     context: LaunchContext,
     standin: Callable[..., None],
     said: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     standin()
     monkeypatch.setenv("OMPI_MCA_btl", "^openib")
     monkeypatch.setenv("UCX_TLS", "rc")
@@ -247,7 +247,7 @@ UUID = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
 
 
 @pytest.fixture
-def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def smi(tmp_path, monkeypatch) -> Path:
     """Write an nvidia-smi that prints the file `said` and exits with the code in `code`."""
     (path := tmp_path / "bin/nvidia-smi").parent.mkdir()
     path.write_text(
@@ -270,17 +270,13 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (f"{UUID}\t Link 0: 25 GB/s\n", 1, False),
     ],
 )
-def test_links_are_those_that_nvidia_smi_shows(
-    text: str, code: int, found: bool, smi: Path
-) -> None:
+def test_links_are_those_that_nvidia_smi_shows(text: str, code: int, found: bool, smi: Path):
     (smi / "said").write_text(text)
     (smi / "code").write_text(str(code))
     assert kv_transfer.nvlink() is found
 
 
-def test_nothing_is_assumed_without_nvidia_smi(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_assumed_without_nvidia_smi(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert kv_transfer.nvlink() is None
 
@@ -297,7 +293,7 @@ def test_nothing_is_assumed_without_nvidia_smi(
         ("UCX", None, {}),
     ],
 )
-def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str]) -> None:
+def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str]):
     assert kv_transfer.variables(backend, ways) == found
 
 
@@ -323,7 +319,7 @@ def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str])
 )
 def test_what_is_told(
     options: dict[str, Any], ways: Ways | None, told: str, context: LaunchContext
-) -> None:
+):
     deployment = deployments.Disaggregated(**options)
     summary = summarise_transfer(deployment, context, ways)
     assert summary is not None
@@ -331,9 +327,7 @@ def test_what_is_told(
     assert summarise_transfer(deployments.Aggregated(), context, ways) is None
 
 
-def test_what_a_user_hands_on_is_not_set_anew(
-    context: LaunchContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_user_hands_on_is_not_set_anew(context: LaunchContext, monkeypatch):
     monkeypatch.setenv("UCX_TLS", "cuda,tcp")
     monkeypatch.setenv("UCX_MM_ERROR_HANDLING", "n")
     nixl = {"cache_transceiver": {"backend": "NIXL"}}
@@ -374,5 +368,5 @@ def test_what_a_user_hands_on_is_not_set_anew(
 )
 def test_the_ways_of_a_cluster_are_kept_only_where_they_are_named(
     names: list[str], environ: dict[str, str], kept: set[str]
-) -> None:
+):
     assert kv_transfer.list_inherited(names, environ) == kept

@@ -36,7 +36,7 @@ CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(monkeypatch) -> None:
     """Shorten the wait for memory that is freed late."""
     monkeypatch.setattr(neighbours, "BACK_S", 0.3)
     monkeypatch.setattr(neighbours, "PAUSE_S", 0.02)
@@ -96,7 +96,7 @@ def refused(
 
 def test_a_gpu_in_use_is_refused_with_who_uses_it(
     context: LaunchContext, smi: Smi, neighbour: subprocess.Popen[bytes]
-) -> None:
+):
     me = pwd.getpwuid(os.getuid()).pw_name
     unseen = 2**22 + 1
     smi.tells(
@@ -119,7 +119,7 @@ def test_a_gpu_in_use_is_refused_with_who_uses_it(
 
 def test_a_process_of_another_container_is_unknown(
     context: LaunchContext, smi: Smi, neighbour: subprocess.Popen[bytes]
-) -> None:
+):
     """Its number may also be that of a process here."""
     smi.tells("0, GPU-a, 1025", processes=(f"GPU-a, {neighbour.pid}, 900, python3",))
     assert f"process {neighbour.pid} (python3 of an unknown user, 900 MiB)" in refused(context)
@@ -127,9 +127,7 @@ def test_a_process_of_another_container_is_unknown(
     assert "nvidia-smi shows no process here" in refused(context)
 
 
-def test_where_no_memory_is_told_that_of_the_processes_counts(
-    context: LaunchContext, smi: Smi
-) -> None:
+def test_where_no_memory_is_told_that_of_the_processes_counts(context: LaunchContext, smi: Smi):
     smi.tells("0, GPU-a, [N/A]", processes=("GPU-a, 1, 1000, x", "GPU-a, 2, 25, y"))
     assert "GPU 0 has 1025 MiB in use" in refused(context)
     smi.tells("0, GPU-a, [N/A]", processes=("GPU-a, 1, [Insufficient Permissions], x",))
@@ -138,7 +136,7 @@ def test_where_no_memory_is_told_that_of_the_processes_counts(
 
 def test_a_launch_that_just_ended_is_not_taken_for_a_neighbour(
     context: LaunchContext, smi: Smi, said: list[str]
-) -> None:
+):
     smi.does(
         f'[ "${{1#--query-gpu}}" = "$1" ] || {{ cat {smi.folder}/gpus; echo 0, GPU-a, 3 >'
         f" {smi.folder}/gpus; }}"
@@ -153,7 +151,7 @@ WAITS_LONGER = WAITS.replace("0.3 s", "60 s")
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(monkeypatch) -> None:
     """Wait longer for memory than a busy machine needs for the queries."""
     monkeypatch.setattr(neighbours, "BACK_S", 60.0)
 
@@ -171,7 +169,7 @@ def _comes_back(smi: Smi, looks: int, then: str = "0, GPU-a, 3") -> None:
 @pytest.mark.parametrize("gpus", [None, "auto"])
 def test_memory_that_comes_back_late_is_waited_for(
     gpus: str | None, context: LaunchContext, smi: Smi, said: list[str]
-) -> None:
+):
     """The servers of the previous run of a suite had the same GPU."""
     smi.tells("0, GPU-a, 70000", processes=("GPU-a, 4194305, 69000, trtllm-serve",))
     _comes_back(smi, 4)
@@ -184,7 +182,7 @@ def test_memory_that_comes_back_late_is_waited_for(
 @pytest.mark.usefixtures("patient")
 def test_free_gpus_are_let_go_while_memory_is_late(
     context: LaunchContext, smi: Smi, said: list[str]
-) -> None:
+):
     """Auto needs both; the free one is not held meanwhile, but taken in the end."""
     smi.tells("0, GPU-a, 70000", "1, GPU-b, 3")
     _comes_back(smi, 4, "0, GPU-a, 3; echo 1, GPU-b, 3")
@@ -196,7 +194,7 @@ def test_free_gpus_are_let_go_while_memory_is_late(
 @pytest.mark.parametrize("gpus", [None, "auto"])
 def test_memory_that_does_not_come_back_is_refused(
     gpus: str | None, context: LaunchContext, smi: Smi, said: list[str]
-) -> None:
+):
     smi.tells("0, GPU-a, 70000")
     began = time.monotonic()
     assert f"GPU 0 has 70000 MiB in use: {neighbours.NOBODY_TOLD}" in refused(context, gpus)
@@ -206,7 +204,7 @@ def test_memory_that_does_not_come_back_is_refused(
 
 def test_memory_of_another_launch_is_not_waited_for(
     context: LaunchContext, smi: Smi, said: list[str]
-) -> None:
+):
     smi.tells("0, GPU-a, 70000")
     with lock_files.lock_names(["GPU-a"]):
         for gpus in (None, "auto"):
@@ -226,7 +224,7 @@ def test_memory_of_a_neighbour_is_not_waited_for(
     smi: Smi,
     said: list[str],
     neighbour: subprocess.Popen[bytes],
-) -> None:
+):
     smi.tells(
         "0, GPU-a, 70000", "1, GPU-b, 70000", processes=(f"GPU-a, {neighbour.pid}, {mib}, sleep",)
     )
@@ -241,8 +239,8 @@ def test_memory_of_a_neighbour_is_not_waited_for(
     "does", ["echo 0, GPU-a, 0; exit 9", "echo No devices were found", "sleep 60; echo 0, GPU-a, 0"]
 )
 def test_nvidia_smi_in_trouble_breaks_no_launch(
-    does: str, context: LaunchContext, smi: Smi, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    does: str, context: LaunchContext, smi: Smi, said: list[str], monkeypatch
+):
     smi.does(f"echo $$ > {smi.folder}/pid; {does}")
     monkeypatch.setattr(nvidia_smi, "SMI_S", 0.3)
     monkeypatch.setattr(local_gpus, "SIGNS", ("proc/self",))
@@ -258,9 +256,7 @@ def test_nvidia_smi_in_trouble_breaks_no_launch(
         time.sleep(0.02)
 
 
-def test_no_gpu_is_named_where_there_is_none(
-    context: LaunchContext, smi: Smi, said: list[str]
-) -> None:
+def test_no_gpu_is_named_where_there_is_none(context: LaunchContext, smi: Smi, said: list[str]):
     smi.does("exit 9")
     launch(context)
     assert said[0].startswith("warning: this machine shows no GPU ")
@@ -273,7 +269,7 @@ def test_no_gpu_is_named_where_there_is_none(
 # Auto
 
 
-async def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str]) -> None:
+async def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str]):
     smi.tells("0, GPU-a, 70000", "1, GPU-b, 3", "2, GPU-c, 1024", "3, GPU-d, 3", "4, GPU-e, 3")
     with lock_files.lock_names(["GPU-b"]):
         async with launched(context, "auto", 2):
@@ -297,7 +293,7 @@ async def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list
 @pytest.mark.parametrize("how", ["trtllm", "trtllm_disaggregated", "llama_cpp"])
 async def test_every_launcher_takes_free_ones(
     how: str, context: LaunchContext, standin: Callable[..., None], smi: Smi, said: list[str]
-) -> None:
+):
     standin()
     smi.tells("0, GPU-a, 70000", "1, GPU-b, 3", "2, GPU-c, 70000", "3, GPU-d, 3")
     options = {"gpus": "auto", "ready_timeout_s": 20.0}
@@ -328,8 +324,8 @@ async def test_every_launcher_takes_free_ones(
 
 
 def test_auto_takes_of_those_that_are_visible(
-    context: LaunchContext, smi: Smi, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    context: LaunchContext, smi: Smi, said: list[str], monkeypatch
+):
     smi.tells("0, GPU-a, 3", "1, GPU-b, 70000", "2, GPU-c, 3")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-c")
     launch(context, gpus="auto")
@@ -338,13 +334,13 @@ def test_auto_takes_of_those_that_are_visible(
     assert "2 GPUs are needed, and 1 of 2 free\nGPU 1 has 70000 MiB" in refused(context, "auto", 2)
 
 
-def test_auto_needs_to_know(context: LaunchContext, smi: Smi) -> None:
+def test_auto_needs_to_know(context: LaunchContext, smi: Smi):
     assert "nvidia-smi reports no GPU on this machine" in refused(context, gpus="auto")
 
 
 async def test_auto_holds_what_it_took_until_the_end(
     context: LaunchContext, smi: Smi, said: list[str]
-) -> None:
+):
     """Two launches at the same time get different GPUs and leave none locked."""
     smi.tells("0, GPU-a, 3", "1, GPU-b, 3")
 
@@ -361,9 +357,7 @@ async def test_auto_holds_what_it_took_until_the_end(
         pass
 
 
-def test_a_dry_run_shows_gpus_in_the_place_of_auto(
-    own_machine: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_shows_gpus_in_the_place_of_auto(own_machine: None, monkeypatch):
     assert (
         "CUDA_VISIBLE_DEVICES=0,1"
         in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(gpus="auto", tp=2))[0]
@@ -403,9 +397,7 @@ def test_a_dry_run_shows_gpus_in_the_place_of_auto(
         ("GPU-", "GPU- is not the name of a GPU"),
     ],
 )
-def test_what_names_no_gpu_is_refused(
-    text: str, why: str, own_machine: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_names_no_gpu_is_refused(text: str, why: str, own_machine: None, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
     for gpus in (None, "auto"):
         with pytest.raises(PlanError) as caught:
@@ -423,24 +415,20 @@ def test_what_names_no_gpu_is_refused(
 @pytest.mark.parametrize(
     ("text", "named"), [("0, 1", "0,1"), (" 2 ,3,", "2,3"), ("GPU-a,MIG-b/0/0", "GPU-a,MIG-b/0/0")]
 )
-def test_what_cuda_takes_is_taken(
-    text: str, named: str, own_machine: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cuda_takes_is_taken(text: str, named: str, own_machine: None, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
     assert (
         f"CUDA_VISIBLE_DEVICES={named}" in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(tp=2))[0]
     )
 
 
-def test_doubles_are_refused(own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doubles_are_refused(own_machine: None, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,0")
     with pytest.raises(PlanError, match="CUDA_VISIBLE_DEVICES names 0 twice"):
         trtllm.commands(CONTEXT, trtllm.TrtllmOptions())
 
 
-def test_gpus_that_are_not_there_are_refused(
-    context: LaunchContext, smi: Smi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_that_are_not_there_are_refused(context: LaunchContext, smi: Smi, monkeypatch):
     smi.tells(
         "0, GPU-a, 3", listed="GPU 0: H200 (UUID: GPU-a)\n  MIG 1g.18gb Device  0: (UUID: MIG-c1)"
     )
@@ -459,7 +447,7 @@ def test_gpus_that_are_not_there_are_refused(
     launch(context)
 
 
-def test_a_launcher_that_names_no_gpus_looks_at_none(smi: Smi, own_machine: None) -> None:
+def test_a_launcher_that_names_no_gpus_looks_at_none(smi: Smi, own_machine: None):
     assert "CUDA_VISIBLE_DEVICES" not in " ".join(
         llama_cpp.commands(CONTEXT, llama_cpp.LlamaCppOptions(model="m.gguf"))[0]
     )

@@ -106,7 +106,7 @@ TOKEN = "hf_" + 4 * "0aB1cD2e"
         ),
     ],
 )
-def test_the_command_line(launcher: ModuleType, options: dict[str, Any], line: str) -> None:
+def test_the_command_line(launcher: ModuleType, options: dict[str, Any], line: str):
     assert registry.check_options(launcher.launch, options, "launcher") == options
     assert [
         shlex.join(command) for command in launcher.commands(CONTEXT, OPTIONS[launcher](**options))
@@ -147,13 +147,13 @@ def test_the_command_line(launcher: ModuleType, options: dict[str, Any], line: s
 )
 def test_what_cannot_be_launched_is_told_before(
     launcher: ModuleType, options: dict[str, Any], problem: str
-) -> None:
+):
     with pytest.raises(PlanError) as told:
         launcher.commands(CONTEXT, OPTIONS[launcher](**options))
     assert problem in f"{told.value} {told.value.hint}"
 
 
-def test_without_a_model_its_name_is_asked_for() -> None:
+def test_without_a_model_its_name_is_asked_for():
     with pytest.raises(PlanError, match="name a GGUF file"):
         llama_cpp.commands(
             LaunchContext(model=None, log_dir=Path("logs")), llama_cpp.LlamaCppOptions()
@@ -186,7 +186,7 @@ def test_it_is_started_and_answers(
     asked: str,
     context: LaunchContext,
     said: list[str],
-) -> None:
+):
     command = [sys.executable, "-I", str(FAKE), kind]
     endpoint = _launched(launcher, context, command=command, **options)
     assert endpoint.model == asked
@@ -195,7 +195,7 @@ def test_it_is_started_and_answers(
     assert "started with" in (context.log_dir / f"{launcher.NAME}.log").read_text()
 
 
-def test_an_executable_that_is_not_there_is_named(context: LaunchContext) -> None:
+def test_an_executable_that_is_not_there_is_named(context: LaunchContext):
     with pytest.raises(LaunchError, match="no-such-server is not on PATH"):
         _launched(llama_cpp, context, command="no-such-server")
 
@@ -217,23 +217,23 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def test_nothing_is_started() -> None:
+def test_nothing_is_started():
     assert external.commands(CONTEXT_EXTERNAL, external.ExternalOptions(base_url="host:8000")) == []
 
 
-async def test_the_address_is_yielded_as_given_without_a_look_at_it() -> None:
+async def test_the_address_is_yielded_as_given_without_a_look_at_it():
     endpoint = await launched("host.invalid:8000")
     assert (endpoint.base_url, endpoint.model) == ("host.invalid:8000", "a/b")
     assert endpoint.info == ServerInfo(launcher="external")
 
 
-async def test_any_http_answer_means_ready() -> None:
+async def test_any_http_answer_means_ready():
     async with serve(SimulatorConfig()) as base_url:
         address = base_url.removeprefix("http://")  # GET of it is a 404
         assert (await launched(address, ready_timeout_s=5)).base_url.startswith("127.0.0.1:")
 
 
-async def test_a_server_that_comes_later_is_waited_for() -> None:
+async def test_a_server_that_comes_later_is_waited_for():
     port = free_port()
     waiting = asyncio.create_task(launched(f"http://127.0.0.1:{port}/v1", ready_timeout_s=10))
     await asyncio.sleep(0.2)
@@ -242,7 +242,7 @@ async def test_a_server_that_comes_later_is_waited_for() -> None:
         await waiting
 
 
-async def test_a_port_where_nobody_listens_is_an_error_in_time() -> None:
+async def test_a_port_where_nobody_listens_is_an_error_in_time():
     began = time.monotonic()
     with pytest.raises(LaunchError, match=r"does not answer within 0\.3 s"):
         await launched(f"http://127.0.0.1:{free_port()}/v1", ready_timeout_s=0.3)
@@ -250,7 +250,7 @@ async def test_a_port_where_nobody_listens_is_an_error_in_time() -> None:
 
 
 @pytest.mark.parametrize("address", ["ftp://127.0.0.1/v1", "http://127.0.0.1:port/v1"])
-async def test_what_is_no_address_is_an_error_at_once(address: str) -> None:
+async def test_what_is_no_address_is_an_error_at_once(address: str):
     with pytest.raises(LaunchError, match="is not an address"):
         await launched(address, ready_timeout_s=60)
 
@@ -271,7 +271,7 @@ def mixtures(draw: st.DrawFn) -> tuple[float, float]:
 @given(mixtures())
 def test_the_mixture_has_the_declared_mean_and_the_declared_flip_rate(
     mixture: tuple[float, float],
-) -> None:
+):
     accuracy, flip_rate = mixture
     share, sure = _mixture(accuracy, flip_rate)
     assert 0.0 <= share <= 1.0
@@ -284,7 +284,7 @@ def test_the_mixture_has_the_declared_mean_and_the_declared_flip_rate(
 @given(mixtures(), st.integers(0, 1000))
 def test_the_prompts_have_the_mean_and_the_flip_rate_of_the_mixture(
     mixture: tuple[float, float], seed: int
-) -> None:
+):
     accuracy, flip_rate = mixture
     of = probability(accuracy, flip_rate, seed)
     chances = [of("task", i) for i in IDS]
@@ -299,24 +299,24 @@ def test_the_prompts_have_the_mean_and_the_flip_rate_of_the_mixture(
 @given(st.floats(0.0, 1.0), st.text(), st.text(max_size=20).filter(lambda s: s.isascii()))
 def test_without_a_flip_rate_every_prompt_has_the_accuracy(
     accuracy: float, task: str, sample_id: str
-) -> None:
+):
     assert probability(accuracy, None, 0)(task, sample_id) == accuracy
 
 
-def test_a_flip_rate_of_zero_makes_every_prompt_certain() -> None:
+def test_a_flip_rate_of_zero_makes_every_prompt_certain():
     chances = [probability(0.75, 0.0, 0)("task", i) for i in IDS]
     assert set(chances) == {0.0, 1.0}
     assert abs(sum(chances) / len(IDS) - 0.75) < 4 * math.sqrt(0.75 * 0.25 / len(IDS))
 
 
-def test_the_same_seed_task_and_id_have_the_same_probability_and_others_do_not() -> None:
+def test_the_same_seed_task_and_id_have_the_same_probability_and_others_do_not():
     of, again, other = probability(0.6, 0.2, 1), probability(0.6, 0.2, 1), probability(0.6, 0.2, 2)
     assert [of("task", i) for i in IDS] == [again("task", i) for i in IDS]
     assert [of("task", i) for i in IDS] != [other("task", i) for i in IDS]
     assert [of("task", i) for i in IDS] != [of("another", i) for i in IDS]
 
 
-def test_accuracies_may_be_given_per_task() -> None:
+def test_accuracies_may_be_given_per_task():
     of = probability({"mmlu": 0.6, "gsm8k": 0.9}, None, 0)
     assert (of("mmlu", "1"), of("gsm8k", "1")) == (0.6, 0.9)
     with pytest.raises(LaunchError, match=r"no entry for the task 'arc', only for mmlu, gsm8k"):
@@ -337,6 +337,6 @@ def test_accuracies_may_be_given_per_task() -> None:
 )
 def test_impossible_wishes_are_refused_with_their_numbers(
     accuracy: float | dict[str, float], flip_rate: float | None, said: str
-) -> None:
+):
     with pytest.raises(PlanError, match=said):
         probability(accuracy, flip_rate, 0)

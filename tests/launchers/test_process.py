@@ -66,7 +66,7 @@ def ended(script: str, log: Path, timeout_s: float = 20.0) -> LaunchError:
         ),
     ],
 )
-def test_the_end_of_a_server_is_told_with_its_log(tmp_path: Path, script: str, told: str) -> None:
+def test_the_end_of_a_server_is_told_with_its_log(tmp_path, script: str, told: str):
     script = f"print('\\n'.join(str(i) for i in range(40)), flush=True)\n{script}"
     error = ended(script, tmp_path / "logs/one.log")
     lines = str(error).split("\n  ")
@@ -77,7 +77,7 @@ def test_the_end_of_a_server_is_told_with_its_log(tmp_path: Path, script: str, t
     assert (tmp_path / "logs/one.log").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_server_that_is_never_ready_is_given_up(tmp_path: Path) -> None:
+def test_a_server_that_is_never_ready_is_given_up(tmp_path):
     error = ended("import time; time.sleep(60)", tmp_path / "log", timeout_s=0.1)
     assert str(error) == "the server is not ready after 0.1 s"
 
@@ -130,8 +130,8 @@ def server(
 @pytest.mark.parametrize("supervised_s", [None, 3.0])
 @pytest.mark.parametrize("heeds", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_server_is_asked_to_end_and_then_killed(
-    monkeypatch: pytest.MonkeyPatch, heeds: signal.Signals, supervised_s: float | None
-) -> None:
+    monkeypatch, heeds: signal.Signals, supervised_s: float | None
+):
     """A server with a supervisor gets the time that its supervisor needs.
 
     The supervisor is asked twice before it is killed.
@@ -152,7 +152,7 @@ async def test_a_server_is_asked_to_end_and_then_killed(
         assert clock.now - 100.0 == pytest.approx(patience + 2 * KILL_S, abs=0.05)
 
 
-async def test_one_that_nothing_ends_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_nothing_ends_is_left_after_a_while(monkeypatch):
     clock, process = Clock(monkeypatch), Process()
     await server(monkeypatch, process).stop()
     assert process.sent == [signal.SIGTERM, signal.SIGKILL, signal.SIGKILL]
@@ -161,8 +161,8 @@ async def test_one_that_nothing_ends_is_left_after_a_while(monkeypatch: pytest.M
 
 
 async def test_one_that_has_ended_is_signalled_once_for_its_group_and_never_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     Clock(monkeypatch)
     process = Process(polls=1)
     one = server(monkeypatch, process)
@@ -172,8 +172,8 @@ async def test_one_that_has_ended_is_signalled_once_for_its_group_and_never_agai
 
 
 def test_the_probe_is_made_often_at_first_and_then_after_each_longest_pause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     clock, answers = Clock(monkeypatch), [None] * 12 + ["ready"]
 
     async def probe():
@@ -188,14 +188,14 @@ def test_the_probe_is_made_often_at_first_and_then_after_each_longest_pause(
     assert clock.pauses[12:] == pytest.approx([min(0.02 * 1.5**i, 0.5) for i in range(8)])
 
 
-async def test_a_server_has_as_long_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_has_as_long_as_it_was_given(monkeypatch):
     clock = Clock(monkeypatch)
     with pytest.raises(LaunchError, match="not ready after 7 s"):
         await server(monkeypatch, Process()).until(never, timeout_s=7.0)
     assert 7.0 < clock.now - 100.0 <= 7.5
 
 
-def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_command_that_is_not_there_is_named(tmp_path):
     async def run():
         async with server_process(["/nowhere/server"], log_file=tmp_path / "log"):
             pass
@@ -204,7 +204,7 @@ def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
         asyncio.run(run())
 
 
-async def test_the_log_is_that_of_this_start_and_its_end_alone(tmp_path: Path) -> None:
+async def test_the_log_is_that_of_this_start_and_its_end_alone(tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"of before\n")
     async with server_process([*PYTHON, "print('a' * 30 + 'end', end='')"], log_file=log) as one:
@@ -214,9 +214,7 @@ async def test_the_log_is_that_of_this_start_and_its_end_alone(tmp_path: Path) -
         assert (whole, end, one.log()) == ("a" * 30 + "end", "aaend", "")
 
 
-def test_the_end_of_a_log_is_sixteen_kibibytes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_end_of_a_log_is_sixteen_kibibytes(monkeypatch, tmp_path):
     one = server(monkeypatch, Process())
     one.log_file = tmp_path / "log"
     one.log_file.write_text("b" + "a" * (1 << 14))
@@ -224,15 +222,15 @@ def test_the_end_of_a_log_is_sixteen_kibibytes(
 
 
 def test_a_server_in_a_hurry_gets_less_time_and_never_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     one = server(monkeypatch, Process())
     for seconds, left in ((STOP_S + 1.0, STOP_S), (3.0, 3.0), (4.0, 3.0), (1.0, 1.0)):
         one.hurry(seconds)
         assert one.stop_s == left
 
 
-async def test_a_server_runs_in_its_folder_and_its_log_may_lie_in_a_new_one(tmp_path: Path) -> None:
+async def test_a_server_runs_in_its_folder_and_its_log_may_lie_in_a_new_one(tmp_path):
     log, folder = tmp_path / "new" / "logs" / "log", tmp_path / "here"
     folder.mkdir()
     script = [*PYTHON, "import os; print(os.getcwd())"]
@@ -272,17 +270,17 @@ def failing(life: Life, error: Exception | None) -> Exception:
     return caught.value
 
 
-def test_a_block_that_waits_is_stopped_by_the_end_of_its_server() -> None:
+def test_a_block_that_waits_is_stopped_by_the_end_of_its_server():
     assert failing(life := Life(0), None) is life.end
 
 
-def test_a_failed_request_waits_for_the_news_that_its_server_has_ended() -> None:
+def test_a_failed_request_waits_for_the_news_that_its_server_has_ended():
     raised = EndpointError("no answer")
     assert failing(life := Life(3), raised) is life.end
     assert life.end.__cause__ is raised
 
 
-def test_another_error_is_explained_only_by_a_server_that_has_ended_already() -> None:
+def test_another_error_is_explained_only_by_a_server_that_has_ended_already():
     raised = ValueError("ours")
     assert failing(Life(3), raised) is raised
     assert failing(life := Life(0), raised) is life.end
@@ -291,8 +289,8 @@ def test_another_error_is_explained_only_by_a_server_that_has_ended_already() ->
 
 
 async def test_a_server_gets_the_environment_the_pipe_and_a_session_of_its_own(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     script = (
         "import os, sys\n"
         "print(os.environ.get('ONE'), os.getsid(0) == os.getpid(), flush=True)\n"
@@ -309,7 +307,7 @@ async def test_a_server_gets_the_environment_the_pipe_and_a_session_of_its_own(
     assert (tmp_path / "log").read_text() == "1 True\nstdin ended\n"
 
 
-def test_the_line_of_a_supervisor() -> None:
+def test_the_line_of_a_supervisor():
     line = supervise(["run", "-x"], grace_s=2.5, to_stop=["stop", "it"], at_end=["rm"])
     assert line[:2] == [sys.executable, "-I"]
     assert line[2].endswith("supervisor.py")
@@ -318,8 +316,8 @@ def test_the_line_of_a_supervisor() -> None:
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_the_last_command_runs_once_also_when_the_supervisor_was_killed(
-    tmp_path: Path, killed: bool
-) -> None:
+    tmp_path, killed: bool
+):
     note = tmp_path / "note"
     at_end = [*PYTHON, f"import os; open({str(note)!r}, 'a').write(os.environ['ONE'] + '.')"]
     environment = {**os.environ, "ONE": "1"}
@@ -334,9 +332,7 @@ async def test_the_last_command_runs_once_also_when_the_supervisor_was_killed(
     assert note.read_text() == "1."
 
 
-def test_a_last_command_that_fails_ends_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_last_command_that_fails_ends_nothing_else(tmp_path, monkeypatch):
     ran = []
 
     def failing(command, **options):
@@ -362,12 +358,12 @@ def test_a_last_command_that_fails_ends_nothing_else(
     [(None, [], None), (1.5, [], 1.5), (1.5, ["the last"], 1.5 + process_module.AT_END_S)],
 )
 def test_a_supervisor_has_its_grace_and_the_time_of_the_last_command(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    monkeypatch,
+    tmp_path,
     grace_s: float | None,
     at_end: list[str],
     supervised_s: float | None,
-) -> None:
+):
     given = []
 
     def start(*arguments):

@@ -54,7 +54,7 @@ MEMORY_USED = local_gpus.memory_used
 
 
 @pytest.fixture
-def around(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def around(monkeypatch) -> Callable[[], None]:
     """Return a function that sets secrets and the variables that servers need."""
 
     def put():
@@ -89,7 +89,7 @@ def _check(env: Mapping[str, str]) -> None:
 
 async def test_a_server_gets_what_it_needs_and_what_is_named(
     context: LaunchContext, standin: Callable[..., None], around: Callable[[], None]
-) -> None:
+):
     standin()
     around()
     async with trtllm.launch(
@@ -106,7 +106,7 @@ async def test_a_server_gets_what_it_needs_and_what_is_named(
 
 async def test_a_container_and_its_client_get_no_more(
     engine: Engine, context: LaunchContext, around: Callable[[], None]
-) -> None:
+):
     around()
     async with container.launch(
         context,
@@ -123,9 +123,7 @@ async def test_a_container_and_its_client_get_no_more(
     assert "=team" not in str(engine.asked())
 
 
-async def test_a_server_of_ours_gets_what_any_program_needs(
-    tmp_path: Path, around: Callable[[], None]
-) -> None:
+async def test_a_server_of_ours_gets_what_any_program_needs(tmp_path, around: Callable[[], None]):
     around()
     context = LaunchContext(
         model="m",
@@ -139,8 +137,8 @@ async def test_a_server_of_ours_gets_what_any_program_needs(
 
 
 def test_a_command_that_tells_of_the_machine_gets_no_secret(
-    tmp_path: Path, around: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, around: Callable[[], None], monkeypatch
+):
     around()
     (smi := tmp_path / "nvidia-smi").write_text(
         f"#!/bin/sh\nenv > {tmp_path}/seen\necho 0, GPU-1, 5\n"
@@ -158,12 +156,12 @@ def test_a_command_that_tells_of_the_machine_gets_no_secret(
 
 
 @pytest.mark.parametrize("names", [["A=b"], ["CUDA_VISIBLE_DEVICES"], ["A B"], [""]])
-def test_what_is_no_name_of_a_variable_is_refused(context: LaunchContext, names: list[str]) -> None:
+def test_what_is_no_name_of_a_variable_is_refused(context: LaunchContext, names: list[str]):
     with pytest.raises(PlanError, match=r"launcher\.pass_env"):
         trtllm.commands(context, trtllm.TrtllmOptions(pass_env=names))
 
 
-def test_a_secret_in_a_plan_is_refused_with_what_to_do(context: LaunchContext) -> None:
+def test_a_secret_in_a_plan_is_refused_with_what_to_do(context: LaunchContext):
     with pytest.raises(PlanError) as hub:
         trtllm.commands(context, trtllm.TrtllmOptions(env={"HF_TOKEN": "x"}))
     assert hub.value.hint == "Export HF_TOKEN: servers inherit it."
@@ -172,7 +170,7 @@ def test_a_secret_in_a_plan_is_refused_with_what_to_do(context: LaunchContext) -
     assert other.value.hint == "Export TEAM_KEY, and name it in pass_env."
 
 
-def test_whose_names_are_given_are_passed_all_the_same() -> None:
+def test_whose_names_are_given_are_passed_all_the_same():
     environ = {"UCX_TLS": "tcp", "SITE_A": "1", "SITE_B": "2", "SLURM_PROCID": "0"}
     assert environment.inherit(environ) == {"UCX_TLS": "tcp"}
     assert environment.inherit(environ, ["SITE_*"]) == {
@@ -244,9 +242,9 @@ def test_nothing_is_left(
     phase: str,
     how: signal.Signals,
     data_root: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path,
+    monkeypatch,
+):
     variables, faults, begins = PHASES[phase]
     (temporary := tmp_path / "tmp").mkdir()
     mark, probed = uuid.uuid4().hex, tmp_path / "probed"
@@ -332,9 +330,9 @@ def _wait(until: Callable[[], bool], run: subprocess.Popen[bytes], said: Path) -
 def test_twenty_starts_and_stops_leak_nothing(
     context: LaunchContext,
     standin: Callable[..., None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path,
+    monkeypatch,
+):
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
     (temporary := tmp_path / "tmp").mkdir()

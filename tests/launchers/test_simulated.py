@@ -47,7 +47,7 @@ def write_answer_file(path: Path, probability: Callable[[str, str], float]) -> N
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> LaunchContext:
+def context(tmp_path) -> LaunchContext:
     return LaunchContext(
         model="a/b", log_dir=tmp_path / "run" / "logs", write_answer_file=write_answer_file
     )
@@ -74,7 +74,7 @@ def launch_and(context: LaunchContext, story: Callable[[Endpoint], Any], **optio
     return asyncio.run(tell())
 
 
-def test_it_starts_answers_and_leaves_nothing_behind(context: LaunchContext) -> None:
+def test_it_starts_answers_and_leaves_nothing_behind(context: LaunchContext):
     async def story(endpoint):
         assert endpoint.base_url.startswith("http://127.0.0.1:")
         assert endpoint.model == "a/b"
@@ -99,7 +99,7 @@ def test_it_starts_answers_and_leaves_nothing_behind(context: LaunchContext) -> 
     ]
 
 
-def test_it_ends_when_the_run_is_cancelled_or_fails(context: LaunchContext) -> None:
+def test_it_ends_when_the_run_is_cancelled_or_fails(context: LaunchContext):
     pids = []
 
     async def failing(endpoint):
@@ -120,7 +120,7 @@ def test_it_ends_when_the_run_is_cancelled_or_fails(context: LaunchContext) -> N
     assert all(map(gone, pids))
 
 
-def test_the_options_reach_the_server(context: LaunchContext) -> None:
+def test_the_options_reach_the_server(context: LaunchContext):
     async def story(endpoint):
         assert await answer(endpoint, QUESTIONS[0]) == "wrong"
         async with (
@@ -132,7 +132,7 @@ def test_the_options_reach_the_server(context: LaunchContext) -> None:
     launch_and(replace(context, model=None), story, accuracy=1.0, damage=1.0, no_models=True)
 
 
-def test_a_server_that_dies_at_start_is_an_error_with_its_log(context: LaunchContext) -> None:
+def test_a_server_that_dies_at_start_is_an_error_with_its_log(context: LaunchContext):
     async def story(endpoint):
         raise AssertionError("it did not die")
 
@@ -149,7 +149,7 @@ def test_a_server_that_dies_at_start_is_an_error_with_its_log(context: LaunchCon
 
 def test_a_server_that_ends_while_it_is_used_ends_the_block_with_the_cause(
     context: LaunchContext,
-) -> None:
+):
     async def story(endpoint):
         for q in QUESTIONS[:3]:
             await answer(endpoint, q)
@@ -165,7 +165,7 @@ def test_a_server_that_ends_while_it_is_used_ends_the_block_with_the_cause(
 
 def test_the_end_of_a_server_is_the_cause_of_what_it_did_to_a_request(
     context: LaunchContext,
-) -> None:
+):
     async def story(endpoint):
         for q in QUESTIONS[:3]:
             await answer(endpoint, q)
@@ -177,7 +177,7 @@ def test_the_end_of_a_server_is_the_cause_of_what_it_did_to_a_request(
         launch_and(context, story, crash_after=3)
 
 
-def test_without_answers_there_is_nothing_to_simulate(context: LaunchContext) -> None:
+def test_without_answers_there_is_nothing_to_simulate(context: LaunchContext):
     async def story(endpoint):
         raise AssertionError("it started")
 
@@ -185,7 +185,7 @@ def test_without_answers_there_is_nothing_to_simulate(context: LaunchContext) ->
         launch_and(replace(context, write_answer_file=None), story)
 
 
-def test_the_simulator_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+def test_the_simulator_ends_when_its_parent_is_killed(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
         "import asyncio, pathlib, sys\n"
@@ -219,7 +219,7 @@ def test_the_simulator_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 # The command line
 
 
-def test_the_command_names_only_what_differs_from_the_default(context: LaunchContext) -> None:
+def test_the_command_names_only_what_differs_from_the_default(context: LaunchContext):
     options = {
         "accuracy": 0.5,
         "damage": 0.1,
@@ -254,12 +254,12 @@ def test_the_command_names_only_what_differs_from_the_default(context: LaunchCon
     )
 
 
-def test_all_that_the_simulator_can_is_an_option_of_the_launcher() -> None:
+def test_all_that_the_simulator_can_is_an_option_of_the_launcher():
     shared = {one.name for one in fields(SimulatorConfig)} - {"answers", "model", *IN_PROCESS_ONLY}
     assert set(registry.options_of(simulated.launch)) == shared | {"accuracy", "flip_rate"}
 
 
-def test_options_of_a_plan_are_checked() -> None:
+def test_options_of_a_plan_are_checked():
     given = {"accuracy": {"mmlu": 0.6}, "flip_rate": 0.05, "failure_kind": "429", "latency_s": 1}
     assert registry.check_options(simulated.launch, given, "launcher") == given
     assert "simulated" in registry.summary("serve_eval.launchers", "simulated")
@@ -281,7 +281,7 @@ def test_options_of_a_plan_are_checked() -> None:
 )
 def test_sizes_out_of_range_are_refused_before_anything_starts(
     context: LaunchContext, options: dict[str, Any], said: str
-) -> None:
+):
     with pytest.raises(PlanError, match=re.escape(said)):
         simulated.commands(context, simulated.SimulatedOptions(**options))
     assert not context.log_dir.exists()
@@ -302,9 +302,7 @@ async def quick_end(script: str, log_file: Path) -> int:
     return server.pid
 
 
-async def test_a_server_that_ignores_sigterm_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(process_module, "STOP_S", 0.2)
     deaf = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up',"
@@ -313,7 +311,7 @@ async def test_a_server_that_ignores_sigterm_is_killed(
     assert gone(await quick_end(deaf, tmp_path / "log"))
 
 
-async def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
+async def test_what_a_server_started_ends_with_it(tmp_path):
     parent = (
         "import subprocess, sys, time\ndeaf = 'import signal as s, time; s.signal(s.SIGTERM,"
         " s.SIG_IGN); print(0, flush=True); time.sleep(60)'\nchild ="
@@ -325,7 +323,7 @@ async def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
     wait_until_gone(int((tmp_path / "log").read_text()))
 
 
-async def test_a_server_that_never_gets_ready_is_an_error_in_time(tmp_path: Path) -> None:
+async def test_a_server_that_never_gets_ready_is_an_error_in_time(tmp_path):
     async def never():
         return None
 
@@ -342,7 +340,7 @@ async def test_a_server_that_never_gets_ready_is_an_error_in_time(tmp_path: Path
     assert gone(server.pid)
 
 
-def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+def test_a_command_that_does_not_exist_is_an_error(tmp_path):
     async def story():
         async with server_process([str(tmp_path / "nothing")], log_file=tmp_path / "log"):
             raise AssertionError("it started")
@@ -351,7 +349,7 @@ def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
         asyncio.run(story())
 
 
-async def test_sigterm_ends_the_simulator_cleanly(tmp_path: Path) -> None:
+async def test_sigterm_ends_the_simulator_cleanly(tmp_path):
     ready = tmp_path / "url"
 
     async def up():

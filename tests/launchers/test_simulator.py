@@ -42,7 +42,7 @@ def write_answers(
 
 
 @pytest.fixture
-def answers(tmp_path: Path) -> Path:
+def answers(tmp_path) -> Path:
     return write_answers(tmp_path / "answers.jsonl", {QUESTION: 1.0, TURNS: 1.0})
 
 
@@ -115,7 +115,7 @@ def texts(prompts: list[str], **options: Any) -> list[str]:
 # Answers
 
 
-def test_a_completion_has_the_shape_of_trtllm_serve(answers: Path) -> None:
+def test_a_completion_has_the_shape_of_trtllm_serve(answers: Path):
     async def story(peer):
         status, answer = await peer.ask(max_tokens=50)
         assert status == 200
@@ -131,7 +131,7 @@ def test_a_completion_has_the_shape_of_trtllm_serve(answers: Path) -> None:
     with_simulator(story, answers=answers)
 
 
-def test_a_chat_answer_is_found_by_roles_and_contents(answers: Path) -> None:
+def test_a_chat_answer_is_found_by_roles_and_contents(answers: Path):
     async def story(peer):
         status, answer = await peer.ask("/chat/completions", max_completion_tokens=50)
         assert status == 200
@@ -151,7 +151,7 @@ def test_a_chat_answer_is_found_by_roles_and_contents(answers: Path) -> None:
     with_simulator(story, answers=answers)
 
 
-def test_an_unknown_prompt_gets_a_sentence_that_says_so() -> None:
+def test_an_unknown_prompt_gets_a_sentence_that_says_so():
     async def story(peer):
         choice = await peer.choice(prompt="Never seen")
         assert (choice["text"], choice["finish_reason"]) == (UNKNOWN_ANSWER, "stop")
@@ -183,7 +183,7 @@ FOLLOWED = [
 ]
 
 
-def test_an_unknown_prompt_follows_the_schema_that_comes_with_it() -> None:
+def test_an_unknown_prompt_follows_the_schema_that_comes_with_it():
     async def story(peer):
         for schema in FOLLOWED:
             parameters = {
@@ -202,7 +202,7 @@ def test_an_unknown_prompt_follows_the_schema_that_comes_with_it() -> None:
     with_simulator(story)
 
 
-def test_an_unknown_prompt_is_sampled_by_the_seed_of_the_request() -> None:
+def test_an_unknown_prompt_is_sampled_by_the_seed_of_the_request():
     async def story(peer):
         seeds = range(60)
         sampled = [await peer.text("Unheard of.", temperature=1.0, seed=seed) for seed in seeds]
@@ -215,7 +215,7 @@ def test_an_unknown_prompt_is_sampled_by_the_seed_of_the_request() -> None:
     with_simulator(story)
 
 
-def test_a_list_of_prompts_gets_a_choice_each(answers: Path) -> None:
+def test_a_list_of_prompts_gets_a_choice_each(answers: Path):
     async def story(peer):
         _, answer = await peer.ask(prompt=[QUESTION, "Never seen"], max_tokens=3)
         assert [(c["index"], c["text"]) for c in answer["choices"]] == [
@@ -227,7 +227,7 @@ def test_a_list_of_prompts_gets_a_choice_each(answers: Path) -> None:
     with_simulator(story, answers=answers)
 
 
-def test_max_tokens_counts_words_with_the_blanks_before_them(answers: Path) -> None:
+def test_max_tokens_counts_words_with_the_blanks_before_them(answers: Path):
     async def story(peer):
         cut = await peer.choice(max_tokens=5)
         assert (cut["text"], cut["finish_reason"]) == (" The answer is 4.\n\nQuestion:", "length")
@@ -237,7 +237,7 @@ def test_max_tokens_counts_words_with_the_blanks_before_them(answers: Path) -> N
     with_simulator(story, answers=answers)
 
 
-def test_sixteen_tokens_are_the_default(tmp_path: Path) -> None:
+def test_sixteen_tokens_are_the_default(tmp_path):
     async def story(peer):
         assert len((await peer.text()).split()) == 16
 
@@ -246,7 +246,7 @@ def test_sixteen_tokens_are_the_default(tmp_path: Path) -> None:
     )
 
 
-def test_the_earliest_stop_string_ends_the_text_and_is_left_out(answers: Path) -> None:
+def test_the_earliest_stop_string_ends_the_text_and_is_left_out(answers: Path):
     async def story(peer):
         choice = await peer.choice(stop=["Question:", "\n\n"], max_tokens=50)
         assert choice["text"] == " The answer is 4."
@@ -264,7 +264,7 @@ def _events(body: bytes) -> list[Any]:
     return [msgspec.json.decode(event) for event in events]
 
 
-def test_a_stream_holds_the_words_the_finish_reason_and_the_usage(answers: Path) -> None:
+def test_a_stream_holds_the_words_the_finish_reason_and_the_usage(answers: Path):
     async def story(peer):
         status, kind, body = await peer.raw(
             stream=True, stream_options={"include_usage": True}, max_tokens=50
@@ -283,7 +283,7 @@ def test_a_stream_holds_the_words_the_finish_reason_and_the_usage(answers: Path)
     with_simulator(story, answers=answers)
 
 
-def test_a_chat_stream_begins_with_the_role(answers: Path) -> None:
+def test_a_chat_stream_begins_with_the_role(answers: Path):
     async def story(peer):
         _, _, body = await peer.raw("/chat/completions", stream=True, stop="\n")
         role, *deltas, finish = [event["choices"][0] for event in _events(body)]
@@ -298,7 +298,7 @@ def test_a_chat_stream_begins_with_the_role(answers: Path) -> None:
     with_simulator(story, answers=answers)
 
 
-def test_the_openai_sdk_understands_the_answers(answers: Path) -> None:
+def test_the_openai_sdk_understands_the_answers(answers: Path):
     import openai  # takes two seconds, which other pytest workers need not wait
 
     async def story(peer):
@@ -331,7 +331,7 @@ def test_the_openai_sdk_understands_the_answers(answers: Path) -> None:
 # Routes
 
 
-def test_health_version_and_models() -> None:
+def test_health_version_and_models():
     async def story(peer):
         root = peer.base_url.removesuffix("/v1")
         async with peer.session.get(root + "/health") as reply:
@@ -344,7 +344,7 @@ def test_health_version_and_models() -> None:
     with_simulator(story, model="a/b")
 
 
-def test_an_orchestrator_lists_no_models() -> None:
+def test_an_orchestrator_lists_no_models():
     async def story(peer):
         async with peer.session.get(peer.base_url + "/models") as reply:
             assert reply.status == 404
@@ -352,7 +352,7 @@ def test_an_orchestrator_lists_no_models() -> None:
     with_simulator(story, no_models=True)
 
 
-def test_a_missing_or_wrong_key_is_a_401_that_does_not_repeat_it(answers: Path) -> None:
+def test_a_missing_or_wrong_key_is_a_401_that_does_not_repeat_it(answers: Path):
     async def story(peer):
         peer.session.headers["Authorization"] = "Bearer wrong-key"
         status, _, body = await peer.raw()
@@ -383,7 +383,7 @@ def test_a_missing_or_wrong_key_is_a_401_that_does_not_repeat_it(answers: Path) 
 )
 def test_what_cannot_be_answered_is_refused_in_the_form_of_a_worker(
     body: dict[str, object], said: str
-) -> None:
+):
     async def story(peer):
         status, answer = await peer.ask(**body)
         assert status == 400
@@ -398,7 +398,7 @@ def test_what_cannot_be_answered_is_refused_in_the_form_of_a_worker(
 @pytest.mark.parametrize(
     "body", [b"[]", b"{", b"{}", b'{"model": 1}', b'{"model": "simulated"}', b"\xff"]
 )
-def test_a_malformed_body_is_refused_in_the_form_of_a_validation(body: bytes) -> None:
+def test_a_malformed_body_is_refused_in_the_form_of_a_validation(body: bytes):
     async def story(peer):
         for path in ("/completions", "/chat/completions"):
             async with peer.session.post(peer.base_url + path, data=body) as reply:
@@ -408,7 +408,7 @@ def test_a_malformed_body_is_refused_in_the_form_of_a_validation(body: bytes) ->
     with_simulator(story)
 
 
-def test_an_unknown_model_is_a_404_unless_every_model_will_do() -> None:
+def test_an_unknown_model_is_a_404_unless_every_model_will_do():
     async def refused(peer):
         status, answer = await peer.ask(model="other")
         assert status == 404
@@ -423,7 +423,7 @@ def test_an_unknown_model_is_a_404_unless_every_model_will_do() -> None:
     with_simulator(accepted, any_model=True)
 
 
-def test_unknown_fields_are_refused_only_when_strict() -> None:
+def test_unknown_fields_are_refused_only_when_strict():
     async def strict(peer):
         status, answer = await peer.ask(surprise=1)
         assert status == 400
@@ -439,7 +439,7 @@ def test_unknown_fields_are_refused_only_when_strict() -> None:
     with_simulator(lenient)
 
 
-def test_a_prompt_beyond_the_context_is_refused_unless_it_is_truncated() -> None:
+def test_a_prompt_beyond_the_context_is_refused_unless_it_is_truncated():
     async def story(peer):
         status, answer = await peer.ask(prompt="word " * 90, max_tokens=16)
         assert status == 400
@@ -459,18 +459,18 @@ PROMPTS = [f"question {i}" for i in range(2000)]
 
 
 @pytest.fixture(scope="module")
-def even(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def even(tmp_path_factory) -> Path:
     """Write answers that are right with probability 0.7."""
     path = tmp_path_factory.mktemp("even") / "answers"
     return write_answers(path, dict.fromkeys(PROMPTS, 0.7), right="right", wrong="wrong")
 
 
-def test_the_measured_accuracy_is_the_declared_probability(even: Path) -> None:
+def test_the_measured_accuracy_is_the_declared_probability(even: Path):
     share = texts(PROMPTS, answers=even).count("right") / len(PROMPTS)
     assert abs(share - 0.7) < 4 * math.sqrt(0.7 * 0.3 / len(PROMPTS))
 
 
-def test_answers_depend_on_seed_and_run_and_on_nothing_else(even: Path) -> None:
+def test_answers_depend_on_seed_and_run_and_on_nothing_else(even: Path):
     first = texts(PROMPTS, answers=even, seed=1)
     assert texts(PROMPTS, answers=even, seed=1) == first
     for other in (
@@ -481,14 +481,14 @@ def test_answers_depend_on_seed_and_run_and_on_nothing_else(even: Path) -> None:
         assert abs(flips - 0.42) < 4 * math.sqrt(0.42 * 0.58 / len(PROMPTS))
 
 
-def test_certain_prompts_answer_alike_in_every_run(tmp_path: Path) -> None:
+def test_certain_prompts_answer_alike_in_every_run(tmp_path):
     path = write_answers(tmp_path / "a", {"yes": 1.0, "no": 0.0}, right="right", wrong="wrong")
     assert {tuple(texts(["yes", "no"], answers=path, run=run)) for run in range(20)} == {
         ("right", "wrong")
     }
 
 
-def test_more_damage_only_ever_adds_wrong_answers(even: Path) -> None:
+def test_more_damage_only_ever_adds_wrong_answers(even: Path):
     before = texts(PROMPTS, answers=even)
     for damage in (0.1, 0.3, 0.9, 1.0):
         after = texts(PROMPTS, answers=even, damage=damage)
@@ -523,7 +523,7 @@ def test_more_damage_only_ever_adds_wrong_answers(even: Path) -> None:
 )
 def test_a_failing_request_looks_as_declared(
     answers: Path, kind: str, status: int, content_type: str, said: bytes
-) -> None:
+):
     async def story(peer):
         for path in ("/completions", "/chat/completions"):
             got_status, got_type, body = await peer.raw(path)
@@ -534,7 +534,7 @@ def test_a_failing_request_looks_as_declared(
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind=kind)
 
 
-def test_an_overload_says_when_to_come_back(answers: Path) -> None:
+def test_an_overload_says_when_to_come_back(answers: Path):
     async def story(peer):
         async with peer.session.post(
             peer.base_url + "/completions", json={"model": "simulated", "prompt": "x"}
@@ -544,7 +544,7 @@ def test_an_overload_says_when_to_come_back(answers: Path) -> None:
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="429")
 
 
-def test_null_content_is_null_in_both_kinds_of_answer(answers: Path) -> None:
+def test_null_content_is_null_in_both_kinds_of_answer(answers: Path):
     async def story(peer):
         assert (await peer.choice())["text"] is None
         choice = await peer.choice("/chat/completions")
@@ -554,7 +554,7 @@ def test_null_content_is_null_in_both_kinds_of_answer(answers: Path) -> None:
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="null_content")
 
 
-def test_bad_json_ends_in_the_middle(answers: Path) -> None:
+def test_bad_json_ends_in_the_middle(answers: Path):
     async def story(peer):
         status, kind, body = await peer.raw()
         assert (status, kind) == (200, "application/json")
@@ -564,7 +564,7 @@ def test_bad_json_ends_in_the_middle(answers: Path) -> None:
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="bad_json")
 
 
-def test_a_stream_without_finish_never_says_why_it_ended(answers: Path) -> None:
+def test_a_stream_without_finish_never_says_why_it_ended(answers: Path):
     async def story(peer):
         for stream in (False, True):
             _, _, body = await peer.raw(stream=stream)
@@ -575,7 +575,7 @@ def test_a_stream_without_finish_never_says_why_it_ended(answers: Path) -> None:
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="stream_without_finish")
 
 
-def test_a_disconnect_closes_the_connection_without_an_answer(answers: Path) -> None:
+def test_a_disconnect_closes_the_connection_without_an_answer(answers: Path):
     async def story(peer):
         with pytest.raises(aiohttp.ClientConnectionError):
             await peer.raw()
@@ -583,7 +583,7 @@ def test_a_disconnect_closes_the_connection_without_an_answer(answers: Path) -> 
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="disconnect")
 
 
-def test_a_hanging_request_ends_when_the_client_goes(answers: Path) -> None:
+def test_a_hanging_request_ends_when_the_client_goes(answers: Path):
     async def story(peer):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
@@ -598,7 +598,7 @@ def test_a_hanging_request_ends_when_the_client_goes(answers: Path) -> None:
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="hang")
 
 
-async def test_the_server_ends_while_a_request_hangs(answers: Path) -> None:
+async def test_the_server_ends_while_a_request_hangs(answers: Path):
     async with aiohttp.ClientSession() as session:
         config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind="hang")
         async with serve(config) as base_url:
@@ -613,7 +613,7 @@ async def test_the_server_ends_while_a_request_hangs(answers: Path) -> None:
         assert took < 3
 
 
-def test_the_failing_prompts_are_a_share_chosen_by_seed_and_recover_when_told(even: Path) -> None:
+def test_the_failing_prompts_are_a_share_chosen_by_seed_and_recover_when_told(even: Path):
     async def failing(peer):
         prompts = PROMPTS[:300]
         replies = await asyncio.gather(*(peer.raw(prompt=prompt) for prompt in prompts))
@@ -638,7 +638,7 @@ def test_the_failing_prompts_are_a_share_chosen_by_seed_and_recover_when_told(ev
     assert found[0] == found[1] != found[2]
 
 
-def test_an_unknown_prompt_fails_only_when_everything_does(even: Path) -> None:
+def test_an_unknown_prompt_fails_only_when_everything_does(even: Path):
     async def sound(peer):
         for i in range(50):
             assert (await peer.ask(prompt=f"unknown {i}"))[0] == 200
@@ -650,7 +650,7 @@ def test_an_unknown_prompt_fails_only_when_everything_does(even: Path) -> None:
     with_simulator(broken, answers=even, failure_rate=1.0)
 
 
-def test_a_truncated_answer_has_half_of_its_words_and_says_so(answers: Path) -> None:
+def test_a_truncated_answer_has_half_of_its_words_and_says_so(answers: Path):
     async def story(peer):
         choice = await peer.choice()
         assert (choice["text"], choice["finish_reason"]) == (" The answer is", "length")
@@ -658,7 +658,7 @@ def test_a_truncated_answer_has_half_of_its_words_and_says_so(answers: Path) -> 
     with_simulator(story, answers=answers, truncate_rate=1.0)
 
 
-def test_an_empty_answer_is_a_text_of_no_characters(answers: Path) -> None:
+def test_an_empty_answer_is_a_text_of_no_characters(answers: Path):
     async def story(peer):
         choice = await peer.choice()
         assert (choice["text"], choice["finish_reason"]) == ("", "stop")
@@ -667,14 +667,14 @@ def test_an_empty_answer_is_a_text_of_no_characters(answers: Path) -> None:
     with_simulator(story, answers=answers, empty_rate=1.0)
 
 
-def test_empty_and_truncated_answers_are_shares(even: Path) -> None:
+def test_empty_and_truncated_answers_are_shares(even: Path):
     found = texts(PROMPTS, answers=even, empty_rate=0.3)
     assert abs(found.count("") / len(found) - 0.3) < 4 * math.sqrt(0.3 * 0.7 / len(found))
     whole = texts(PROMPTS, answers=even)
     assert [b for a, b in zip(found, whole, strict=True) if a] == [a for a in found if a]
 
 
-def test_requests_wait_for_the_latency_at_the_same_time(answers: Path) -> None:
+def test_requests_wait_for_the_latency_at_the_same_time(answers: Path):
     async def story(peer):
         began = time.monotonic()
         await asyncio.gather(*(peer.ask() for _ in range(20)))
@@ -695,12 +695,12 @@ def test_requests_wait_for_the_latency_at_the_same_time(answers: Path) -> None:
         {"crash_after": -1},
     ],
 )
-def test_values_out_of_range_are_refused(bad: dict[str, Any]) -> None:
+def test_values_out_of_range_are_refused(bad: dict[str, Any]):
     with pytest.raises(ValueError, match=next(iter(bad))):
         SimulatorConfig(**bad)
 
 
-def test_bodies_and_headers_are_kept_only_when_asked_for(answers: Path) -> None:
+def test_bodies_and_headers_are_kept_only_when_asked_for(answers: Path):
     async def recording(peer):
         await peer.ask(seed=7)
         assert peer.stats.bodies[0] == {"model": "simulated", "prompt": QUESTION, "seed": 7}
@@ -716,5 +716,5 @@ def test_bodies_and_headers_are_kept_only_when_asked_for(answers: Path) -> None:
     with_simulator(silent, answers=answers)
 
 
-def test_a_key_is_not_shown_with_the_configuration() -> None:
+def test_a_key_is_not_shown_with_the_configuration():
     assert "sk-" not in repr(SimulatorConfig(api_key="sk-secret"))

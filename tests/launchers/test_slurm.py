@@ -43,7 +43,7 @@ CONTEXT = LaunchContext(model="org/model", log_dir=Path("/out/logs"))
 
 
 @pytest.fixture(autouse=True)
-def _no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_job(monkeypatch) -> None:
     for name in [name for name in os.environ if name.startswith(("SLURM_", "CUDA_"))]:
         monkeypatch.delenv(name)
 
@@ -69,12 +69,12 @@ def written(**options: Any) -> dict[str, str]:
 # The plan
 
 
-def test_servers_that_share_a_node_have_what_helps_there() -> None:
+def test_servers_that_share_a_node_have_what_helps_there():
     [context, _, _] = lines(trtllm_disaggregated={})
     assert "env CUDA_VISIBLE_DEVICES=0 'UCX_TLS=^ib' bash -c" in context
 
 
-def test_the_files_name_the_nodes_and_the_script_asks_for_as_many() -> None:
+def test_the_files_name_the_nodes_and_the_script_asks_for_as_many():
     sides = {"context_servers": {"num_instances": 2, "tp": 4}, "generation_servers": {"tp": 8}}
     files = written(
         trtllm_disaggregated=sides,
@@ -104,7 +104,7 @@ def test_the_files_name_the_nodes_and_the_script_asks_for_as_many() -> None:
     ]
 
 
-def test_discovery_names_one_cluster_on_every_node() -> None:
+def test_discovery_names_one_cluster_on_every_node():
     files = written(trtllm_disaggregated={"discovery": True, "generation_servers": {"tp": 8}})
     sections = [
         yaml.safe_load(text)["disagg_cluster"]
@@ -172,19 +172,19 @@ def test_discovery_names_one_cluster_on_every_node() -> None:
         ({"trtllm": {"tpp": 2}}, "trtllm.tpp: unknown option. Did you mean launcher.trtllm.tp"),
     ],
 )
-def test_what_contradicts_itself_is_refused(options: dict[str, Any], message: str) -> None:
+def test_what_contradicts_itself_is_refused(options: dict[str, Any], message: str):
     with pytest.raises(PlanError, match=message):
         lines(**options)
 
 
 @pytest.mark.parametrize("wrapper", [None, "", "trtllm-llmapi-launch"])
-def test_blanks_are_no_matter(wrapper: str | None) -> None:
+def test_blanks_are_no_matter(wrapper: str | None):
     assert (
         "serve '/my models/m' --host" in lines(trtllm={"model": "/my models/m"}, wrapper=wrapper)[0]
     )
 
 
-def test_a_wrapper_is_for_servers_of_several_nodes_unless_it_is_given() -> None:
+def test_a_wrapper_is_for_servers_of_several_nodes_unless_it_is_given():
     sides = {"context_servers": {"num_instances": 2}, "generation_servers": {"tp": 16}}
     of_itself = lines(trtllm_disaggregated=sides)
     assert ["ranks.sh" in line for line in of_itself] == [False, False, True, False]
@@ -205,9 +205,7 @@ def test_a_wrapper_is_for_servers_of_several_nodes_unless_it_is_given() -> None:
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.integers(1, 8))
-def test_no_gpu_is_given_twice_and_a_node_has_no_more_than_it_has(
-    widths: list[int], per_node: int
-) -> None:
+def test_no_gpu_is_given_twice_and_a_node_has_no_more_than_it_has(widths: list[int], per_node: int):
     parts = [Part(name=f"s{i}", kind="x", width=width) for i, width in enumerate(widths)]
     if any(width % -(-width // per_node) for width in widths):
         with pytest.raises(PlanError, match="evenly"):
@@ -255,7 +253,7 @@ def test_no_gpu_is_given_twice_and_a_node_has_no_more_than_it_has(
         ),
     ],
 )
-def test_what_slurm_writes_into_a_log_is_understood(log: str, told: str) -> None:
+def test_what_slurm_writes_into_a_log_is_understood(log: str, told: str):
     found = cause(log)
     assert told in found[0]
 
@@ -288,7 +286,7 @@ exec "$@"
 
 
 @pytest.fixture
-def commands_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def commands_of_slurm(tmp_path, monkeypatch) -> Path:
     """Put a folder with stand-ins for SLURM's commands first on PATH."""
     for name, text in STANDINS.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
@@ -310,7 +308,7 @@ PLACED = {
 INSIDE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "gpu[1-2]"}
 
 
-def test_an_allocation_is_what_slurm_says(commands_of_slurm: Path) -> None:
+def test_an_allocation_is_what_slurm_says(commands_of_slurm: Path):
     found = find_running(None, None, INSIDE)
     assert (found.job, found.nodes, found.gpus_per_node) == ("7", ("gpu1", "gpu2"), 4)
     batch = find_running(None, None, {**INSIDE, "SLURM_GPUS_ON_NODE": "6"})
@@ -332,8 +330,8 @@ def test_an_allocation_is_what_slurm_says(commands_of_slurm: Path) -> None:
     ],
 )
 def test_a_task_of_an_array_has_its_own_nodes(
-    commands_of_slurm: Path, monkeypatch: pytest.MonkeyPatch, listed: str, found: str
-) -> None:
+    commands_of_slurm: Path, monkeypatch, listed: str, found: str
+):
     """One task has the id of its array, with which SLURM lists all of them."""
     monkeypatch.setenv("STANDIN_SQUEUE", listed)
     if found.startswith("gpu"):
@@ -345,9 +343,7 @@ def test_a_task_of_an_array_has_its_own_nodes(
         find_running(None, None, INSIDE)
 
 
-def test_an_allocation_that_cannot_be_used_is_refused(
-    commands_of_slurm: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_allocation_that_cannot_be_used_is_refused(commands_of_slurm: Path, monkeypatch):
     with pytest.raises(PlanError, match="gpu3: not in the allocation, which has gpu1, gpu2"):
         find_running(["gpu3"], None, INSIDE)
     with pytest.raises(
@@ -364,7 +360,7 @@ def test_an_allocation_that_cannot_be_used_is_refused(
         find_running(None, None, INSIDE)
 
 
-def test_outside_of_an_allocation_a_script_is_shown(context: LaunchContext) -> None:
+def test_outside_of_an_allocation_a_script_is_shown(context: LaunchContext):
     async def start():
         async with slurm.launch(context, slurm.SlurmOptions(**checked(trtllm={"tp": 16}))):
             raise AssertionError
@@ -381,8 +377,8 @@ async def test_a_launch_runs_its_steps_and_looks_for_what_is_left(
     said: list[str],
     standin: Callable[..., None],
     commands_of_slurm: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     standin()
     monkeypatch.setenv("PATH", f"{commands_of_slurm}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("STANDIN_HOSTS", "127.0.0.1")
@@ -407,8 +403,8 @@ async def test_a_launch_runs_its_steps_and_looks_for_what_is_left(
 
 
 async def test_a_container_within_a_step_serves_and_is_gone_afterwards(
-    context: LaunchContext, engine: Engine, commands_of_slurm: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    context: LaunchContext, engine: Engine, commands_of_slurm: Path, monkeypatch
+):
     monkeypatch.setenv("PATH", f"{commands_of_slurm}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("STANDIN_HOSTS", "127.0.0.1")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -425,7 +421,7 @@ async def test_a_container_within_a_step_serves_and_is_gone_afterwards(
 @pytest.mark.parametrize(
     "command", [["bash", "-c", "trap '' TERM; sleep 60"], ["sleep", "60"]], ids=["deaf", "plain"]
 )
-def test_a_container_within_a_step_ends_with_its_client(engine: Engine, command: list[str]) -> None:
+def test_a_container_within_a_step_ends_with_its_client(engine: Engine, command: list[str]):
     given = Server(name="s", argv=(*command,), probe=(*command,), place=Place(host="n", port=1))
     container = SlurmContainer(image="i", engine="docker")
     step_of = step(
@@ -457,7 +453,7 @@ ASKED = (
     ("server", "code"),
     [("exit 5", 5), (f"trap 'exit 3' TERM; {ASKED}; sleep 9 & wait", 3), ("kill $$", 143)],
 )
-def test_a_tied_server_gets_sigterm_and_gives_its_exit_code(server: str, code: int) -> None:
+def test_a_tied_server_gets_sigterm_and_gives_its_exit_code(server: str, code: int):
     words = [*srun._alone(contained=True), *TIED, "bash", "-c", server]
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as shell:
         try:
@@ -467,8 +463,8 @@ def test_a_tied_server_gets_sigterm_and_gives_its_exit_code(server: str, code: i
 
 
 def test_two_launches_do_not_share_the_nodes_of_a_job(
-    context: LaunchContext, commands_of_slurm: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    context: LaunchContext, commands_of_slurm: Path, monkeypatch
+):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
     async def start():
@@ -482,7 +478,7 @@ def test_two_launches_do_not_share_the_nodes_of_a_job(
         asyncio.run(start())
 
 
-def test_srun_finds_its_configuration_and_nothing_of_the_job_around_it() -> None:
+def test_srun_finds_its_configuration_and_nothing_of_the_job_around_it():
     around = {
         "SLURM_CONF": "/etc/slurm.conf",
         "SLURM_NTASKS": "8",
@@ -493,7 +489,7 @@ def test_srun_finds_its_configuration_and_nothing_of_the_job_around_it() -> None
     assert environment.inherit(around) == {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/"}
 
 
-def test_a_server_does_not_wait_for_ranks_that_another_leads() -> None:
+def test_a_server_does_not_wait_for_ranks_that_another_leads():
     around = {"TLLM_SPAWN_PROXY_PROCESS": "1", "TLLM_LOG_LEVEL": "INFO"}
     assert environment.inherit(around) == {"TLLM_LOG_LEVEL": "INFO"}
 
@@ -501,7 +497,7 @@ def test_a_server_does_not_wait_for_ranks_that_another_leads() -> None:
 # The end of a step
 
 
-def test_a_step_is_asked_and_then_cancelled(commands_of_slurm: Path) -> None:
+def test_a_step_is_asked_and_then_cancelled(commands_of_slurm: Path):
     (commands_of_slurm / "steps").write_text("5.1 context_0-ab\n5.2 context_1-ab\n")
     running_steps.end("5", "context_1-ab", "URG", 0.2)
     assert (commands_of_slurm / "cancelled").read_text() == "--signal=URG 5.2\n5.2\n"
@@ -524,8 +520,8 @@ while :; do sleep 0.1; done"""
     ],
 )
 def test_the_shell_above_a_server_asks_it_alone_and_ends_as_it_does(
-    tmp_path: Path, sent: signal.Signals, heard: set[str]
-) -> None:
+    tmp_path, sent: signal.Signals, heard: set[str]
+):
     """A signal for a step reaches all its processes, like one for a process group."""
     words = [*srun._above_the_server(), "bash", "-c", WITH_A_RANK]
     with (out := tmp_path / "out").open("w") as file:
@@ -543,9 +539,7 @@ def test_the_shell_above_a_server_asks_it_alone_and_ends_as_it_does(
 
 
 @pytest.mark.parametrize("sent", [signal.SIGURG, signal.SIGTERM])
-def test_a_server_that_dies_of_the_signal_for_all_is_told_so(
-    tmp_path: Path, sent: signal.Signals
-) -> None:
+def test_a_server_that_dies_of_the_signal_for_all_is_told_so(tmp_path, sent: signal.Signals):
     """Ten run at the same time, because bash lost the exit code of most of them."""
     words = [*srun._above_the_server(), "bash", "-c", "echo up; while :; do sleep 0.1; done"]
     outs = [tmp_path / f"{i}" for i in range(10)]
@@ -563,22 +557,22 @@ def test_a_server_that_dies_of_the_signal_for_all_is_told_so(
 
 
 @pytest.mark.parametrize(("server", "code"), [("exit 7", 7), ("kill -KILL $$", 137)])
-def test_the_shell_above_a_server_passes_its_exit_code_on(server: str, code: int) -> None:
+def test_the_shell_above_a_server_passes_its_exit_code_on(server: str, code: int):
     assert (
         subprocess.run([*srun._above_the_server(), "bash", "-c", server], timeout=20).returncode
         == code
     )
 
 
-def test_a_step_that_is_not_there_is_left_alone(commands_of_slurm: Path) -> None:
+def test_a_step_that_is_not_there_is_left_alone(commands_of_slurm: Path):
     running_steps.end("5", "context_1-ab", "TERM", 0.2)
     assert not (commands_of_slurm / "cancelled").exists()
 
 
 @pytest.mark.parametrize("slurm_answers", [True, False])
 def test_the_command_that_comes_last_is_run_whatever_slurm_says(
-    commands_of_slurm: Path, tmp_path: Path, slurm_answers: bool
-) -> None:
+    commands_of_slurm: Path, tmp_path, slurm_answers: bool
+):
     (commands_of_slurm / "steps").write_text("5.2 context_1-ab\n")
     if not slurm_answers:
         (commands_of_slurm / "squeue").unlink()
@@ -596,7 +590,7 @@ def test_the_command_that_comes_last_is_run_whatever_slurm_says(
     assert (commands_of_slurm / "cancelled").exists() == slurm_answers
 
 
-def test_a_container_is_removed_by_a_step_on_its_node() -> None:
+def test_a_container_is_removed_by_a_step_on_its_node():
     server = Server(
         name="generation_0",
         argv=("docker", "run", "i", "trtllm-serve"),
@@ -614,7 +608,7 @@ def test_a_container_is_removed_by_a_step_on_its_node() -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_supervisor_asks_by_the_command_that_it_was_given(tmp_path: Path, killed: bool) -> None:
+def test_a_supervisor_asks_by_the_command_that_it_was_given(tmp_path, killed: bool):
     """It also asks when the tool is gone. The server ignores SIGTERM; the command ends it."""
     deaf = "trap 'echo SIGTERM' TERM; echo $$; while [ ! -e stop ]; do sleep 0.02; done; exit 3"
     words = {

@@ -54,13 +54,13 @@ def by_name(one: FailureLog) -> str:
 
 @pytest.mark.parametrize("one", every(), ids=by_name)
 @pytest.mark.parametrize("known", [True, False], ids=["engine_known", "engine_guessed"])
-def test_the_cause_of_a_failed_start_is_named(one: FailureLog, known: bool) -> None:
+def test_the_cause_of_a_failed_start_is_named(one: FailureLog, known: bool):
     found = explain(one.log, one.engine if known else None)
     assert name_cause(one, one.engine if known else None) == told()[one.cause]
     assert one.line == "" or (found is not None and one.line in found.line)
 
 
-def test_the_fifth_that_was_drawn_first_is_named_as_often_as_the_others() -> None:
+def test_the_fifth_that_was_drawn_first_is_named_as_often_as_the_others():
     rates = []
     for drawn in (True, False):
         logs = [one for one in collected() if (one.name in held_out()) is drawn]
@@ -71,17 +71,17 @@ def test_the_fifth_that_was_drawn_first_is_named_as_often_as_the_others() -> Non
 
 @pytest.mark.parametrize("one", sound(), ids=by_name)
 @pytest.mark.parametrize("known", [True, False], ids=["engine_known", "engine_guessed"])
-def test_a_sound_start_with_warnings_has_no_cause(one: FailureLog, known: bool) -> None:
+def test_a_sound_start_with_warnings_has_no_cause(one: FailureLog, known: bool):
     assert name_cause(one, one.engine if known else None) is None
 
 
-def test_there_are_enough_logs_of_sound_starts_of_each_engine() -> None:
+def test_there_are_enough_logs_of_sound_starts_of_each_engine():
     assert len(sound()) >= 20
     assert {one.engine for one in sound()} == set(ENDINGS)
 
 
 @pytest.mark.parametrize("one", [*collected(), *of_sglang()], ids=by_name)
-def test_pages_of_shutdown_and_wrappers_below_it_hide_no_cause(one: FailureLog) -> None:
+def test_pages_of_shutdown_and_wrappers_below_it_hide_no_cause(one: FailureLog):
     pages = "\n".join(ENDINGS[one.engine].format(number) for number in range(40))
     found = explain(f"{one.log}\n{pages}\n{WRAPPERS}\n{pages}", one.engine)
     assert (found.cause.told if found and found.cause else None) == told()[one.cause]
@@ -89,7 +89,7 @@ def test_pages_of_shutdown_and_wrappers_below_it_hide_no_cause(one: FailureLog) 
 
 
 @pytest.mark.parametrize("one", [*collected(), *of_sglang()], ids=by_name)
-def test_warnings_above_it_are_not_taken_for_the_cause(one: FailureLog) -> None:
+def test_warnings_above_it_are_not_taken_for_the_cause(one: FailureLog):
     above = "\n".join(
         each.log
         for each in sound()
@@ -107,16 +107,16 @@ def test_warnings_above_it_are_not_taken_for_the_cause(one: FailureLog) -> None:
 
 
 @pytest.mark.parametrize("one", sound(), ids=by_name)
-def test_a_sound_server_that_is_ended_later_has_no_cause(one: FailureLog) -> None:
+def test_a_sound_server_that_is_ended_later_has_no_cause(one: FailureLog):
     pages = "\n".join(ENDINGS[one.engine].format(number) for number in range(20))
     assert name_cause(one._replace(log=f"{one.log}\n{pages}"), one.engine) is None
 
 
-def test_every_row_has_a_log_of_its_own() -> None:
+def test_every_row_has_a_log_of_its_own():
     assert {one.cause for one in every()} - {None} == {one.name for one in read_causes()}
 
 
-def test_every_row_is_complete() -> None:
+def test_every_row_is_complete():
     rows = read_causes()
     names = [one.name for one in rows]
     assert len(set(names)) == len(names)
@@ -129,12 +129,12 @@ def test_every_row_is_complete() -> None:
         assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", source) for source in one.seen), one.name
 
 
-def test_forty_rows_come_from_public_threads() -> None:
+def test_forty_rows_come_from_public_threads():
     assert sum(bool(one.seen) for one in read_causes()) >= 40
 
 
 @pytest.mark.parametrize("engine", [one for one in ENDINGS if one != TRTLLM])
-def test_no_remedy_of_tensorrt_llm_is_given_for_another_engine(engine: str) -> None:
+def test_no_remedy_of_tensorrt_llm_is_given_for_another_engine(engine: str):
     for one in read_causes():
         if one.can_be_of(engine):
             words = re.findall(
@@ -145,14 +145,14 @@ def test_no_remedy_of_tensorrt_llm_is_given_for_another_engine(engine: str) -> N
 
 
 @pytest.mark.parametrize("one", every(), ids=by_name)
-def test_hints_are_in_the_options_of_the_engine(one: FailureLog) -> None:
+def test_hints_are_in_the_options_of_the_engine(one: FailureLog):
     known = cause(one.log, one.engine)
     assert (known is None) == (one.cause is None)
     row = next((row for row in read_causes() if row.name == one.cause), None)
     assert row is None or known is None or known[1]
 
 
-def test_an_engine_is_guessed_from_most_lines() -> None:
+def test_an_engine_is_guessed_from_most_lines():
     assert guess_engine("nothing of any engine") is None
     for one in collected():
         assert guess_engine(one.log) in (None, one.engine), one.name
@@ -220,8 +220,8 @@ def test_the_cause_is_in_the_message(
     told: str,
     do: str,
     context: LaunchContext,
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     [log] = [one.log for one in every() if one.name == name]
     error = message(launcher, log, context, tmp_path, EXIT.format(1))
     assert "ended with exit code 1" in str(error).splitlines()[0]
@@ -231,8 +231,8 @@ def test_the_cause_is_in_the_message(
 
 
 def test_a_server_that_ends_in_good_order_after_its_engine_died_tells_why(
-    context: LaunchContext, tmp_path: Path
-) -> None:
+    context: LaunchContext, tmp_path
+):
     [log] = [one.log for one in every() if one.name == "vllm_worker_died"]
     error = message(vllm, f"{log}\n{SHUTDOWN}\n", context, tmp_path, EXIT.format(0))
     first, second, *_ = str(error).splitlines()
@@ -241,9 +241,7 @@ def test_a_server_that_ends_in_good_order_after_its_engine_died_tells_why(
     assert "an illegal memory access was encountered" in second
 
 
-def test_the_first_error_is_shown_if_no_cause_is_known(
-    context: LaunchContext, tmp_path: Path
-) -> None:
+def test_the_first_error_is_shown_if_no_cause_is_known(context: LaunchContext, tmp_path):
     [one] = [one for one in every() if one.name == "vllm_unlisted"]
     error = message(vllm, f"{one.log}\n{SHUTDOWN}\n", context, tmp_path, EXIT.format(1))
     first, second, *_ = str(error).splitlines()
@@ -254,8 +252,8 @@ def test_the_first_error_is_shown_if_no_cause_is_known(
 
 @pytest.mark.parametrize("name", ["trtllm_hang_detector", "trtllm_mpi_abort"])
 def test_a_kill_by_the_engine_itself_is_blamed_on_nobody_else(
-    name: str, context: LaunchContext, tmp_path: Path
-) -> None:
+    name: str, context: LaunchContext, tmp_path
+):
     [one] = [one for one in every() if one.name == name]
     error = message(trtllm, one.log, context, tmp_path, KILL)
     assert "signal 9" in str(error).splitlines()[0]
@@ -265,15 +263,15 @@ def test_a_kill_by_the_engine_itself_is_blamed_on_nobody_else(
 
 
 def test_a_kill_that_the_log_does_not_explain_names_who_may_have_sent_it(
-    context: LaunchContext, tmp_path: Path
-) -> None:
+    context: LaunchContext, tmp_path
+):
     log = "[11/02/2026-09:00:01] [TRT-LLM] [I] Loading weights"
     error = message(trtllm, log, context, tmp_path, KILL)
     assert "sent SIGKILL" in str(error.hint)
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Path:
+def machine(tmp_path) -> Path:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/vmstat").write_text("pgfault 12\noom_kill 3\nnr_free 1\n")
     (tmp_path / "proc/self/cgroup").write_text("0::/a/b\n")
@@ -297,16 +295,14 @@ def counted(machine: Path) -> Kills:
         ("4:cpu,memory:/seen/outside\n", "memory/memory.oom_control", "oom_kill 2\n"),
     ],
 )
-def test_both_versions_of_cgroups_are_read(
-    cgroup: str, file: str, text: str, machine: Path
-) -> None:
+def test_both_versions_of_cgroups_are_read(cgroup: str, file: str, text: str, machine: Path):
     (machine / "proc/self/cgroup").write_text(cgroup)
     (machine / "cgroup" / file).parent.mkdir(parents=True, exist_ok=True)
     (machine / "cgroup" / file).write_text(text)
     assert counted(machine) == (2, 3)
 
 
-def test_what_cannot_be_read_is_not_known(machine: Path) -> None:
+def test_what_cannot_be_read_is_not_known(machine: Path):
     assert counted(machine) == (None, 3)
     (machine / "proc/vmstat").write_text("pgfault 12\n")
     (machine / "proc/self/cgroup").unlink()
@@ -326,7 +322,7 @@ def test_what_cannot_be_read_is_not_known(machine: Path) -> None:
         (Kills(None, None), Kills(1, 1), ""),
     ],
 )
-def test_only_a_count_that_grew_is_evidence(before: Kills, after: Kills, told: str) -> None:
+def test_only_a_count_that_grew_is_evidence(before: Kills, after: Kills, told: str):
     assert after.since(before).startswith(told) if not told else told in after.since(before)
     assert bool(after.since(before)) == bool(told)
 
@@ -350,8 +346,8 @@ def test_memory_is_blamed_only_with_evidence(
     not_told: str,
     context: LaunchContext,
     standin: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """The kernel's counters are fake: a real lack of memory would hit other processes here."""
     standin()
     left = iter(counts)

@@ -94,9 +94,7 @@ async def nothing(endpoint: Endpoint) -> Endpoint:
         ),
     ],
 )
-def test_the_command_line(
-    options: dict[str, Any], line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line(options: dict[str, Any], line: str, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert registry.check_options(trtllm.launch, options, "launcher") == options
     assert [
@@ -104,7 +102,7 @@ def test_the_command_line(
     ] == [line]
 
 
-def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path: Path) -> None:
+def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path):
     content = {"kv_cache_config": {"free_gpu_memory_fraction": 0.5}}
     text = "kv_cache_config:\n  free_gpu_memory_fraction: 0.5\n"
     assert trtllm.files(CONTEXT, trtllm.TrtllmOptions(config=content)) == {
@@ -174,13 +172,13 @@ def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str):
     with pytest.raises(PlanError, match=message) as caught:
         trtllm.commands(CONTEXT, trtllm.TrtllmOptions(**options))
     assert TOKEN not in str(caught.value)
 
 
-def test_words_that_only_look_like_secrets_are_taken() -> None:
+def test_words_that_only_look_like_secrets_are_taken():
     words = [
         "--hf_revision",
         "main",
@@ -196,7 +194,7 @@ def test_words_that_only_look_like_secrets_are_taken() -> None:
     assert line[-5:] == words
 
 
-def test_gpus_are_cut_from_those_that_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_cut_from_those_that_are_visible(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     assert trtllm.commands(CONTEXT, trtllm.TrtllmOptions(tp=2))[0][1] == "CUDA_VISIBLE_DEVICES=2,3"
     with pytest.raises(PlanError, match=r"3 GPUs are needed .* CUDA_VISIBLE_DEVICES names 2: 2,3"):
@@ -212,7 +210,7 @@ def _variables() -> list[str]:
     return ["CUDA_VISIBLE_DEVICES=3", *(f"{name}={value}" for name, value in as_root.items())]
 
 
-def test_a_dry_run_shows_the_command_and_the_file(tmp_path: Path, data_root: Path) -> None:
+def test_a_dry_run_shows_the_command_and_the_file(tmp_path, data_root: Path):
     plan = tmp_path / "plan.yaml"
     plan.write_text(
         f"model: org/model\ntasks: [gsm8k]\ndataset_root: {data_root}\nno_reference: true\nlimit:"
@@ -240,9 +238,9 @@ async def test_a_run_starts_asks_and_stops(
     context: LaunchContext,
     standin: Standin,
     plan_of: Callable[..., Plan],
-    tmp_path: Path,
+    tmp_path,
     said: list[str],
-) -> None:
+):
     standin(faults={"rank": True, "refuse_first": 1}, STANDIN_LOAD_S="0.3")
     plan = plan_of("trtllm", {"env": {"NCCL_DEBUG": "INFO"}}, limit=5)
     report = await evaluate(plan, tmp_path, notify=said.append)
@@ -255,9 +253,7 @@ async def test_a_run_starts_asks_and_stops(
     assert report.endpoint.base_url.startswith("http://127.0.0.1:")
 
 
-async def test_a_plan_that_cannot_be_launched_leaves_no_folder(
-    tmp_path: Path, data_root: Path
-) -> None:
+async def test_a_plan_that_cannot_be_launched_leaves_no_folder(tmp_path, data_root: Path):
     options = {"name": "trtllm", "tp": 2, "gpus": [0]}
     plan = resolve(
         {
@@ -275,8 +271,8 @@ async def test_a_plan_that_cannot_be_launched_leaves_no_folder(
 
 
 def test_variables_of_mpi_and_slurm_are_not_inherited(
-    context: LaunchContext, standin: Standin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    context: LaunchContext, standin: Standin, monkeypatch
+):
     standin()
     for name in ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "UCX_TLS"):
         monkeypatch.setenv(name, "1")
@@ -292,7 +288,7 @@ def test_variables_of_mpi_and_slurm_are_not_inherited(
 
 def test_a_server_that_never_gets_ready_is_an_error_in_time(
     context: LaunchContext, standin: Standin
-) -> None:
+):
     standin(STANDIN_LOAD_S="60")
     began = time.monotonic()
     with pytest.raises(LaunchError, match=r"trtllm not ready after 0\.5 s"):
@@ -303,7 +299,7 @@ def test_a_server_that_never_gets_ready_is_an_error_in_time(
 @pytest.mark.parametrize("log", ["there", "gone"])
 def test_an_end_while_it_is_used_ends_the_run_at_once(
     log: str, context: LaunchContext, standin: Standin
-) -> None:
+):
     standin(faults={"crash_after": 1})
 
     async def asking(endpoint):
@@ -323,9 +319,7 @@ def test_an_end_while_it_is_used_ends_the_run_at_once(
     assert time.monotonic() - began < 10
 
 
-def test_what_a_killed_supervisor_leaves_is_killed_too(
-    context: LaunchContext, standin: Standin
-) -> None:
+def test_what_a_killed_supervisor_leaves_is_killed_too(context: LaunchContext, standin: Standin):
     standin(faults={"rank": True})
 
     async def killing(endpoint):
@@ -339,13 +333,13 @@ def test_what_a_killed_supervisor_leaves_is_killed_too(
     assert gone(process_number(context, what="rank"))
 
 
-def test_a_deaf_server_is_killed(context: LaunchContext, standin: Standin) -> None:
+def test_a_deaf_server_is_killed(context: LaunchContext, standin: Standin):
     standin(faults={"ignore_sigterm": True})
     start(context, nothing, stop_timeout_s=0.3)
     assert gone(process_number(context))
 
 
-def test_cancelling_stops_it(context: LaunchContext, standin: Standin) -> None:
+def test_cancelling_stops_it(context: LaunchContext, standin: Standin):
     standin(faults={"rank": True})
 
     async def cancelled(endpoint):
@@ -359,7 +353,7 @@ def test_cancelling_stops_it(context: LaunchContext, standin: Standin) -> None:
     assert gone(process_number(context, what="rank"))
 
 
-async def test_cancelling_while_it_loads_stops_it(context: LaunchContext, standin: Standin) -> None:
+async def test_cancelling_while_it_loads_stops_it(context: LaunchContext, standin: Standin):
     standin(faults={"rank": True}, STANDIN_LOAD_S="60")
 
     async def story():
@@ -381,8 +375,8 @@ async def _loading(context: LaunchContext) -> None:
 
 
 def test_the_same_gpu_port_or_folder_twice_is_refused(
-    context: LaunchContext, standin: Standin, tmp_path: Path
-) -> None:
+    context: LaunchContext, standin: Standin, tmp_path
+):
     standin()
 
     async def again(endpoint):
@@ -410,21 +404,21 @@ def test_the_same_gpu_port_or_folder_twice_is_refused(
 
 
 def test_an_executable_is_looked_for_where_the_server_looks(
-    context: LaunchContext, standin: Standin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    context: LaunchContext, standin: Standin, monkeypatch
+):
     standin()
     env = {"PATH": os.environ["PATH"]}
     monkeypatch.setenv("PATH", os.defpath)
     assert start(context, nothing, env=env).model == "org/model"
 
 
-def test_no_two_servers_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_two_servers_get_the_same_port(monkeypatch):
     given = iter([[7001], [7002, 7001, 7003]])
     monkeypatch.setattr(fleet, "_find_unused", lambda host, count: next(given))
     assert fleet.free_ports("127.0.0.1", None, 2) == [7001, 7002, 7003]
 
 
-def test_a_port_that_is_taken_is_none_that_a_connection_gets() -> None:
+def test_a_port_that_is_taken_is_none_that_a_connection_gets():
     """A connection of another process may take such a port before the server binds it."""
     given = int(fleet.GIVEN_PORTS.read_text().split()[0])
     ports = fleet.free_ports("127.0.0.1", None, 20)
@@ -434,15 +428,15 @@ def test_a_port_that_is_taken_is_none_that_a_connection_gets() -> None:
 
 @pytest.mark.parametrize("given", ["1024 65535", "", None])
 def test_where_connections_may_get_every_port_one_of_them_is_taken(
-    given: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    given: str | None, monkeypatch, tmp_path
+):
     if given is not None:
         (tmp_path / "range").write_text(given)
     monkeypatch.setattr(fleet, "GIVEN_PORTS", tmp_path / "range")
     assert len(set(fleet.free_ports("127.0.0.1", None, 3))) == 4
 
 
-def test_ports_that_others_listen_on_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_that_others_listen_on_are_passed_over(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setattr(fleet, "FIRST_PORT", port)
@@ -450,7 +444,7 @@ def test_ports_that_others_listen_on_are_passed_over(monkeypatch: pytest.MonkeyP
         assert port not in fleet.free_ports("127.0.0.1", None, 2)
 
 
-def test_an_executable_that_is_not_there_is_an_error(context: LaunchContext) -> None:
+def test_an_executable_that_is_not_there_is_an_error(context: LaunchContext):
     with pytest.raises(LaunchError, match="no-such-serve is not on PATH"):
         start(context, nothing, command="no-such-serve")
 
@@ -466,10 +460,10 @@ def test_nothing_is_left_however_the_run_ends(
     how: signal.Signals,
     context: LaunchContext,
     standin: Standin,
-    tmp_path: Path,
+    tmp_path,
     data_root: Path,
     smi: Smi,
-) -> None:
+):
     standin(faults={"rank": True})
     smi.tells("0, GPU-a1, 0")
     plan, context = tmp_path / "plan.yaml", replace(context, log_dir=tmp_path / "run/logs")
@@ -514,10 +508,10 @@ def test_nothing_is_left_however_the_run_ends(
 def test_gpus_are_checked_before_and_after(
     context: LaunchContext,
     standin: Standin,
-    tmp_path: Path,
+    tmp_path,
     said: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     standin()
     smi = tmp_path / "bin/nvidia-smi"
     smi.parent.mkdir()

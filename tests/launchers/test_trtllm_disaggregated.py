@@ -31,7 +31,7 @@ UCX = "'UCX_TLS=^ib'"
 
 
 @pytest.fixture(autouse=True)
-def _no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_gpus(monkeypatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -78,7 +78,7 @@ async def complete(endpoint: Endpoint) -> str:
 # Pure
 
 
-def test_one_and_one_need_no_options() -> None:
+def test_one_and_one_need_no_options():
     assert lines() == [
         (
             f"env CUDA_VISIBLE_DEVICES=0 {UCX} trtllm-serve serve org/model --host 127.0.0.1 --port"
@@ -109,7 +109,7 @@ def test_one_and_one_need_no_options() -> None:
     }
 
 
-def test_many_servers_get_blocks_of_gpus_context_first() -> None:
+def test_many_servers_get_blocks_of_gpus_context_first():
     options = {
         "context_servers": {
             "num_instances": 2,
@@ -146,7 +146,7 @@ def test_many_servers_get_blocks_of_gpus_context_first() -> None:
     assert content["schedule_style"] == "generation_first"
 
 
-def test_a_side_may_load_a_model_of_its_own() -> None:
+def test_a_side_may_load_a_model_of_its_own():
     """The context servers of test_mixed_ctx_gen_model load FP4, its generation servers FP8."""
     sides = {
         "context_servers": {"model": "nvidia/M-FP4", "num_instances": 2},
@@ -160,7 +160,7 @@ def test_a_side_may_load_a_model_of_its_own() -> None:
     assert [" serve org/all " in line for line in one] == [True, False, False]
 
 
-def test_service_discovery_names_one_cluster_everywhere() -> None:
+def test_service_discovery_names_one_cluster_everywhere():
     found, files = lines(discovery=True, host="0.0.0.0"), written(discovery=True, host="0.0.0.0")
     assert found[0].endswith("--config logs/context_servers.yaml --server_role context")
     assert found[1].endswith("--server_role generation")
@@ -200,7 +200,7 @@ def _transceivers(context: dict[str, Any], generation: dict[str, Any]) -> dict[s
         {"context_servers": {"config": {"kv_cache_config": {"tokens_per_block": 32}}}},
     ],
 )
-def test_sides_may_differ_in_all_else(options: dict[str, Any]) -> None:
+def test_sides_may_differ_in_all_else(options: dict[str, Any]):
     assert len(lines(gpus=[0, 1], **options)) == 3
 
 
@@ -291,19 +291,19 @@ def test_sides_may_differ_in_all_else(options: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str):
     with pytest.raises(PlanError, match=message):
         lines(**options)
 
 
-def test_the_orchestrator_waits_longer_than_the_client() -> None:
+def test_the_orchestrator_waits_longer_than_the_client():
     patient = replace(CONTEXT, patience_s=7200.0)
     assert trtllm_disaggregated.commands(
         patient, trtllm_disaggregated.DisaggregatedOptions(ready_timeout_s=100.5)
     )[-1][-4:] == ["-t", "161", "-r", "14400"]
 
 
-def test_perf_metrics_are_kept_by_all_servers_when_they_are_asked_for() -> None:
+def test_perf_metrics_are_kept_by_all_servers_when_they_are_asked_for():
     found = written(perf_metrics=True, context_servers={"config": {"perf_metrics_max_requests": 5}})
     asked_for = ("return_perf_metrics", "perf_metrics_max_requests")
     kept = {name: [content.get(key) for key in asked_for] for name, content in found.items()}
@@ -317,7 +317,7 @@ def test_perf_metrics_are_kept_by_all_servers_when_they_are_asked_for() -> None:
     )
 
 
-def test_the_orchestrator_alone_traces_its_requests_where_the_user_lets_it() -> None:
+def test_the_orchestrator_alone_traces_its_requests_where_the_user_lets_it():
     def traced(**options):
         return [
             "TRTLLM_REQUEST_TRACE_DIR=logs/request_traces" in line
@@ -335,7 +335,7 @@ def test_the_orchestrator_alone_traces_its_requests_where_the_user_lets_it() -> 
 @pytest.mark.parametrize("discovery", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_many_start_answer_and_stop(
     discovery: bool, context: LaunchContext, standin: Standin, said: list[str]
-) -> None:
+):
     standin(STANDIN_LOAD_S="0.2")
     assert start(context, complete, context_servers={"num_instances": 2}, discovery=discovery)
     names = ["context_0", "context_1", "generation_0", "orchestrator"]
@@ -349,7 +349,7 @@ def test_many_start_answer_and_stop(
 
 
 @pytest.mark.parametrize("side", [pytest.param("context", marks=pytest.mark.slow), "generation"])
-def test_one_that_ends_ends_all(side: str, context: LaunchContext, standin: Standin) -> None:
+def test_one_that_ends_ends_all(side: str, context: LaunchContext, standin: Standin):
     standin()
 
     async def killing(endpoint):
@@ -365,7 +365,7 @@ def test_one_that_ends_ends_all(side: str, context: LaunchContext, standin: Stan
 @pytest.mark.parametrize("flavour", ["v12", pytest.param("main", marks=pytest.mark.slow)])
 def test_an_orchestrator_that_never_was_ready_ends_at_once_and_workers_keep_their_time(
     flavour: Flavour, context: LaunchContext, standin: Standin, said: list[str]
-) -> None:
+):
     """It waits for its servers where it heeds no SIGTERM; the other worker takes 4 s to end."""
     faults = [
         {"crash_at_start": 1, "last_words": "Killed by the test", "when": {"gpus": "0"}},
@@ -387,7 +387,7 @@ def test_an_orchestrator_that_never_was_ready_ends_at_once_and_workers_keep_thei
 
 def test_an_option_that_this_version_lacks_is_refused_before_anything_starts(
     context: LaunchContext, standin: Standin
-) -> None:
+):
     standin("v12")
     options = {
         side: {"extra_args": ["--kv_cache_dtype", "fp8"]}
@@ -398,7 +398,7 @@ def test_an_option_that_this_version_lacks_is_refused_before_anything_starts(
     assert not context.log_dir.exists()
 
 
-def test_telemetry_is_off_where_it_can_be(context: LaunchContext, standin: Standin) -> None:
+def test_telemetry_is_off_where_it_can_be(context: LaunchContext, standin: Standin):
     standin("main")
 
     async def flags(endpoint):
@@ -408,7 +408,7 @@ def test_telemetry_is_off_where_it_can_be(context: LaunchContext, standin: Stand
     assert start(context, flags, **options).count("--no-telemetry") == 3
 
 
-async def test_a_command_whose_help_fails_is_an_error(context: LaunchContext) -> None:
+async def test_a_command_whose_help_fails_is_an_error(context: LaunchContext):
     with pytest.raises(LaunchError, match=r"(serve|disaggregated) --help ended with exit code 2"):
         await _launch_with(context, [sys.executable, "/nowhere.py"])
 
@@ -451,10 +451,10 @@ async def _launch_with(context: LaunchContext, command: list[str]) -> None:
         ("INFO: all is well", None),
     ],
 )
-def test_known_causes(line: str, told: str | None) -> None:
+def test_known_causes(line: str, told: str | None):
     found = cause(f"INFO: first\n{line}\nlast")
     assert (found is None) if told is None else (found is not None and found[0].startswith(told))
 
 
-def test_descendants_are_found_below_this_process() -> None:
+def test_descendants_are_found_below_this_process():
     assert os.getpid() in supervisor.descendants(os.getppid())

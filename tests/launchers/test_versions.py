@@ -82,12 +82,12 @@ def everything(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("flavour", "option"), [("old", "--extra_llm_api_options"), ("v12", "--config")]
 )
-def test_the_config_file_is_named_as_the_version_knows_it(flavour: Flavour, option: str) -> None:
+def test_the_config_file_is_named_as_the_version_knows_it(flavour: Flavour, option: str):
     [found] = adapt([server("--config", "/c.yaml", "--tp_size", "2")], {PROBE: flags(flavour)})
     assert found.options == ("M", option, "/c.yaml", "--tp_size", "2")
 
 
-def test_a_server_finds_a_port_itself_where_it_can_tell_it() -> None:
+def test_a_server_finds_a_port_itself_where_it_can_tell_it():
     one = server("--port", "8000", report=Path("/a"))
     [found] = adapt([one], {PROBE: flags("v12")})
     assert (found.options, found.report, found.place.port) == (("M", "--port", "8000"), None, 8000)
@@ -108,7 +108,7 @@ def test_a_server_finds_a_port_itself_where_it_can_tell_it() -> None:
 )
 def test_a_server_with_several_front_ends_reports_no_port(
     options: tuple[str, ...], front_ends: int | None, port: str
-) -> None:
+):
     one = server("--port", "8000", *options, report=Path("/a"), front_ends=front_ends)
     [found] = adapt([one], {PROBE: flags("main")})
     assert found.options[2] == port
@@ -117,7 +117,7 @@ def test_a_server_with_several_front_ends_reports_no_port(
     )
 
 
-def test_the_address_is_what_the_server_tells(tmp_path: Path) -> None:
+def test_the_address_is_what_the_server_tells(tmp_path):
     report = tmp_path / "s.address"
     one = Server(
         name="s", argv=PROBE, probe=PROBE, place=Place(host="127.0.0.1", port=0), report=report
@@ -135,8 +135,8 @@ def test_the_address_is_what_the_server_tells(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_version_that_changed_behind_its_command_is_asked_anew(
-    context: LaunchContext, standin: Standin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    context: LaunchContext, standin: Standin, tmp_path, monkeypatch
+):
     """The output of --help is cached for a day, and an option in it may be unknown now."""
 
     async def start():
@@ -156,7 +156,7 @@ def test_a_version_that_changed_behind_its_command_is_asked_anew(
 
 
 @pytest.mark.slow
-def test_a_port_is_found_anew_for_every_session(context: LaunchContext, standin: Standin) -> None:
+def test_a_port_is_found_anew_for_every_session(context: LaunchContext, standin: Standin):
     standin("main")
     ports = []
     for _ in range(2):
@@ -175,7 +175,7 @@ def test_a_port_is_found_anew_for_every_session(context: LaunchContext, standin:
 @pytest.mark.parametrize("launcher", [trtllm, trtllm_disaggregated])
 def test_a_version_without_config_option_starts(
     launcher: Any, context: LaunchContext, standin: Standin
-) -> None:
+):
     standin("old")
     sides = (
         {"context_servers": {"config": CONFIG, "tp": 2}}
@@ -190,8 +190,8 @@ def test_a_version_without_config_option_starts(
 
 
 def test_a_dry_run_shows_what_is_known_without_asking(
-    context: LaunchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    context: LaunchContext, tmp_path, monkeypatch
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (executable := tmp_path / "trtllm-serve").write_text("#!/bin/sh\nexit 1\n")
     executable.chmod(0o755)
@@ -256,14 +256,14 @@ def sharing(flavour: Flavour, auth_key: bool | None) -> list[Server]:
 )
 def test_servers_share_a_key_where_their_version_has_one(
     flavour: Flavour, auth_key: bool | None, given: bool
-) -> None:
+):
     texts = [text for one in sharing(flavour, auth_key) for text in one.files.values()]
     assert texts == [
         text + f"{kv_transfer.NAME}: {KEY}\n" * given for text in ("a: 1\n", "port: 1\n")
     ]
 
 
-def test_servers_of_two_versions_share_no_key_unless_it_is_asked_for() -> None:
+def test_servers_of_two_versions_share_no_key_unless_it_is_asked_for():
     front = ("other", "disaggregated")
     known = {PROBE: flags("main"), front: flags("v12", "disaggregated")}
     for auth_key, given in ((None, False), (True, True)):
@@ -275,7 +275,7 @@ def test_servers_of_two_versions_share_no_key_unless_it_is_asked_for() -> None:
         assert [kv_transfer.is_given([one]) for one in adapt(both, known, KEY)] == [given] * 2
 
 
-def test_no_plan_holds_a_key(context: LaunchContext) -> None:
+def test_no_plan_holds_a_key(context: LaunchContext):
     for options in (
         {"context_servers": {"config": {kv_transfer.NAME: "k"}}},
         {"orchestrator": {kv_transfer.NAME: "k"}},
@@ -303,8 +303,8 @@ def drawn_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.slow
 def test_the_key_is_in_nothing_that_is_left_or_told(
-    context: LaunchContext, standin: Standin, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    context: LaunchContext, standin: Standin, said: list[str], monkeypatch
+):
     keys = drawn_keys(monkeypatch)
     standin("main", {"tells_key": True}, STANDIN_AUTH_ENFORCED="1")
 
@@ -329,7 +329,7 @@ def test_the_key_is_in_nothing_that_is_left_or_told(
 
 def test_the_key_is_taken_out_of_what_is_told_and_of_errors(
     context: LaunchContext, said: list[str]
-) -> None:
+):
     key, config = kv_transfer.draw_key(), context.log_dir / "w.yaml"
     one = kv_transfer.give_key(server(files={config: "a: 1\n"}), key)
     fleet._write([one], context.log_dir)
@@ -355,16 +355,14 @@ def test_the_key_is_taken_out_of_what_is_told_and_of_errors(
     assert key not in everything(context.log_dir)
 
 
-def test_the_address_of_an_earlier_session_is_forgotten(tmp_path: Path) -> None:
+def test_the_address_of_an_earlier_session_is_forgotten(tmp_path):
     (report := tmp_path / "s.address").write_text("127.0.0.1:812\n")
     fleet._write([server(report=report)], tmp_path)
     assert not report.exists()
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_what_holds_the_key_is_written_anew_for_this_user_alone(
-    linked: bool, tmp_path: Path
-) -> None:
+def test_what_holds_the_key_is_written_anew_for_this_user_alone(linked: bool, tmp_path):
     (other := tmp_path / "other").write_text("of an earlier session")
     other.chmod(0o644)
     config = tmp_path / "logs/w.yaml"
@@ -380,9 +378,7 @@ def test_what_holds_the_key_is_written_anew_for_this_user_alone(
 
 
 @pytest.mark.slow
-def test_the_key_is_not_in_an_error(
-    context: LaunchContext, standin: Standin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_is_not_in_an_error(context: LaunchContext, standin: Standin, monkeypatch):
     keys = drawn_keys(monkeypatch)
     standin("main", {"tells_key": True, "crash_at_start": 1, "when": {"command": "serve"}})
     with pytest.raises(LaunchError, match=r"arguments: .*auth_key='\*\*\*'") as raised:
@@ -406,7 +402,7 @@ def test_a_key_that_does_not_fit_is_named(
     told: str | None,
     context: LaunchContext,
     standin: Standin,
-) -> None:
+):
     standin(flavour, STANDIN_AUTH_ENFORCED="1")
     options = {"auth_key": auth_key, "answer_timeout_s": 2.0}
     if told is None:
@@ -422,7 +418,7 @@ def test_a_key_that_does_not_fit_is_named(
 @pytest.mark.slow
 def test_discovery_beyond_loopback_is_refused_where_the_version_refuses_it(
     context: LaunchContext, standin: Standin
-) -> None:
+):
     standin("main")
     with pytest.raises(
         PlanError,
@@ -445,7 +441,7 @@ def test_discovery_beyond_loopback_is_refused_where_the_version_refuses_it(
 )
 def test_what_is_refused_is_known_by_the_newest_option(
     host: str, discovery: bool | str, given: bool, context: LaunchContext
-) -> None:
+):
     from serve_eval.launchers._fleet import session
     from serve_eval.launchers._trtllm import deployments
 
@@ -461,14 +457,14 @@ def test_what_is_refused_is_known_by_the_newest_option(
 @pytest.mark.parametrize(
     "discovery", ["http://h:1", "etcd://h", "etcd://u:p@h:1", "etcd://h:1/x", "etcd://h:1,h:2", ""]
 )
-def test_an_address_that_is_none_of_etcd_is_refused(discovery: str, context: LaunchContext) -> None:
+def test_an_address_that_is_none_of_etcd_is_refused(discovery: str, context: LaunchContext):
     with pytest.raises(PlanError, match="not an address of etcd"):
         trtllm_disaggregated.commands(
             context, trtllm_disaggregated.DisaggregatedOptions(discovery=discovery)
         )
 
 
-def test_a_launch_has_a_name_of_its_own_in_an_etcd() -> None:
+def test_a_launch_has_a_name_of_its_own_in_an_etcd():
     names = [
         disaggregated.cluster("h", 1, 1, 1, etcd=etcd, tag=tag)["cluster_name"]
         for etcd, tag in (
@@ -481,7 +477,7 @@ def test_a_launch_has_a_name_of_its_own_in_an_etcd() -> None:
     assert names == ["serve-eval-1-x", "serve-eval-1-y", "serve-eval-1", "serve-eval-1"]
 
 
-def test_etcd_is_named_in_every_file(context: LaunchContext) -> None:
+def test_etcd_is_named_in_every_file(context: LaunchContext):
     uri = "etcd://a:2379,etcd://[::1]:2380"
     texts = trtllm_disaggregated.files(
         context, trtllm_disaggregated.DisaggregatedOptions(discovery=uri)
@@ -492,7 +488,7 @@ def test_etcd_is_named_in_every_file(context: LaunchContext) -> None:
 
 
 @pytest.mark.slow
-def test_a_version_that_knows_no_etcd_is_named(context: LaunchContext, standin: Standin) -> None:
+def test_a_version_that_knows_no_etcd_is_named(context: LaunchContext, standin: Standin):
     standin("v12")
     with pytest.raises(LaunchError, match="its version does not accept this discovery address"):
         start(trtllm_disaggregated, context, discovery="etcd://127.0.0.1:1")
@@ -572,6 +568,6 @@ def test_a_version_that_knows_no_etcd_is_named(context: LaunchContext, standin: 
         ("Using NIXL kv-cache transceiver", None),
     ],
 )
-def test_causes_of_servers_that_cannot_work_together(line: str, told: str | None) -> None:
+def test_causes_of_servers_that_cannot_work_together(line: str, told: str | None):
     found = cause(f"INFO: first\n{line}\nlast")
     assert (found is None) if told is None else (found is not None and told in found[0])

@@ -70,9 +70,7 @@ class _Reply:
         (200, HEADERS, False),
     ],
 )
-def test_only_a_503_with_that_header_says_so(
-    status: int, headers: dict[str, str], said: bool
-) -> None:
+def test_only_a_503_with_that_header_says_so(status: int, headers: dict[str, str], said: bool):
     assert says_so(_Reply(status, headers)) is said
 
 
@@ -87,9 +85,7 @@ def _server(left: float) -> ScriptedServer:
 
 
 @pytest.mark.parametrize("left", [0, 2])
-async def test_an_endpoint_that_runs_already_is_waited_for(
-    left: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_endpoint_that_runs_already_is_waited_for(left: int, monkeypatch):
     monkeypatch.setattr(external, "POLL_S", 0.01)
     async with (
         _server(left).serve() as url,
@@ -98,7 +94,7 @@ async def test_an_endpoint_that_runs_already_is_waited_for(
         pass
 
 
-def test_an_endpoint_that_goes_on_starting_is_no_endpoint() -> None:
+def test_an_endpoint_that_goes_on_starting_is_no_endpoint():
     async def story():
         async with (
             _server(math.inf).serve() as url,
@@ -117,8 +113,8 @@ async def test_a_launched_server_says_that_it_is_starting(
     context: LaunchContext,
     said: list[str],
     standin: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(readiness, "TELL_S", 0.2)
     standin("main", STANDIN_LOAD_S="1.5", STANDIN_STARTING="1")
     options = registry.check_options(
@@ -130,8 +126,8 @@ async def test_a_launched_server_says_that_it_is_starting(
 
 
 def test_the_first_completion_is_not_given_up_while_the_front_door_starts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """The limit is for an engine that hangs."""
     monkeypatch.setattr(readiness, "POLL_S", 0.02)
     until = time.monotonic() + 0.4
@@ -186,13 +182,13 @@ CASES = [
 @pytest.mark.parametrize(("flavour", "launcher", "options"), CASES)
 async def test_an_evaluation_of_servers_that_were_started_for_it(
     data_root: Path,
-    tmp_path: Path,
+    tmp_path,
     standin: Callable[..., None],
-    request: pytest.FixtureRequest,
+    request,
     flavour: str,
     launcher: str,
     options: dict[str, object],
-) -> None:
+):
     if launcher == "container":
         request.getfixturevalue("engine")
         options = {
@@ -238,12 +234,12 @@ CASES_COMPARED = [
 )
 async def test_a_deployment_beside_the_one_that_it_replaces(
     data_root: Path,
-    tmp_path: Path,
+    tmp_path,
     standin: Callable[..., None],
     name: str,
     faults: Any,
     outcome: str,
-) -> None:
+):
     plan = Plan(
         model="my-org/my-model",
         launcher=Spec(name="trtllm", options={"gpus": [3]}),
@@ -286,7 +282,7 @@ REQUESTS = 24
 )
 def test_a_server_with_two_front_ends_starts_however_they_are_set(
     options: dict[str, Any], context: LaunchContext, standin: Standin
-) -> None:
+):
     standin("main")
     endpoint = start(trtllm, context, **options)
     assert "--report_addr" not in endpoint.info.commands[0]
@@ -305,7 +301,7 @@ def read_processes(log: Path, count: int) -> list[int]:
 @pytest.mark.slow
 def test_an_orchestrator_of_two_processes_starts_answers_and_leaves_nothing(
     context: LaunchContext, standin: Standin
-) -> None:
+):
     standin("main")
 
     async def ask(endpoint):
@@ -321,7 +317,7 @@ def test_an_orchestrator_of_two_processes_starts_answers_and_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_the_port_of_the_coordinator_must_be_free(context: LaunchContext, standin: Standin) -> None:
+def test_the_port_of_the_coordinator_must_be_free(context: LaunchContext, standin: Standin):
     standin("main")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         below = taken.getsockname()[1]
@@ -349,13 +345,13 @@ def counted(front_ends: int, *, told: bool = False) -> EngineReport:
     return asyncio.run(main())
 
 
-def test_counters_of_one_front_end_are_those_of_the_server() -> None:
+def test_counters_of_one_front_end_are_those_of_the_server():
     report = counted(1)
     assert [one.counts and one.counts.requests for one in report.servers] == [REQUESTS] * 2
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_counters_of_several_front_ends_are_no_evidence(told: bool) -> None:
+def test_counters_of_several_front_ends_are_no_evidence(told: bool):
     """Eight front ends are seen by their readings, also where nobody names them."""
     report = counted(8, told=told)
     assert [(one.counts, one.lost) for one in report.servers] == [(None, MANY)] * 2
@@ -368,7 +364,7 @@ def test_counters_of_several_front_ends_are_no_evidence(told: bool) -> None:
     assert judge_kv_transfer(replace(facts, legs=legs)).state.value == "proven"
 
 
-def test_two_front_ends_are_missed_in_few_cases() -> None:
+def test_two_front_ends_are_missed_in_few_cases():
     """Of the sequences of two values, as many as there are readings and one more never fall."""
     never_fall = engine_counters.READS + 1
     assert never_fall / 2**engine_counters.READS < 0.005
@@ -376,8 +372,8 @@ def test_two_front_ends_are_missed_in_few_cases() -> None:
 
 @pytest.mark.slow
 async def test_requests_prove_the_path_behind_an_orchestrator_of_several_processes(
-    standin: Standin, plan_of: Callable[..., Plan], tmp_path: Path
-) -> None:
+    standin: Standin, plan_of: Callable[..., Plan], tmp_path
+):
     standin("main")
     options = {"gpus": [0, 1], "perf_metrics": True}
     options["orchestrator"] = {"num_workers": 2}

@@ -96,9 +96,7 @@ def ordinary_user() -> None:
 
 
 @pytest.fixture(params=["pypi", "debian"])
-def mpi(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Mpi]:
+def mpi(request, tmp_path, monkeypatch) -> Iterator[Mpi]:
     """Set up a user's environment for either MPI, with the stand-in as trtllm-serve."""
     given = variables(request.param)
     for name in [name for name in os.environ if name.startswith((*OURS, "SLURM_", "CUDA_"))]:
@@ -129,7 +127,7 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def context(tmp_path: Path, said: list[str], mpi: Mpi) -> LaunchContext:
+def context(tmp_path, said: list[str], mpi: Mpi) -> LaunchContext:
     return LaunchContext(model="org/model", log_dir=tmp_path / "logs", notify=said.append)
 
 

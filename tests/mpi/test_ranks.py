@@ -49,8 +49,8 @@ def start(context: LaunchContext, story: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("tp", [1, MORE])
 def test_ranks_live_and_end_with_their_server(
-    mpi: Mpi, tp: int, context: LaunchContext, said: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    mpi: Mpi, tp: int, context: LaunchContext, said: list[str], monkeypatch
+):
     """Only a setting of the user gives Open MPI 4 slots for more ranks than cores."""
     monkeypatch.setenv(ENOUGH, "1")
     log = context.log_dir / "trtllm.log"
@@ -71,7 +71,7 @@ def test_ranks_live_and_end_with_their_server(
 
 
 @pytest.fixture
-def alone(mpi: Mpi, tmp_path: Path) -> Any:
+def alone(mpi: Mpi, tmp_path) -> Any:
     """Return a function that runs a server without ranks until its log has a word.
 
     The function returns the reported cause and hint, and whether the server ended.
@@ -94,7 +94,7 @@ def alone(mpi: Mpi, tmp_path: Path) -> Any:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Open MPI refuses root only")
 @ONLY_5
-def test_root_needs_the_variables(alone: Any) -> None:
+def test_root_needs_the_variables(alone: Any):
     """Open MPI 4 starts ranks for root like for other users."""
     without = dict.fromkeys(AS_ROOT)
     told, hint, ended = alone("(_manager_spawn)", 1, **without)
@@ -104,7 +104,7 @@ def test_root_needs_the_variables(alone: Any) -> None:
 
 
 @ONLY_4
-def test_too_few_slots_are_named(alone: Any) -> None:
+def test_too_few_slots_are_named(alone: Any):
     """Open MPI 5 starts more ranks than there are slots."""
     told, hint, ended = alone("MPI_ERR_SPAWN", MORE)
     assert "fewer slots" in told
@@ -113,13 +113,13 @@ def test_too_few_slots_are_named(alone: Any) -> None:
 
 
 @ONLY_5
-def test_a_prte_that_is_not_found_is_named(alone: Any) -> None:
+def test_a_prte_that_is_not_found_is_named(alone: Any):
     told, _, ended = alone("MPI_ERR_UNKNOWN", 1, PATH=f"{STANDIN}:/usr/bin:/bin")
     assert "prte" in told
     assert not ended
 
 
-def test_ranks_that_are_not_reached_are_named(mpi: Mpi, alone: Any) -> None:
+def test_ranks_that_are_not_reached_are_named(mpi: Mpi, alone: Any):
     told, hint, _ = alone(
         "MPI_ERR_INTERN", 1, OMPI_MCA_btl="self,sm" if mpi.name == "pypi" else "self,vader"
     )
@@ -128,7 +128,7 @@ def test_ranks_that_are_not_reached_are_named(mpi: Mpi, alone: Any) -> None:
 
 
 @pytest.fixture
-def plan(tmp_path: Path, data_root: Path) -> Path:
+def plan(tmp_path, data_root: Path) -> Path:
     content = {
         "model": "org/model",
         "launcher": {"name": "trtllm", "stop_timeout_s": 10, "ready_timeout_s": 60},
@@ -141,9 +141,7 @@ def plan(tmp_path: Path, data_root: Path) -> Path:
     return file
 
 
-def test_an_evaluation_inside_mpirun_has_a_server_of_its_own(
-    mpi: Mpi, plan: Path, tmp_path: Path
-) -> None:
+def test_an_evaluation_inside_mpirun_has_a_server_of_its_own(mpi: Mpi, plan: Path, tmp_path):
     """Of two ranks of mpirun, one evaluates and the other waits for it.
 
     A server that considered itself a rank of theirs would wait for the other.
@@ -189,9 +187,7 @@ def daemons(mpi: Mpi) -> list[int]:
 
 @pytest.mark.parametrize("who", ["server", "supervisor"])
 @pytest.mark.parametrize("stopped", [False, True], ids=["", "MPI's daemon hangs"])
-def test_a_killed_server_leaves_no_rank(
-    mpi: Mpi, who: str, stopped: bool, context: LaunchContext
-) -> None:
+def test_a_killed_server_leaves_no_rank(mpi: Mpi, who: str, stopped: bool, context: LaunchContext):
     """MPI's own daemon ends ranks whose server is gone, unless the daemon hangs."""
 
     async def story():
@@ -212,7 +208,7 @@ def test_a_killed_server_leaves_no_rank(
 
 
 @pytest.fixture
-def evaluation(mpi: Mpi, tmp_path: Path, data_root: Path) -> Any:
+def evaluation(mpi: Mpi, tmp_path, data_root: Path) -> Any:
     """Start an evaluation in its own process, and wait until it is under way."""
     content = {
         "model": "org/model",
@@ -241,7 +237,7 @@ def evaluation(mpi: Mpi, tmp_path: Path, data_root: Path) -> Any:
 @pytest.mark.parametrize("stopped", [False, True], ids=["", "MPI's daemon hangs"])
 def test_a_tool_that_ends_leaves_no_rank(
     mpi: Mpi, how: signal.Signals, stopped: bool, evaluation: Any
-) -> None:
+):
     if stopped:
         [daemon] = daemons(mpi)
         os.kill(daemon, signal.SIGSTOP)
@@ -250,7 +246,7 @@ def test_a_tool_that_ends_leaves_no_rank(
     mpi.check_all_gone()
 
 
-def test_a_tool_that_is_killed_with_its_server_leaves_no_rank(mpi: Mpi, evaluation: Any) -> None:
+def test_a_tool_that_is_killed_with_its_server_leaves_no_rank(mpi: Mpi, evaluation: Any):
     """Only the supervisor can find a hung daemon of MPI then: it inherits the server's children."""
     [daemon], [server] = daemons(mpi), mpi.processes("-P\0-m\0serve_eval.launchers._standin")
     os.kill(daemon, signal.SIGSTOP)

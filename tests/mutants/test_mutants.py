@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +14,12 @@ from tests.root import ROOT
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_the_files_of_a_part_and_of_its_tests_are_there(package: str) -> None:
+def test_the_files_of_a_part_and_of_its_tests_are_there(package: str):
     assert [path for path in CONCERNING[package] if not (ROOT / path).exists()] == []
     assert [pattern for pattern in PACKAGES[package] if not list(ROOT.glob(pattern))] == []
 
 
-def test_every_explained_mutant_changes_lines_that_are_there() -> None:
+def test_every_explained_mutant_changes_lines_that_are_there():
     for (file, *diff), reason in listed().items():
         lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
         removed = [line[1:] for line in diff if line.startswith("-")]
@@ -32,7 +31,7 @@ def test_every_explained_mutant_changes_lines_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("one", named_listed(), ids=lambda one: one.name)
-def test_a_named_change_replaces_what_its_file_holds_once(one: Named) -> None:
+def test_a_named_change_replaces_what_its_file_holds_once(one: Named):
     source = (ROOT / one.file).read_text(encoding="utf-8")
     assert source.count(one.old) == 1, "the code has changed: change the entry of named.toml"
     changed = source.replace(one.old, one.new)
@@ -58,8 +57,8 @@ def test_a_named_change_replaces_what_its_file_holds_once(one: Named) -> None:
     ],
 )
 def test_tests_that_are_late_notice_a_change_only_if_they_pass_without_it(
-    tmp_path: Path, script: list[tuple[bool, str]], noticed: bool
-) -> None:
+    tmp_path, script: list[tuple[bool, str]], noticed: bool
+):
     (tmp_path / "a.py").write_text("x = 1\n", encoding="utf-8")
     seen = []
 
@@ -106,7 +105,7 @@ class Machine:
 )
 def test_what_took_long_counts_only_if_the_unchanged_code_passes_then(
     script: list[tuple[int | None, float]], outcome: str
-) -> None:
+):
     machine = Machine(*script)
     assert tried(machine.done, {"a.py": "changed"}, SECONDS)["outcome"] == outcome
     assert [bool(job["files"]) for job in machine.jobs] == [
@@ -114,7 +113,7 @@ def test_what_took_long_counts_only_if_the_unchanged_code_passes_then(
     ]
 
 
-def test_limits_double_with_each_attempt() -> None:
+def test_limits_double_with_each_attempt():
     machine = Machine(*[(None, 31.0), (1, 3.0)] * 4)
     tried(machine.done, {"a.py": "changed"}, SECONDS)
     assert [job["limit_s"] for job in machine.jobs[::2]] == [31.0, 62.0, 124.0, 248.0]

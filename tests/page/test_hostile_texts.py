@@ -40,9 +40,7 @@ def _write(folder: Path, texts: list[str]) -> Path:
     return file
 
 
-def test_no_text_runs_or_hides_and_each_is_shown_with_escapes(
-    tmp_path: Path, open_page: Open
-) -> None:
+def test_no_text_runs_or_hides_and_each_is_shown_with_escapes(tmp_path, open_page: Open):
     texts = list(HOSTILE.values())
     page = open_page(_write(tmp_path, texts))
     assert page.title() == reveal(MARKUP)
@@ -69,7 +67,7 @@ def test_no_text_runs_or_hides_and_each_is_shown_with_escapes(
     assert len(cells) == len(texts) + 1
 
 
-def test_saved_cells_are_no_formulas(tmp_path: Path, open_page: Open) -> None:
+def test_saved_cells_are_no_formulas(tmp_path, open_page: Open):
     texts = ["=1+1", "+cmd|' /C calc'!A0", "@SUM(A1)", "-2+3", "\t=1", "-5"]
     page = open_page(_write(tmp_path, texts), "#sort=sample")
     with page.expect_download() as download:
@@ -81,7 +79,7 @@ def test_saved_cells_are_no_formulas(tmp_path: Path, open_page: Open) -> None:
     assert ",-5," in saved
 
 
-def test_a_line_of_ten_megabytes_opens(tmp_path: Path, open_page: Open) -> None:
+def test_a_line_of_ten_megabytes_opens(tmp_path, open_page: Open):
     file = _write(tmp_path, [LONG])
     assert file.stat().st_size < 3_000_000
     page = open_page(file)
@@ -99,7 +97,7 @@ def scripts(browser: Browser) -> Page:
     return browser.new_page()
 
 
-def test_the_page_reveals_the_same_characters_as_the_terminal(scripts: Page) -> None:
+def test_the_page_reveals_the_same_characters_as_the_terminal(scripts: Page):
     source = (SCRIPTS / "dom.js").read_text()
     codes = [code for code in range(0x10000) if not 0xD800 <= code < 0xE000]
     text = "".join(map(chr, codes)).replace("\r\n", "")
@@ -129,7 +127,7 @@ def test_the_page_reveals_the_same_characters_as_the_terminal(scripts: Page) -> 
         ("a/b-c", "a/b-c"),
     ],
 )
-def test_the_page_marks_what_show_marks(text: str, extracted: str, scripts: Page) -> None:
+def test_the_page_marks_what_show_marks(text: str, extracted: str, scripts: Page):
     source = (SCRIPTS / "differences.js").read_text()
     found = scripts.evaluate(
         f"([text, extracted]) => {{ {source}; return findPlace(text, extracted) }}",
@@ -140,9 +138,7 @@ def test_the_page_marks_what_show_marks(text: str, extracted: str, scripts: Page
     scripts.close()
 
 
-def test_an_image_is_shown_and_a_sound_and_a_video_are_linked(
-    tmp_path: Path, open_page: Open
-) -> None:
+def test_an_image_is_shown_and_a_sound_and_a_video_are_linked(tmp_path, open_page: Open):
     samples_file(tmp_path, "t").parent.mkdir()
     turn = Message(
         role="user", content=(shape(), number(), dot(), TextPart(text="What are these?"))
@@ -181,7 +177,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("story", STORIES)
 def test_axe_finds_nothing_and_nothing_of_a_model_runs(
     story: str, theme: str, folder: Path, open_page: Open
-) -> None:
+):
     from axe_playwright_python.sync_playwright import Axe
 
     page = open_page(folder / f"{story}.html", ready="main", color_scheme=theme)
@@ -195,7 +191,7 @@ def test_axe_finds_nothing_and_nothing_of_a_model_runs(
 @pytest.mark.parametrize("story", STORIES)
 def test_a_narrow_screen_shows_it_without_moving_sideways(
     story: str, folder: Path, open_page: Open
-) -> None:
+):
     page = open_page(folder / f"{story}.html", ready="main", width=NARROW)
     assert page.evaluate("document.documentElement.scrollWidth") == NARROW
     pictures = page.locator("figure svg[role=img]")
@@ -208,9 +204,7 @@ def test_a_narrow_screen_shows_it_without_moving_sideways(
     )
 
 
-def test_the_map_of_nights_begins_at_the_newest_on_a_narrow_screen(
-    tmp_path: Path, open_page: Open
-) -> None:
+def test_the_map_of_nights_begins_at_the_newest_on_a_narrow_screen(tmp_path, open_page: Open):
     file = tmp_path / "view.html"
     save_page(make_page(make_documents("view", STORY_PAGES_HOSTILE)["FAIL"]), file)
     page = open_page(file, ready="main", width=NARROW)
@@ -224,7 +218,7 @@ def test_the_map_of_nights_begins_at_the_newest_on_a_narrow_screen(
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("kind", ["run", "comparison"])
-def test_axe_finds_nothing(kind: str, theme: str, runs: MadeRuns, open_page: Open) -> None:
+def test_axe_finds_nothing(kind: str, theme: str, runs: MadeRuns, open_page: Open):
     from axe_playwright_python.sync_playwright import Axe
 
     page = open_page(getattr(runs, kind) / "report.html", color_scheme=theme)
@@ -255,7 +249,7 @@ def server(runs: MadeRuns) -> Iterator[ViewServer]:
 
 def test_the_index_leads_to_a_run_and_to_two_runs_without_a_complaint(
     server: ViewServer, browser: Browser
-) -> None:
+):
     said = []
     page = browser.new_page()
     page.on("console", lambda message: said.append(message.text))
@@ -276,7 +270,7 @@ def test_the_index_leads_to_a_run_and_to_two_runs_without_a_complaint(
     page.close()
 
 
-def test_a_page_of_another_user_reads_no_other_page(server: ViewServer, browser: Browser) -> None:
+def test_a_page_of_another_user_reads_no_other_page(server: ViewServer, browser: Browser):
     page = browser.new_page()
     page.goto(f"{server.url}foreign/page.html")
     page.wait_for_function("document.title != 'x'")

@@ -74,7 +74,7 @@ def _report(run: Path) -> Report:
     return msgspec.json.decode((run / "report.json").read_bytes(), type=Report)
 
 
-def test_every_figure_of_the_page_is_that_of_the_report(runs: MadeRuns, open_page: Open) -> None:
+def test_every_figure_of_the_page_is_that_of_the_report(runs: MadeRuns, open_page: Open):
     report = _report(runs.run)
     [task] = report.tasks
     result, verdict, paired = task.result, task.verdict, task.verdict.paired
@@ -111,9 +111,7 @@ def test_every_figure_of_the_page_is_that_of_the_report(runs: MadeRuns, open_pag
     assert count_shown(page) == paired.up
 
 
-def test_filters_are_in_the_address_and_a_link_shows_the_same(
-    runs: MadeRuns, open_page: Open
-) -> None:
+def test_filters_are_in_the_address_and_a_link_shows_the_same(runs: MadeRuns, open_page: Open):
     wrong = {name for name, one in read_scores(runs.run, "word_problems").items() if not one.value}
     page = open_page(runs.run / "report.html")
     assert count_shown(page) == 60
@@ -140,7 +138,7 @@ def test_filters_are_in_the_address_and_a_link_shows_the_same(
 
 
 @pytest.mark.parametrize("where", ["prompt", "answer", "id"])
-def test_the_search_reads_every_text(where: str, runs: MadeRuns, open_page: Open) -> None:
+def test_the_search_reads_every_text(where: str, runs: MadeRuns, open_page: Open):
     page = open_page(runs.run / "report.html", "#sort=sample")
     data = read_data(runs.run / "report.html")
     answers = data["answers"]
@@ -159,7 +157,7 @@ def test_the_search_reads_every_text(where: str, runs: MadeRuns, open_page: Open
     assert shown == [data["id"][row] for row in wanted][: len(shown)]
 
 
-def test_a_sample_shows_all_that_is_known_of_it(runs: MadeRuns, open_page: Open) -> None:
+def test_a_sample_shows_all_that_is_known_of_it(runs: MadeRuns, open_page: Open):
     score = next(one for one in read_scores(runs.run, "word_problems").values() if not one.value)
     page = open_page(runs.run / "report.html")
     page.get_by_role("link", name=score.id, exact=True).click()
@@ -179,8 +177,8 @@ def test_a_sample_shows_all_that_is_known_of_it(runs: MadeRuns, open_page: Open)
 
 
 def test_the_curl_line_asks_the_same_again_without_a_key(
-    runs: MadeRuns, open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    runs: MadeRuns, open_page: Open, monkeypatch
+):
     data = read_data(runs.run / "report.html")
     page = open_page(runs.run / "report.html", f"#sample=word_problems/{data['id'][3]}")
     page.click("text=Ask this again with curl")
@@ -194,9 +192,7 @@ def test_the_curl_line_asks_the_same_again_without_a_key(
     assert (body["max_tokens"], body["temperature"]) == (128, 0.0)
 
 
-def test_the_keyboard_alone_finds_opens_and_leaves_a_sample(
-    runs: MadeRuns, open_page: Open
-) -> None:
+def test_the_keyboard_alone_finds_opens_and_leaves_a_sample(runs: MadeRuns, open_page: Open):
     page = open_page(runs.run / "report.html")
     view, press = page.locator("dialog.drawer"), page.keyboard.press
     press("/")
@@ -228,7 +224,7 @@ def test_the_keyboard_alone_finds_opens_and_leaves_a_sample(
     assert page.evaluate("document.activeElement !== document.body")
 
 
-def test_the_page_is_dark_by_the_system_and_by_its_switch(runs: MadeRuns, open_page: Open) -> None:
+def test_the_page_is_dark_by_the_system_and_by_its_switch(runs: MadeRuns, open_page: Open):
     def background(page):
         shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
         return int(shade.removeprefix("rgb(").partition(",")[0])
@@ -242,7 +238,7 @@ def test_the_page_is_dark_by_the_system_and_by_its_switch(runs: MadeRuns, open_p
         assert (background(page) < 100) is not dark
 
 
-def test_only_rows_in_sight_are_in_the_document(runs: MadeRuns, open_page: Open) -> None:
+def test_only_rows_in_sight_are_in_the_document(runs: MadeRuns, open_page: Open):
     page = open_page(runs.run / "report.html", "#sort=sample")
     drawn = page.locator("tr[data-place]")
     assert 10 < drawn.count() < 50
@@ -255,7 +251,7 @@ def test_only_rows_in_sight_are_in_the_document(runs: MadeRuns, open_page: Open)
     )
 
 
-def test_what_is_chosen_is_saved_as_csv_and_as_jsonl(runs: MadeRuns, open_page: Open) -> None:
+def test_what_is_chosen_is_saved_as_csv_and_as_jsonl(runs: MadeRuns, open_page: Open):
     page = open_page(runs.run / "report.html", "#outcome=wrong")
     saved = {}
     for name in ("Save CSV", "Save JSONL"):
@@ -273,9 +269,7 @@ def test_what_is_chosen_is_saved_as_csv_and_as_jsonl(runs: MadeRuns, open_page: 
         assert row["field.steps"] == line["field.steps"]
 
 
-def test_repeats_are_one_row_with_how_often_each_answer_came(
-    runs: MadeRuns, open_page: Open
-) -> None:
+def test_repeats_are_one_row_with_how_often_each_answer_came(runs: MadeRuns, open_page: Open):
     page = open_page(runs.repeated / "report.html", "#sort=sample")
     scores = read_scores(runs.repeated, "word_problems")
     assert len(scores) == 9
@@ -293,7 +287,7 @@ def test_repeats_are_one_row_with_how_often_each_answer_came(
     assert "Not kept in this run folder." in page.locator("dialog.drawer").inner_text()
 
 
-def test_nothing_scrolls_sideways_at_the_width_of_a_phone(runs: MadeRuns, open_page: Open) -> None:
+def test_nothing_scrolls_sideways_at_the_width_of_a_phone(runs: MadeRuns, open_page: Open):
     for folder in (runs.run, runs.comparison, runs.repeated):
         page = open_page(folder / "report.html", width=NARROW)
         for summary in page.locator("main summary").all():
@@ -304,7 +298,7 @@ def test_nothing_scrolls_sideways_at_the_width_of_a_phone(runs: MadeRuns, open_p
         assert body.evaluate("one => one.scrollWidth - one.clientWidth") == 0
 
 
-def test_paper_has_the_samples_and_no_controls(runs: MadeRuns, open_page: Open) -> None:
+def test_paper_has_the_samples_and_no_controls(runs: MadeRuns, open_page: Open):
     page = open_page(runs.run / "report.html")
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -315,7 +309,7 @@ def test_paper_has_the_samples_and_no_controls(runs: MadeRuns, open_page: Open) 
     assert page.locator("main > section > details[open]").count() == 0
 
 
-def test_the_cells_of_the_table_choose_the_samples(runs: MadeRuns, open_page: Open) -> None:
+def test_the_cells_of_the_table_choose_the_samples(runs: MadeRuns, open_page: Open):
     a, b = (read_values(one, "word_problems") for one in (runs.other, runs.run))
     counts = {
         (x, y): sum(a[name] == x and b[name] == y for name in a) for x in (1, 0) for y in (1, 0)
@@ -336,9 +330,7 @@ def test_the_cells_of_the_table_choose_the_samples(runs: MadeRuns, open_page: Op
         assert (a[name], b[name]) == (1, 0)
 
 
-def test_both_answers_stand_side_by_side_with_their_difference(
-    runs: MadeRuns, open_page: Open
-) -> None:
+def test_both_answers_stand_side_by_side_with_their_difference(runs: MadeRuns, open_page: Open):
     page = open_page(runs.comparison / "report.html", "#flip=fell")
     page.locator("tr[data-place='0'] a").click()
     view = page.locator("dialog.drawer")
@@ -356,9 +348,7 @@ def test_both_answers_stand_side_by_side_with_their_difference(
         assert kept == text
 
 
-def test_the_settings_that_differ_come_first_and_are_marked(
-    runs: MadeRuns, open_page: Open
-) -> None:
+def test_the_settings_that_differ_come_first_and_are_marked(runs: MadeRuns, open_page: Open):
     page = open_page(runs.comparison / "report.html")
     rows = list_rows(page, "Settings of A and B")
     states = [row[1] for row in rows]
@@ -368,7 +358,7 @@ def test_the_settings_that_differ_come_first_and_are_marked(
     assert ["plan.model", "same", "embedded", "embedded"] in rows
 
 
-def test_the_words_and_figures_are_those_of_the_comparison(runs: MadeRuns, open_page: Open) -> None:
+def test_the_words_and_figures_are_those_of_the_comparison(runs: MadeRuns, open_page: Open):
     found = msgspec.json.decode((runs.comparison / "comparison.json").read_bytes(), type=Comparison)
     [task] = found.tasks
     page = open_page(runs.comparison / "report.html")

@@ -30,9 +30,7 @@ os._exit(1)
 @pytest.mark.peers
 @pytest.mark.parametrize("night", ["sound", "damaged", "dying"])
 @pytest.mark.parametrize("peer", LLAMA, ids=lambda peer: peer.name)
-def test_a_night_of_two_images(
-    peer: Peer, night: str, weights: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_night_of_two_images(peer: Peer, night: str, weights: Callable[[str], Path], tmp_path):
     if why := peer.missing():
         pytest.skip(why)
     for name in ("old", night):

@@ -58,7 +58,7 @@ def server(
 
 
 @pytest.mark.parametrize("way", [name for name in WAYS if name not in WEIGHED])
-def test_it_scores_as_our_own_server_does(peer: Peer, server: Seen, way: str) -> None:
+def test_it_scores_as_our_own_server_does(peer: Peer, server: Seen, way: str):
     report = server.reports[way]
     assert (report.result.scored, report.result.failed) == (peer.limit or SAMPLES, 0)
     assert report.result.truncated == 0
@@ -70,8 +70,8 @@ def test_prompts_are_weighed_where_the_server_can(
     server: Seen,
     ours: Callable[[Spec], Ours],
     weights: Callable[[str], Path],
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     for way in WEIGHED:
         verdict = server.reports[way].verdict
         assert verdict.outcome is VerdictOutcome.UNSUPPORTED, verdict
@@ -90,7 +90,7 @@ def test_prompts_are_weighed_where_the_server_can(
         assert report.verdict.outcome is VerdictOutcome.PASS, report.verdict
 
 
-def test_a_smoke_test_shows_what_the_server_lacks(peer: Peer, server: Seen) -> None:
+def test_a_smoke_test_shows_what_the_server_lacks(peer: Peer, server: Seen):
     assert server.smoke == peer.smoke
 
 
@@ -99,8 +99,8 @@ LLAMA_SERVERS = [peer for peer in PEERS_OF_OURS if peer.name.startswith("llama-s
 
 @pytest.mark.parametrize("llama", LLAMA_SERVERS, ids=[peer.name for peer in LLAMA_SERVERS])
 def test_a_sound_llama_server_is_green_every_night(
-    llama: Peer, weights: Callable[[str], Path], tmp_path: Path
-) -> None:
+    llama: Peer, weights: Callable[[str], Path], tmp_path
+):
     """Only the row that tests the model fails, since this model is not instructed."""
     if why := llama.missing():
         pytest.skip(why)
@@ -127,8 +127,8 @@ def test_a_sound_llama_server_is_green_every_night(
 
 
 def test_streams_that_newer_requests_cut_end_a_run_and_are_told_before(
-    weights: Callable[[str], Path], tmp_path: Path
-) -> None:
+    weights: Callable[[str], Path], tmp_path
+):
     """The server has llama-cpp-python's default, which its launcher normally changes."""
     [peer] = [one for one in PEERS_OF_OURS if one.name == "llama-cpp-python"]
     if why := peer.missing():
@@ -163,8 +163,8 @@ def test_streams_that_newer_requests_cut_end_a_run_and_are_told_before(
 
 
 def test_a_run_that_starts_the_server_judges_sound_and_rounded_weights(
-    peer: Peer, weights: Callable[[str], Path], ours: Callable[[Spec], Ours], tmp_path: Path
-) -> None:
+    peer: Peer, weights: Callable[[str], Path], ours: Callable[[Spec], Ours], tmp_path
+):
     verdicts, differ = {}, {}
     for kind in (*QUANTISED, "int3") if peer.gguf else ("HF",):
         spec, folder = peer.spec(weights(kind)), tmp_path / kind
@@ -199,8 +199,8 @@ CAUSES = {"BF16": PromptCause.SAME, BEGINNING: PromptCause.BOS_ADDED}
 @pytest.mark.parametrize("kind", CAUSES)
 @pytest.mark.parametrize("peer", SERVERS, ids=lambda peer: peer.name)
 def test_the_ids_of_llama_server_are_those_of_the_files(
-    peer: Peer, kind: str, weights: Callable[[str], Path], tmp_path: Path
-) -> None:
+    peer: Peer, kind: str, weights: Callable[[str], Path], tmp_path
+):
     if why := peer.missing():
         pytest.skip(why)
     options = llama_cpp.LlamaCppOptions(**peer.spec(weights(kind)).options)

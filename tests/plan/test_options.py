@@ -50,18 +50,18 @@ PLAN = {
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_every_field_of_a_section_is_an_option(name: str) -> None:
+def test_every_field_of_a_section_is_an_option(name: str):
     options = {key.partition(".")[2] for key, _ in keys_in_file() if key.startswith(f"{name}.")}
     assert options == {field.name for field in fields(SECTIONS[name])}
 
 
-def test_every_key_is_saved_or_is_known_not_to_be() -> None:
+def test_every_key_is_saved_or_is_known_not_to_be():
     saved = to_file(resolve(PLAN, {}, {}).plan)
     assert set(PLAN) - {"include_path"} == set(saved)
     assert {*PLAN, "references_dir", *NOT_SAVED} == set(KEYS)
 
 
-def test_a_saved_plan_is_the_same_plan() -> None:
+def test_a_saved_plan_is_the_same_plan():
     plan = resolve(PLAN, {}, {}).plan
     assert resolve(to_file(plan), {}, {}).plan == plan
 
@@ -93,7 +93,7 @@ def _told_defaults() -> list[tuple[Declared, str]]:
 @pytest.mark.parametrize(
     ("option", "told"), _told_defaults(), ids=lambda one: getattr(one, "name", one)
 )
-def test_the_default_that_the_help_tells_is_that_of_the_plan(option: Declared, told: str) -> None:
+def test_the_default_that_the_help_tells_is_that_of_the_plan(option: Declared, told: str):
     nouns = {"accuracy_spec": AccuracySpec(), "connection": Connection(), "limits": Limits()}
     plan = Plan(model=None, launcher=resolve({"tasks": ["gsm8k"]}, {}, {}).plan.launcher, tasks=())
     section, _, name = option.key.rpartition(".")
@@ -102,7 +102,7 @@ def test_the_default_that_the_help_tells_is_that_of_the_plan(option: Declared, t
     assert float(told) == shown if isinstance(shown, int | float) else told == shown
 
 
-def test_no_flag_is_declared_twice() -> None:
+def test_no_flag_is_declared_twice():
     flags = [
         flag
         for structure in (*IN_A_PLAN, ProtocolOptions)
@@ -137,16 +137,16 @@ def test_no_flag_is_declared_twice() -> None:
         (["gsm8k.num_samples=9"], {"set": ["gsm8k.num_samples=9"]}),
     ],
 )
-def test_a_value_is_that_of_a_plan_file(texts: list[str], found: dict[str, Any]) -> None:
+def test_a_value_is_that_of_a_plan_file(texts: list[str], found: dict[str, Any]):
     assert spread_keys({"set": texts}) == found
 
 
-def test_the_texts_of_a_list_replace_those_of_a_variable() -> None:
+def test_the_texts_of_a_list_replace_those_of_a_variable():
     of_variable = {"known_finish_reasons": ["c"], "set": ["limits.known_finish_reasons=a"]}
     assert spread_keys(of_variable) == {"known_finish_reasons": ["a"]}
 
 
-def test_what_is_no_mapping_is_refused() -> None:
+def test_what_is_no_mapping_is_refused():
     with pytest.raises(PlanError, match="extra_body is not valid JSON"):
         spread_keys({"set": ["protocol.extra_body=top_k"]})
 
@@ -155,7 +155,7 @@ RUN = ("run", "-t", "passkey_short", "--no-reference", "--dry-run", "--json", "-
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(tmp_path, monkeypatch) -> Path:
     """Return the file, in a folder of its own; the current folder is another one."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -171,7 +171,7 @@ def _plan(*more: str, **environ: str) -> tuple[dict[str, Any], list[str]]:
     return json.loads(done.stdout)["plan"], done.stderr.splitlines()
 
 
-def test_a_flag_overrides_a_variable_that_a_plan_that_the_defaults(config: Path) -> None:
+def test_a_flag_overrides_a_variable_that_a_plan_that_the_defaults(config: Path):
     config.write_text("limits: {concurrency: 5, order: natural, stream: true}\ndataset_root: /d\n")
     plan, said = _plan()
     assert (plan["limits"]["concurrency"], plan["dataset_root"]) == (5, ["/d"])
@@ -192,7 +192,7 @@ def test_a_flag_overrides_a_variable_that_a_plan_that_the_defaults(config: Path)
     assert not [line for line in said if line.startswith("from variables")]
 
 
-def test_each_flag_is_named_and_no_variable_that_is_not_set(config: Path) -> None:
+def test_each_flag_is_named_and_no_variable_that_is_not_set(config: Path):
     hot = (
         "--temperature",
         "0.5",
@@ -232,9 +232,7 @@ def test_each_flag_is_named_and_no_variable_that_is_not_set(config: Path) -> Non
         ("api_key: sk-1", "unknown key"),
     ],
 )
-def test_what_the_file_may_not_hold_is_refused_with_its_line(
-    config: Path, text: str, message: str
-) -> None:
+def test_what_the_file_may_not_hold_is_refused_with_its_line(config: Path, text: str, message: str):
     config.write_text(f"# mine\n{text}\n")
     done = serve_eval(*RUN)
     assert done.returncode == 2
@@ -242,7 +240,7 @@ def test_what_the_file_may_not_hold_is_refused_with_its_line(
     assert message in done.stderr
 
 
-def test_a_file_that_others_can_write_is_refused(config: Path) -> None:
+def test_a_file_that_others_can_write_is_refused(config: Path):
     config.write_text("no_prompts: true\n")
     assert read_defaults().content == {"no_prompts": True}
     for mode in (0o620, 0o602):
@@ -251,7 +249,7 @@ def test_a_file_that_others_can_write_is_refused(config: Path) -> None:
             read_defaults()
 
 
-def test_no_file_of_the_current_folder_is_read(config: Path) -> None:
+def test_no_file_of_the_current_folder_is_read(config: Path):
     for name in ("config.yaml", ".serve-eval.yaml", "serve-eval/config.yaml"):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text("limits: {concurrency: 3}\n")
@@ -261,7 +259,7 @@ def test_no_file_of_the_current_folder_is_read(config: Path) -> None:
     assert plan["limits"]["concurrency"] == 64
 
 
-def test_commands_with_an_endpoint_as_argument_read_it_too(config: Path) -> None:
+def test_commands_with_an_endpoint_as_argument_read_it_too(config: Path):
     config.write_text("references_dir: /nowhere/else\n")
     done = serve_eval("references", "take", "127.0.0.1:9", "-t", "gsm8k", "-m", "m")
     assert done.returncode == 2

@@ -67,7 +67,7 @@ def _problems(
     return str(caught.value)
 
 
-def test_a_full_file_becomes_a_plan() -> None:
+def test_a_full_file_becomes_a_plan():
     plan = _plan()
     assert plan.model == "meta-llama/Llama-3.1-8B-Instruct"
     assert plan.launcher == Spec(name="external", options={"base_url": "http://host:8000/v1"})
@@ -85,7 +85,7 @@ def test_a_full_file_becomes_a_plan() -> None:
     assert plan.verdict == Spec(name="classic", options={"max_missing": 0.01})
 
 
-def test_a_plan_written_out_and_read_again_is_the_same() -> None:
+def test_a_plan_written_out_and_read_again_is_the_same():
     for plan in (
         _plan(),
         _plan("tasks: [gsm8k]\n"),
@@ -95,7 +95,7 @@ def test_a_plan_written_out_and_read_again_is_the_same() -> None:
         assert resolve(to_file(plan), {}, {}).plan == plan
 
 
-def test_flags_and_file_with_the_same_content_give_the_same_plan() -> None:
+def test_flags_and_file_with_the_same_content_give_the_same_plan():
     settings = {
         "model": "meta-llama/Llama-3.1-8B-Instruct",
         "base_url": "http://host:8000/v1/completions",
@@ -114,7 +114,7 @@ def test_flags_and_file_with_the_same_content_give_the_same_plan() -> None:
     assert _plan("{}", settings) == _plan()
 
 
-def test_flags_beat_environment_beats_file() -> None:
+def test_flags_beat_environment_beats_file():
     assert (
         _plan(environ={"OPENAI_BASE_URL": "env:1"}).launcher.options["base_url"]
         == "http://env:1/v1"
@@ -124,21 +124,19 @@ def test_flags_beat_environment_beats_file() -> None:
     assert _plan(settings={"limit": 5, "quant_algo": "NVFP4"}).limit == 5
 
 
-def test_tasks_chosen_by_flag_keep_their_options_of_the_file() -> None:
+def test_tasks_chosen_by_flag_keep_their_options_of_the_file():
     assert _plan(settings={"tasks": ["gsm8k"]}).tasks == (
         Spec(name="gsm8k", options={"num_fewshot": 4, "filter": "strict-match"}),
     )
 
 
-def test_an_address_by_flag_replaces_the_launcher_of_the_file_but_an_inherited_variable_does_not() -> (  # noqa: E501
-    None
-):
+def test_an_address_by_flag_replaces_the_launcher_of_the_file_but_an_inherited_variable_does_not():
     text = "tasks: [gsm8k]\nlauncher: {name: simulated}\n"
     assert _plan(text, {"base_url": "h:1"}).launcher.name == "external"
     assert _plan(text, environ={"OPENAI_BASE_URL": "h:1"}).launcher.name == "simulated"
 
 
-def test_an_address_by_flag_keeps_the_other_options_of_an_external_endpoint() -> None:
+def test_an_address_by_flag_keeps_the_other_options_of_an_external_endpoint():
     text = "tasks: [gsm8k]\nlauncher: {name: external, base_url: 'old:1', ready_timeout_s: 5}\n"
     assert _plan(text, {"base_url": "new:1"}).launcher.options == {
         "base_url": "http://new:1/v1",
@@ -149,11 +147,11 @@ def test_an_address_by_flag_keeps_the_other_options_of_an_external_endpoint() ->
     )
 
 
-def test_without_an_address_the_default_port_of_trtllm_serve_is_meant() -> None:
+def test_without_an_address_the_default_port_of_trtllm_serve_is_meant():
     assert _plan("tasks: [gsm8k]\n").launcher.options["base_url"] == "http://localhost:8000/v1"
 
 
-def test_the_suites_variables_are_honoured() -> None:
+def test_the_suites_variables_are_honoured():
     plan = _plan(
         environ={
             "TRTLLM_ACCURACY_NO_REFERENCE": "1",
@@ -168,11 +166,11 @@ def test_the_suites_variables_are_honoured() -> None:
 
 
 @pytest.mark.parametrize(("given", "eps"), [("true", 0.01), ("false", None), ("0.05", 0.05)])
-def test_an_early_stop_is_a_switch_or_a_probability(given: str, eps: float | None) -> None:
+def test_an_early_stop_is_a_switch_or_a_probability(given: str, eps: float | None):
     assert _plan(f"tasks: [gsm8k]\nearly_stop: {given}\n").early_stop == eps
 
 
-def test_set_values_are_yaml() -> None:
+def test_set_values_are_yaml():
     plan = _plan(
         "{}",
         {"tasks": ["gsm8k"], "set": ["gsm8k.truncate_prompt_tokens=null", "gsm8k.stop=[a, b]"]},
@@ -180,7 +178,7 @@ def test_set_values_are_yaml() -> None:
     assert plan.tasks[0].options == {"truncate_prompt_tokens": None, "stop": ["a", "b"]}
 
 
-def test_every_problem_is_reported_at_once_with_its_place() -> None:
+def test_every_problem_is_reported_at_once_with_its_place():
     text = """\
 model: 3
 task: [gsm8k]
@@ -244,7 +242,7 @@ api_key: sk-abcdefgh
         ),
     ],
 )
-def test_a_bad_plan_says_what_is_wrong(text: str, message: str) -> None:
+def test_a_bad_plan_says_what_is_wrong(text: str, message: str):
     assert message in _problems(text)
 
 
@@ -272,19 +270,19 @@ def test_a_bad_plan_says_what_is_wrong(text: str, message: str) -> None:
 )
 def test_bad_settings_say_what_is_wrong_and_repeat_no_secret(
     settings: dict[str, Any], message: str
-) -> None:
+):
     found = _problems(settings=settings)
     assert message in found
     assert "sk-abcdefgh" not in found
 
 
-def test_a_relative_path_is_made_absolute_so_that_a_run_can_be_resumed_from_elsewhere() -> None:
+def test_a_relative_path_is_made_absolute_so_that_a_run_can_be_resumed_from_elsewhere():
     assert _plan("tasks: [gsm8k]\ndataset_root: data\n").dataset_roots == (
         str(Path("data").absolute()),
     )
 
 
-def test_the_way_to_an_endpoint_is_that_of_a_run_without_its_tasks() -> None:
+def test_the_way_to_an_endpoint_is_that_of_a_run_without_its_tasks():
     settings = {
         "base_url": "host:8000",
         "model": "m",
@@ -310,7 +308,7 @@ def test_the_way_to_an_endpoint_is_that_of_a_run_without_its_tasks() -> None:
 FILE = {"tasks": ["word_problems"], "expect": {"kv_transfer": True, "speculation": True}}
 
 
-def test_flags_come_after_the_plan_name_by_name() -> None:
+def test_flags_come_after_the_plan_name_by_name():
     assert resolve(FILE, {}, {}).plan.expect == FILE["expect"]
     flags = {"expect": read_expected(["speculation=false,prefix_cache", "deterministic=true"])}
     assert resolve(FILE, flags, {}).plan.expect == {
@@ -328,13 +326,13 @@ def test_flags_come_after_the_plan_name_by_name() -> None:
         ({"kv_transfer": "yes"}, "expect: Expected `bool`"),
     ],
 )
-def test_what_no_run_can_prove_is_refused(expect: object, message: str) -> None:
+def test_what_no_run_can_prove_is_refused(expect: object, message: str):
     with pytest.raises(PlanError) as raised:
         resolve({**FILE, "expect": expect}, {}, {})
     assert message in str(raised.value)
 
 
-def test_a_flag_takes_true_or_false() -> None:
+def test_a_flag_takes_true_or_false():
     with pytest.raises(PlanError, match="expected speculation, speculation=true or"):
         read_expected(["speculation=no"])
 
@@ -362,12 +360,12 @@ def _check(most: int, *parts: MediaPart, send_media: SendMedia = "inline") -> No
     check_sizes("t", [*samples, Sample(id="text", prompt="x" * 9999, target="")], plan)
 
 
-def test_a_request_of_the_largest_size_is_sent() -> None:
+def test_a_request_of_the_largest_size_is_sent():
     _check(BYTES, video_part(DOT))
     _check(BYTES + len("data:video/mp4;base64,"), small_media.dot())
 
 
-def test_a_larger_request_is_refused_with_what_to_do() -> None:
+def test_a_larger_request_is_refused_with_what_to_do():
     with pytest.raises(PlanError) as refused:
         _check(BYTES - 1, video_part(DOT), video_part(DOT))
     assert str(refused.value) == (
@@ -379,5 +377,5 @@ def test_a_larger_request_is_refused_with_what_to_do() -> None:
         _check(99, small_media.dot())
 
 
-def test_a_path_is_no_large_request() -> None:
+def test_a_path_is_no_large_request():
     _check(999, video_part(DOT), video_part(DOT), send_media="path")

@@ -6,7 +6,6 @@ import re
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,7 +52,7 @@ def _options(plan: Plan, task: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["auto", "qwen3-thinking"])
-def test_the_tasks_keep_the_values_and_the_plan_says_where_they_are_from(name: str) -> None:
+def test_the_tasks_keep_the_values_and_the_plan_says_where_they_are_from(name: str):
     plan = _plan({"preset": name})
     assert _options(plan) == THINKING
     assert (plan.preset.name, plan.preset.table) == ("qwen3-thinking", read_presets().version)
@@ -62,7 +61,7 @@ def test_the_tasks_keep_the_values_and_the_plan_says_where_they_are_from(name: s
     assert resolve(to_file(plan), {}, {}).plan == plan
 
 
-def test_what_the_plan_a_flag_or_set_says_wins_over_the_preset_field_by_field() -> None:
+def test_what_the_plan_a_flag_or_set_says_wins_over_the_preset_field_by_field():
     plan = _plan(
         {
             "tasks": [{"gsm8k": {"top_p": 0.5}}, {"aime": {"temperature": None}}],
@@ -84,21 +83,21 @@ def test_what_the_plan_a_flag_or_set_says_wins_over_the_preset_field_by_field() 
     assert "apply_chat_template" not in second  # it is always asked by chat
 
 
-def test_a_flag_wins_over_the_preset_of_the_file_and_so_does_its_effort() -> None:
+def test_a_flag_wins_over_the_preset_of_the_file_and_so_does_its_effort():
     plan = _plan({"preset": "gpt-oss", "effort": "low"}, preset="qwen3-thinking", effort="none")
     assert _options(plan)["thinking"] is False
     assert _options(plan)["temperature"] == 0.7
     assert (plan.preset.name, plan.preset.effort) == ("qwen3-no-thinking", "none")
 
 
-def test_a_task_that_asks_for_likelihoods_stays_as_it_is() -> None:
+def test_a_task_that_asks_for_likelihoods_stays_as_it_is():
     options = {"scoring": "loglikelihood"}
     plan = _plan({"tasks": [{"mmlu": options}, "gsm8k"], "preset": "auto"})
     assert _options(plan) == options
     assert _options(plan, 1) == THINKING
 
 
-def test_without_a_chat_only_the_sampling_is_taken() -> None:
+def test_without_a_chat_only_the_sampling_is_taken():
     protocol = {"apply_chat_template": False}
     plan = _plan({"preset": "auto", "protocol": protocol})
     assert _options(plan) == {
@@ -112,7 +111,7 @@ def test_without_a_chat_only_the_sampling_is_taken() -> None:
     assert _options(plan) == protocol
 
 
-def test_thinking_that_a_user_sets_replaces_the_switch_of_the_preset() -> None:
+def test_thinking_that_a_user_sets_replaces_the_switch_of_the_preset():
     plan = _plan({"preset": "deepseek-v3.2"}, choices={"thinking": "off"})
     assert _options(plan) == {
         "apply_chat_template": True,
@@ -122,7 +121,7 @@ def test_thinking_that_a_user_sets_replaces_the_switch_of_the_preset() -> None:
     }
 
 
-def test_an_effort_alone_sets_no_sampling() -> None:
+def test_an_effort_alone_sets_no_sampling():
     plan = _plan({"model": "openai/gpt-oss-20b", "effort": "high"})
     body = {"reasoning_effort": "high"}
     assert _options(plan) == {"apply_chat_template": True, "extra_body": body}
@@ -130,12 +129,12 @@ def test_an_effort_alone_sets_no_sampling() -> None:
     assert _options(_plan({"effort": "none"})) == {"apply_chat_template": True, "thinking": False}
 
 
-def test_the_name_of_the_reference_decides_if_that_of_the_model_is_an_alias() -> None:
+def test_the_name_of_the_reference_decides_if_that_of_the_model_is_an_alias():
     plan = _plan({"model": "prod", "reference_model": "openai/gpt-oss-120b", "preset": "auto"})
     assert plan.preset.name == "gpt-oss"
 
 
-def test_without_a_model_the_preset_waits_for_it() -> None:
+def test_without_a_model_the_preset_waits_for_it():
     plan = _plan({"model": None, "preset": "auto", "effort": "high"})
     assert not plan.preset.taken
     assert _options(plan) == {}
@@ -144,7 +143,7 @@ def test_without_a_model_the_preset_waits_for_it() -> None:
     assert dict(named.tasks[0].options) == THINKING
 
 
-def test_a_task_with_a_wrong_option_is_reported_as_without_a_preset() -> None:
+def test_a_task_with_a_wrong_option_is_reported_as_without_a_preset():
     with pytest.raises(PlanError, match=r"tasks\[0\].gsm8k.tempera: unknown option"):
         _plan({"tasks": [{"gsm8k": {"tempera": 1}}], "preset": "auto"})
 
@@ -164,13 +163,13 @@ def test_a_task_with_a_wrong_option_is_reported_as_without_a_preset() -> None:
         ({"preset": {"nmae": 1}}, "expected a name, or what a run saved, and"),
     ],
 )
-def test_a_wrong_preset_or_effort_is_an_error(file: dict[str, Any], message: str) -> None:
+def test_a_wrong_preset_or_effort_is_an_error(file: dict[str, Any], message: str):
     with pytest.raises(PlanError) as error:
         _plan(file)
     assert re.search(message, str(error.value))
 
 
-def test_an_unknown_model_is_told_how_to_choose() -> None:
+def test_an_unknown_model_is_told_how_to_choose():
     with pytest.raises(PlanError) as error:
         _plan({"preset": "auto", "model": "a/b"})
     assert "--preset NAME" in str(error.value)
@@ -178,13 +177,13 @@ def test_an_unknown_model_is_told_how_to_choose() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"preset": "gpt-oss"}, {"effort": "none"}])
-def test_a_plan_with_the_values_of_a_preset_takes_no_other(settings: dict[str, str]) -> None:
+def test_a_plan_with_the_values_of_a_preset_takes_no_other(settings: dict[str, str]):
     saved = to_file(_plan({"preset": "auto"}))
     with pytest.raises(PlanError, match="have the values of qwen3-thinking already"):
         resolve(saved, settings, {})
 
 
-def test_the_line_about_a_preset_names_what_is_sent_in_the_place_of_its_values() -> None:
+def test_the_line_about_a_preset_names_what_is_sent_in_the_place_of_its_values():
     [line] = describe_preset(_plan({"preset": "auto"}))
     assert "max_tokens 32768" in line
     assert "overridden" not in line
@@ -200,7 +199,7 @@ def test_the_line_about_a_preset_names_what_is_sent_in_the_place_of_its_values()
     "file",
     [{"protocol": {"max_tokens": "auto"}}, {"tasks": [{"gsm8k": {"max_tokens": "auto"}}]}],
 )
-def test_a_plan_holds_a_number_of_tokens(file: dict[str, Any]) -> None:
+def test_a_plan_holds_a_number_of_tokens(file: dict[str, Any]):
     with pytest.raises(PlanError, match="auto is a word of the command line") as bad:
         _plan(file)
     assert "Give a number" in str(bad.value) + bad.value.hint
@@ -212,7 +211,7 @@ MAXIMUM = Aggregation(name="largest", of=lambda scored: max(s.value for _, s in 
 
 
 @pytest.fixture
-def taken(tmp_path: Path) -> Reference:
+def taken(tmp_path) -> Reference:
     """Return a reference with scores of the twelve samples."""
     keys = b"".join(map(sample_key, SAMPLES))
     scores = SampleScores(task="t", lo=0.0, hi=1.0, keys=keys, runs=(array("d", [1.0] * 12),))
@@ -264,12 +263,12 @@ def test_scores_of_the_same_prompts_are_judged_one_by_one(
     change: Callable[[Reference], Reference | None],
     asked: list[Sample],
     rule: str,
-) -> None:
+):
     dataset = Dataset(samples=asked, files=(), total=len(asked))
     assert choose_rule(plan, build_task(Spec(name="gsm8k")), dataset, change(taken)).name == rule
 
 
-def test_a_value_that_is_no_mean_is_judged_by_the_value(taken: Reference) -> None:
+def test_a_value_that_is_no_mean_is_judged_by_the_value(taken: Reference):
     task = replace(build_task(Spec(name="gsm8k")), aggregation=MAXIMUM)
     dataset = Dataset(samples=SAMPLES, files=(), total=len(SAMPLES))
     assert choose_rule(PLAN, task, dataset, taken).name == "classic"

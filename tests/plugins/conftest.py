@@ -48,7 +48,7 @@ READING = "def said(text: str) -> str:\n    return text.strip()\n"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_included(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _nothing_included(monkeypatch) -> Iterator[None]:
     """Undo what a test includes."""
     forget(monkeypatch)
     yield

@@ -32,7 +32,7 @@ MODEL = "calculator"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory) -> Path:
     """Return a folder with the package installed, without network access."""
     target = tmp_path_factory.mktemp("site")
     pip = [
@@ -57,7 +57,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def path(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def path(site: Path, monkeypatch) -> Iterator[str]:
     """Yield a PYTHONPATH with the package; meanwhile this process finds it too."""
     monkeypatch.syspath_prepend(site)
     extensions._find_installed.cache_clear()
@@ -68,13 +68,13 @@ def path(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def references(tmp_path_factory: pytest.TempPathFactory) -> str:
+def references(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("references")
     (folder / "sums.yaml").write_text(f"{MODEL}:\n  - accuracy: 99.0\n    source: declared\n")
     return str(folder)
 
 
-def test_the_list_names_all_four_with_their_package_and_options(path: str) -> None:
+def test_the_list_names_all_four_with_their_package_and_options(path: str):
     done = in_a_process("data", "list", PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     for kind, module, name, option in (
@@ -94,8 +94,8 @@ def test_the_list_names_all_four_with_their_package_and_options(path: str) -> No
 
 @pytest.mark.parametrize(("wrong_by", "code", "outcome"), [(0, 0, "PASS"), (1, 1, "FAIL")])
 def test_task_launcher_and_verdict_rule_make_a_run_together(
-    path: str, references: str, tmp_path: Path, wrong_by: int, code: int, outcome: str
-) -> None:
+    path: str, references: str, tmp_path, wrong_by: int, code: int, outcome: str
+):
     asked = [
         "run",
         "--launcher",
@@ -134,8 +134,8 @@ def test_task_launcher_and_verdict_rule_make_a_run_together(
 
 
 def test_the_simulated_endpoint_knows_its_task_and_our_rules_judge_it(
-    path: str, references: str, tmp_path: Path
-) -> None:
+    path: str, references: str, tmp_path
+):
     asked = [
         "run",
         "--launcher",
@@ -154,9 +154,7 @@ def test_the_simulated_endpoint_knows_its_task_and_our_rules_judge_it(
     assert 0 < task["result"]["value"] < 70
 
 
-def test_its_dry_run_shows_its_command_and_a_misspelt_option_is_told(
-    path: str, references: str
-) -> None:
+def test_its_dry_run_shows_its_command_and_a_misspelt_option_is_told(path: str, references: str):
     asked = [
         "run",
         "--launcher",
@@ -177,7 +175,7 @@ def test_its_dry_run_shows_its_command_and_a_misspelt_option_is_told(
     assert "sums: num_samples must be 1 or more" in wrong.stderr
 
 
-def test_the_named_scorer_scores(path: str) -> None:
+def test_the_named_scorer_scores(path: str):
     make = registry.load("serve_eval.scorers", "near")
     scorer = make(**registry.check_options(make, {"tolerance": 1}, "near"))
     for expected in (4, {"answer": 4.0}):
@@ -192,7 +190,7 @@ def test_the_named_scorer_scores(path: str) -> None:
     )
 
 
-def test_a_run_of_a_shipped_task_imports_nothing_of_it(path: str, data_root: Path) -> None:
+def test_a_run_of_a_shipped_task_imports_nothing_of_it(path: str, data_root: Path):
     asked = [
         "run",
         "--tasks",
@@ -214,7 +212,7 @@ PAGE = (ROOT / "docs/extending.md").read_text()
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def written(tmp_path, monkeypatch) -> list[list[str]]:
     """Write the page's files into the working directory and return the page's commands."""
     monkeypatch.chdir(tmp_path)
     files = re.findall(
@@ -228,9 +226,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return [shlex.split(line) for line in commands.replace("\\\n", "").splitlines()]
 
 
-def test_the_commands_of_the_page_list_and_run_what_it_shows(
-    written: list[list[str]], tmp_path: Path
-) -> None:
+def test_the_commands_of_the_page_list_and_run_what_it_shows(written: list[list[str]], tmp_path):
     (_, *listing), (_, *run) = written
     told = serve_eval(*listing)
     assert told.returncode == 0, told.stderr
@@ -265,7 +261,7 @@ def test_the_commands_of_the_page_list_and_run_what_it_shows(
     assert "the rule within said FAIL" in none.stdout
 
 
-def test_the_scorer_of_the_page_scores_the_case_of_the_page(written: list[list[str]]) -> None:
+def test_the_scorer_of_the_page_scores_the_case_of_the_page(written: list[list[str]]):
     asked = ("run", "--include-path", "my-evals", "--cases", "my-cases.yaml", "--no-reference")
     for accuracy in (1.0, 0.0):
         model = ("--launcher", "simulated", "--set", f"launcher.accuracy={accuracy}")
@@ -278,7 +274,7 @@ def test_the_scorer_of_the_page_scores_the_case_of_the_page(written: list[list[s
 @pytest.mark.parametrize(("said", "value"), [("Yes, it is.", 1.0), ("No.", 0.0), ("True.", 0.0)])
 def test_the_case_of_the_page_gives_a_right_answer_its_point(
     written: list[list[str]], said: str, value: float
-) -> None:
+):
     extensions.include(["my-evals"])
     [asked] = questions(file.read(["my-cases.yaml"]), "openings").asked
     response = Response(text=said, finish_reason="stop")
@@ -303,7 +299,7 @@ UNQUOTED = {
 @pytest.mark.parametrize("key", ["", "answer"])
 def test_an_expected_value_that_yaml_reads_as_another_is_refused(
     written: list[list[str]], value: str, scorer: str, key: str
-) -> None:
+):
     """A scorer of one's own would get True for yes, and give every right answer 0."""
     reading, plain = UNQUOTED[value]
     expected = f"{{answer: {value}}}" if key else value
@@ -326,7 +322,7 @@ def test_an_expected_value_that_yaml_reads_as_another_is_refused(
 )
 def test_an_expected_value_that_reads_as_it_is_written_is_taken(
     written: list[list[str]], expected: str
-) -> None:
+):
     Path("c.yaml").write_text(
         f"c:\n  - {{case: a, input: {{prompt: x}}, scorer: opening, expected: {expected}}}\n"
     )
@@ -334,7 +330,7 @@ def test_an_expected_value_that_reads_as_it_is_written_is_taken(
     assert len(questions(file.read(["c.yaml"]), "c").asked) == 1
 
 
-def test_unquoted_values_by_axis_are_refused_once(written: list[list[str]]) -> None:
+def test_unquoted_values_by_axis_are_refused_once(written: list[list[str]]):
     Path("c.yaml").write_text(
         "c:\n  scorer: opening\n  cases:\n    - case: a\n      axes: [k]\n"
         '      input: {prompt: "${k}", k: {m: 1, n: 2}}\n'
@@ -348,8 +344,8 @@ def test_unquoted_values_by_axis_are_refused_once(written: list[list[str]]) -> N
 
 
 def test_the_launcher_of_the_page_tells_of_its_server(
-    written: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    written: list[list[str]], tmp_path, monkeypatch
+):
     (tmp_path / "address").write_text("http://node7:8000/v1\n")
     extensions.include(["my-evals"])
     launcher = load_launcher("neighbour")
@@ -370,8 +366,8 @@ def test_the_launcher_of_the_page_tells_of_its_server(
 
 
 def test_a_launcher_that_tells_in_another_form_is_named_with_its_line(
-    written: list[list[str]], tmp_path: Path
-) -> None:
+    written: list[list[str]], tmp_path
+):
     file = tmp_path / "my-evals/launchers/neighbour.py"
     text = (
         file.read_text()
@@ -395,7 +391,7 @@ def test_a_launcher_that_tells_in_another_form_is_named_with_its_line(
     ]
 
 
-def test_the_entry_points_of_the_page_are_those_of_the_example_package() -> None:
+def test_the_entry_points_of_the_page_are_those_of_the_example_package():
     [shown] = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     package = (ROOT / "tests/plugins/example_package/pyproject.toml").read_text()
     wanted = tomllib.loads(shown)["project"]["entry-points"]

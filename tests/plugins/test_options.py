@@ -58,7 +58,7 @@ def _by_optional(context: object, *, options: _Whole) -> None: ...
 def _by_described(_: object, options: Annotated[_Whole, "of a launcher"]) -> None: ...
 
 
-def test_own_fields_come_first_and_a_changed_default_keeps_its_place() -> None:
+def test_own_fields_come_first_and_a_changed_default_keeps_its_place():
     assert list(read_options(_by_structure).values()) == [
         Option(path="model", hint=str, default=REQUIRED, meaning="What."),
         Option(path="words", hint=list[str], default=[], meaning="How."),
@@ -69,7 +69,7 @@ def test_own_fields_come_first_and_a_changed_default_keeps_its_place() -> None:
     ]
 
 
-def test_keyword_parameters_are_options_too() -> None:
+def test_keyword_parameters_are_options_too():
     assert list(read_options(_by_keyword).values()) == [
         Option(path="model", hint=str, default=REQUIRED, meaning="What."),
         Option(path="words", hint=list[str] | None, default=None),
@@ -77,7 +77,7 @@ def test_keyword_parameters_are_options_too() -> None:
     assert [option.required for option in read_options(_by_keyword).values()] == [True, False]
 
 
-def test_a_struct_has_the_names_of_plans_and_keeps_its_bounds() -> None:
+def test_a_struct_has_the_names_of_plans_and_keeps_its_bounds():
     inner, words = list_fields(_Struct)
     assert (inner.path, inner.default, inner.meaning) == ("outer", 3, "A number.")
     assert (words.path, words.default) == ("words", [])
@@ -97,7 +97,7 @@ def test_a_struct_has_the_names_of_plans_and_keeps_its_bounds() -> None:
         (_by_optional, None),
     ],
 )
-def test_a_structure_is_the_parameter_options(function: Any, structure: type | None) -> None:
+def test_a_structure_is_the_parameter_options(function: Any, structure: type | None):
     assert find_structure(function) is structure
 
 
@@ -123,12 +123,12 @@ def planned(launcher: str | dict[str, Any], *settings: str) -> Plan:
         (["gpus=[1, 2]"], {"gpus": [1, 2]}),
     ],
 )
-def test_an_option_below_another_is_set(settings: list[str], options: dict[str, Any]) -> None:
+def test_an_option_below_another_is_set(settings: list[str], options: dict[str, Any]):
     given = [f"launcher.{text}" for text in settings]
     assert planned("trtllm_disaggregated", *given).launcher.options == options
 
 
-def test_what_a_plan_says_beside_it_stays() -> None:
+def test_what_a_plan_says_beside_it_stays():
     launcher = {
         "name": "trtllm_disaggregated",
         "context_servers": {"tp": 4, "config": {"a": 1, "b": 2}},
@@ -204,9 +204,7 @@ def test_what_a_plan_says_beside_it_stays() -> None:
         ("trtllm", ".x=1", "expected NAME.OPTION=VALUE"),
     ],
 )
-def test_what_there_is_not_is_answered_with_what_there_is(
-    launcher: str, setting: str, told: str
-) -> None:
+def test_what_there_is_not_is_answered_with_what_there_is(launcher: str, setting: str, told: str):
     with pytest.raises(PlanError) as caught:
         planned(
             {"name": launcher, **({"image": "x"} if launcher == "container" else {})},
@@ -215,7 +213,7 @@ def test_what_there_is_not_is_answered_with_what_there_is(
     assert told in str(caught.value)
 
 
-def test_below_a_text_nothing_can_be_set() -> None:
+def test_below_a_text_nothing_can_be_set():
     launcher = {"name": "trtllm", "config": "own.yaml"}
     with pytest.raises(
         PlanError,
@@ -224,7 +222,7 @@ def test_below_a_text_nothing_can_be_set() -> None:
         planned(launcher, "launcher.config.max_num_tokens=1")
 
 
-def test_the_line_of_a_plan_is_that_of_the_nested_option() -> None:
+def test_the_line_of_a_plan_is_that_of_the_nested_option():
     launcher = {"name": "trtllm_disaggregated", "context_servers": {"tpp": 4, "router": 1}}
     with pytest.raises(PlanError) as caught:
         planned(launcher)
@@ -234,7 +232,7 @@ def test_the_line_of_a_plan_is_that_of_the_nested_option() -> None:
     )
 
 
-def test_options_without_any_below_are_answered_as_before() -> None:
+def test_options_without_any_below_are_answered_as_before():
     def plain(*, count: int = 1) -> None: ...
 
     with pytest.raises(PlanError, match=r"^t\.cuont: unknown option\. Did you mean 'count'\?$"):

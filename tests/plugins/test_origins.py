@@ -23,7 +23,7 @@ from tests.root import ROOT
 TASKS = "serve_eval.tasks"
 
 
-def test_a_file_of_a_folder_is_offered_with_its_origin_and_our_own_stay(tmp_path: Path) -> None:
+def test_a_file_of_a_folder_is_offered_with_its_origin_and_our_own_stay(tmp_path):
     before, path = registry.names(TASKS), list(sys.path)
     extensions.include([str(write_task(tmp_path))])
     assert registry.names(TASKS) == sorted([*before, "towns"])
@@ -38,7 +38,7 @@ def test_a_file_of_a_folder_is_offered_with_its_origin_and_our_own_stay(tmp_path
     assert not {"towns", "tasks", "_reading"} & set(sys.modules)
 
 
-def test_two_folders_may_have_files_of_their_own_under_one_name(tmp_path: Path) -> None:
+def test_two_folders_may_have_files_of_their_own_under_one_name(tmp_path):
     one, two = write_task(tmp_path / "one"), write_task(tmp_path / "two", "cities")
     (two / "tasks/_reading.py").write_text("def said(text):\n    return 'another'\n")
     extensions.include([str(one), str(two), str(one)])
@@ -47,8 +47,8 @@ def test_two_folders_may_have_files_of_their_own_under_one_name(tmp_path: Path) 
 
 
 def test_a_name_that_two_offer_is_an_error_that_names_both_and_costs_no_other(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     one, two = write_task(tmp_path / "one"), write_task(tmp_path / "two")
     write_task(two, "gsm8k")
     extensions.include([str(one), str(two)])
@@ -66,9 +66,7 @@ def test_a_name_that_two_offer_is_an_error_that_names_both_and_costs_no_other(
     assert build_task(Spec(name="mmlu")).name == "mmlu"
 
 
-def test_an_installed_package_that_clashes_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_package_that_clashes_is_named(tmp_path, monkeypatch):
     extensions.include([str(write_task(tmp_path))])
     point = EntryPoint(name="towns", value="others.towns", group="serve_eval.tasks")
     monkeypatch.setattr(extensions, "_points", lambda folder: (point,) if folder == TASKS else ())
@@ -76,7 +74,7 @@ def test_an_installed_package_that_clashes_is_named(
         registry.load(TASKS, "towns")
 
 
-def test_an_entry_point_to_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_to_nothing_is_told(monkeypatch):
     points = (
         EntryPoint(name="gone", value="nowhere.at_all", group="serve_eval.tasks"),
         EntryPoint(name="other", value="serve_eval.errors:Nothing", group="serve_eval.tasks"),
@@ -125,7 +123,7 @@ BAD = {
 
 
 @pytest.fixture
-def bad(tmp_path: Path) -> Path:
+def bad(tmp_path) -> Path:
     folder = write_task(tmp_path / "bad")
     for name, (text, _) in BAD.items():
         (folder / f"tasks/{name}.py").write_text(text)
@@ -134,14 +132,14 @@ def bad(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_file_that_is_no_task_is_an_error_with_its_line(bad: Path, name: str) -> None:
+def test_a_file_that_is_no_task_is_an_error_with_its_line(bad: Path, name: str):
     extensions.include([str(bad)])
     with pytest.raises(PlanError) as caught:
         registry.load(TASKS, name)
     assert str(caught.value).startswith(f"{bad}/tasks/{BAD[name][1]}")
 
 
-def test_the_list_tells_what_is_wrong_and_lists_the_others(bad: Path) -> None:
+def test_the_list_tells_what_is_wrong_and_lists_the_others(bad: Path):
     few = serve_eval("data", "list", "tasks", "--include-path", bad)
     assert (few.returncode, len(few.stdout.splitlines()) <= LINES) == (2, True)
     assert f"\n  absent: error: {bad}/tasks/absent.py:1: Mod" in few.stdout
@@ -158,7 +156,7 @@ def test_the_list_tells_what_is_wrong_and_lists_the_others(bad: Path) -> None:
     assert serve_eval("data", "list", "verdicts", SERVE_EVAL_INCLUDE_PATH=str(bad)).returncode == 0
 
 
-def test_tasks_in_lm_evals_format_are_listed_with_their_files(tmp_path: Path) -> None:
+def test_tasks_in_lm_evals_format_are_listed_with_their_files(tmp_path):
     folder = tmp_path / "lm_eval" / "inner"
     folder.mkdir(parents=True)
     (folder / "a.yaml").write_text(
@@ -177,7 +175,7 @@ def test_tasks_in_lm_evals_format_are_listed_with_their_files(tmp_path: Path) ->
     assert f"  lm_eval:rain_fall\n      from {folder / 'a.yaml'}\n" in told.stdout
 
 
-def test_a_task_that_makes_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_task_that_makes_something_else_is_refused(tmp_path):
     write_task(tmp_path)
     (tmp_path / "tasks/renamed.py").write_text((tmp_path / "tasks/towns.py").read_text())
     (tmp_path / "tasks/nothing.py").write_text("def task(): ...\n")
@@ -190,7 +188,7 @@ def test_a_task_that_makes_something_else_is_refused(tmp_path: Path) -> None:
             build_task(Spec(name=name))
 
 
-def test_a_launcher_has_to_say_what_it_would_start(tmp_path: Path) -> None:
+def test_a_launcher_has_to_say_what_it_would_start(tmp_path):
     (tmp_path / "launchers").mkdir()
     (tmp_path / "launchers/mine.py").write_text("async def launch(context): ...\n")
     extensions.include([str(tmp_path)])
@@ -214,8 +212,8 @@ def test_a_launcher_has_to_say_what_it_would_start(tmp_path: Path) -> None:
     ],
 )
 def test_a_function_that_cannot_be_called_is_refused_before_a_run(
-    tmp_path: Path, kind: str, text: str, handed: str
-) -> None:
+    tmp_path, kind: str, text: str, handed: str
+):
     (tmp_path / kind).mkdir()
     (tmp_path / kind / "odd.py").write_text(text)
     extensions.include([str(tmp_path)])
@@ -224,7 +222,7 @@ def test_a_function_that_cannot_be_called_is_refused_before_a_run(
         registry.function(package, "odd")
 
 
-def test_what_is_no_such_folder_is_told_with_the_other_problems_of_a_plan(tmp_path: Path) -> None:
+def test_what_is_no_such_folder_is_told_with_the_other_problems_of_a_plan(tmp_path):
     (tmp_path / "plain").mkdir()
     paths = [str(tmp_path / "plain"), str(tmp_path / "none")]
     with pytest.raises(PlanError) as caught:
@@ -239,14 +237,14 @@ def test_what_is_no_such_folder_is_told_with_the_other_problems_of_a_plan(tmp_pa
     ]  # that the task is unknown follows from these
 
 
-def test_what_is_wrong_with_a_folder_of_a_plan_file_is_told_with_its_line(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_folder_of_a_plan_file_is_told_with_its_line(tmp_path):
     (tmp_path / "plan.yaml").write_text(f"tasks: [mmlu]\nmodel: m\ninclude_path: {tmp_path}/none\n")
     told = serve_eval("run", tmp_path / "plan.yaml", "--dry-run")
     said = f"error: {tmp_path}/plan.yaml:3: include_path: {tmp_path}/none is not a folder\n"
     assert (told.returncode, told.stderr) == (2, said)
 
 
-def test_a_path_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_path_that_is_none_is_told(tmp_path):
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     for path in ("a\0b", str(loop)):
@@ -255,8 +253,8 @@ def test_a_path_that_is_none_is_told(tmp_path: Path) -> None:
 
 
 def test_a_plan_finds_its_folders_from_the_working_directory_and_keeps_the_full_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     write_task(tmp_path / "mine")
     monkeypatch.chdir(tmp_path)
     plan = resolve({"tasks": ["towns"], "include_path": "mine", "model": "m"}, {}, {}).plan
@@ -267,7 +265,7 @@ def test_a_plan_finds_its_folders_from_the_working_directory_and_keeps_the_full_
     assert flagged.include_path == plan.include_path
 
 
-def test_an_unexpected_error_is_that_of_the_code_it_came_through(tmp_path: Path) -> None:
+def test_an_unexpected_error_is_that_of_the_code_it_came_through(tmp_path):
     folder = write_task(tmp_path)
     file = folder / "tasks/towns.py"
     file.write_text(file.read_text().replace("return Dataset(", "return wanted / 0 or Dataset("))
@@ -303,7 +301,7 @@ def _serve_eval(
 
 
 @pytest.mark.parametrize("file", ["launchers/__init__.py", "launchers.py"])
-def test_one_that_is_found_first_does_no_harm_and_does_not_run(tmp_path: Path, file: str) -> None:
+def test_one_that_is_found_first_does_no_harm_and_does_not_run(tmp_path, file: str):
     other = tmp_path / "site" / file
     other.parent.mkdir(parents=True)
     other.write_text(FOREIGN)

@@ -35,12 +35,12 @@ def _example(
     """Take some options."""
 
 
-def test_names_are_the_files_without_an_underscore() -> None:
+def test_names_are_the_files_without_an_underscore():
     assert {"gsm8k", "mmlu"} <= set(registry.names("serve_eval.tasks"))
     assert not [name for name in registry.names("serve_eval.tasks") if name.startswith("_")]
 
 
-def test_files_that_come_and_go_are_noticed(tmp_path: Path) -> None:
+def test_files_that_come_and_go_are_noticed(tmp_path):
     folder = "serve_eval.tasks"
     before = registry.list_shipped(folder)
     shipped = registry.places([folder])
@@ -58,16 +58,16 @@ def test_files_that_come_and_go_are_noticed(tmp_path: Path) -> None:
         registry.look_in(shipped)
 
 
-def test_an_unknown_name_comes_with_the_nearest() -> None:
+def test_an_unknown_name_comes_with_the_nearest():
     with pytest.raises(PlanError, match=r"unknown task .gsm8.\. Did you mean .gsm8k.\?"):
         registry.load("serve_eval.tasks", "gsm8")
 
 
-def test_options_are_the_keyword_only_parameters() -> None:
+def test_options_are_the_keyword_only_parameters():
     assert list(registry.options_of(_example)) == ["count", "share", "kind", "needed", "names"]
 
 
-def test_options_are_converted_to_their_types() -> None:
+def test_options_are_converted_to_their_types():
     checked = registry.check_options(
         _example, {"needed": "x", "share": 1, "names": ["a"], "kind": "b"}, "t"
     )
@@ -75,7 +75,7 @@ def test_options_are_converted_to_their_types() -> None:
     assert isinstance(checked["share"], float)
 
 
-def test_every_bad_option_is_reported() -> None:
+def test_every_bad_option_is_reported():
     with pytest.raises(PlanError) as caught:
         registry.check_options(_example, {"count": "3", "kind": "c", "cuont": 1}, "tasks[0].x")
     assert len(caught.value.problems) == 4
@@ -93,7 +93,7 @@ def test_every_bad_option_is_reported() -> None:
         ("bb", "Invalid enum value 'bb'. Did you mean 'b'?"),
     ],
 )
-def test_a_word_that_is_no_choice_comes_with_those_that_are(value: str, said: str) -> None:
+def test_a_word_that_is_no_choice_comes_with_those_that_are(value: str, said: str):
     def either(*, kind: bool | Literal["a", "b"] | None = None) -> None:
         pass
 
@@ -109,9 +109,7 @@ def test_a_word_that_is_no_choice_comes_with_those_that_are(value: str, said: st
 @pytest.mark.parametrize(
     ("value", "taken"), [(500, "500"), ("500", "500"), (1.5, "1.5"), ("html", "html"), (None, None)]
 )
-def test_a_word_that_looks_like_a_number_may_be_written_as_one(
-    value: object, taken: str | None
-) -> None:
+def test_a_word_that_looks_like_a_number_may_be_written_as_one(value: object, taken: str | None):
     def plain(*, kind: Literal["500", "1.5", "html"] | None = None) -> None:
         pass
 
@@ -119,7 +117,7 @@ def test_a_word_that_looks_like_a_number_may_be_written_as_one(
 
 
 @pytest.mark.parametrize("value", [501, 5.5, True, ["html"], {"html": 1}])
-def test_a_value_that_is_no_word_comes_with_all_words_that_are(value: object) -> None:
+def test_a_value_that_is_no_word_comes_with_all_words_that_are(value: object):
     words = Literal["500", "a", "b", "c", "d", "e", "f", "g", "h", "i"]
 
     def plain(*, kind: words = "a") -> None:
@@ -133,14 +131,14 @@ def test_a_value_that_is_no_word_comes_with_all_words_that_are(value: object) ->
     assert "Did you mean '500'?" in problem or "Known: 500, a, b, c, d, e, f, g, h, i." in problem
 
 
-def test_without_a_near_name_the_known_ones_are_listed() -> None:
+def test_without_a_near_name_the_known_ones_are_listed():
     assert registry.nearest("zzz", ["alpha", "beta"]) == " Known: alpha, beta."
     assert registry.nearest("ALPHA", ["alpha", "beta"]) == " Did you mean 'alpha'?"
     assert registry.nearest("x", []) == ""
     assert registry.nearest("zzz", ["alpha", "beta", "alpha"]) == " Known: alpha, beta."
 
 
-def test_an_option_before_the_star_is_named_with_what_to_write(tmp_path: Path) -> None:
+def test_an_option_before_the_star_is_named_with_what_to_write(tmp_path):
     for kind in ("task", "scorer"):
         file = tmp_path / f"{kind}s/usual.py"
         file.parent.mkdir()
@@ -155,7 +153,7 @@ def test_an_option_before_the_star_is_named_with_what_to_write(tmp_path: Path) -
         )
 
 
-def test_a_defect_of_a_task_of_ours_is_named_with_its_line() -> None:
+def test_a_defect_of_a_task_of_ours_is_named_with_its_line():
     load = build_task(Spec(name="gsm8k")).load
     with pytest.raises(AttributeError) as caught:
         load(None, 1)
@@ -222,7 +220,7 @@ NEEDS = {
 """By rule: its early stop, its need of pairs and of texts, and of how many runs."""
 
 
-def test_our_rules_say_what_they_need_and_how_they_may_be_decided_early() -> None:
+def test_our_rules_say_what_they_need_and_how_they_may_be_decided_early():
     told = {name: load_verdict_rule(name) for name in NEEDS}
     assert {
         name: (rule.early_stop, rule.needs_pairs, rule.needs_texts, rule.min_reference_runs)
@@ -242,7 +240,7 @@ def test_our_rules_say_what_they_need_and_how_they_may_be_decided_early() -> Non
         check(margin=-1.0)
 
 
-def test_a_launcher_of_ours_has_its_functions_and_the_meanings_of_its_options() -> None:
+def test_a_launcher_of_ours_has_its_functions_and_the_meanings_of_its_options():
     simulated, slurm, external = (
         load_launcher(name) for name in ("simulated", "slurm", "external")
     )
@@ -256,7 +254,7 @@ def test_a_launcher_of_ours_has_its_functions_and_the_meanings_of_its_options() 
         external.check_options({})
 
 
-def test_a_file_of_the_user_becomes_the_same_value(tmp_path: Path) -> None:
+def test_a_file_of_the_user_becomes_the_same_value(tmp_path):
     _write(tmp_path, "launchers", LAUNCHER + 'MEANINGS = {"port": "Where it listens."}\n')
     _write(tmp_path, "verdicts", RULE + "NEEDS_PAIRS = True\nNEEDS_REFERENCE_RUNS = 3\n")
     extensions.include([str(tmp_path)])
@@ -267,7 +265,7 @@ def test_a_file_of_the_user_becomes_the_same_value(tmp_path: Path) -> None:
     assert rule.default("points") == 5.0
 
 
-def test_a_file_of_the_user_takes_its_options_as_a_structure(tmp_path: Path) -> None:
+def test_a_file_of_the_user_takes_its_options_as_a_structure(tmp_path):
     _write(tmp_path, "launchers", STRUCTURED)
     extensions.include([str(tmp_path)])
     launcher = load_launcher("mine")
@@ -290,7 +288,7 @@ def test_a_file_of_the_user_takes_its_options_as_a_structure(tmp_path: Path) -> 
         launcher.check_options({"unexplained": True})
 
 
-def test_keyword_parameters_are_explained_by_a_setting_or_by_meanings(tmp_path: Path) -> None:
+def test_keyword_parameters_are_explained_by_a_setting_or_by_meanings(tmp_path):
     annotated = LAUNCHER.replace(
         "port: int", "name: str, port: Annotated[int, Setting('Where it listens.')]"
     )
@@ -326,16 +324,14 @@ def test_keyword_parameters_are_explained_by_a_setting_or_by_meanings(tmp_path: 
         ),
     ],
 )
-def test_a_structure_that_is_none_is_refused(
-    tmp_path: Path, before: str, after: str, said: str
-) -> None:
+def test_a_structure_that_is_none_is_refused(tmp_path, before: str, after: str, said: str):
     _write(tmp_path, "launchers", STRUCTURED.replace(before, after))
     extensions.include([str(tmp_path)])
     with pytest.raises(PlanError, match=rf"launchers/mine\.py: launch: .*{said}"):
         load_launcher("mine")
 
 
-def test_the_bets_of_an_early_stop_are_taken_for_rules_of_ours_alone(tmp_path: Path) -> None:
+def test_the_bets_of_an_early_stop_are_taken_for_rules_of_ours_alone(tmp_path):
     _write(tmp_path, "verdicts", RULE + 'EARLY_STOP = "pairs"\n')
     extensions.include([str(tmp_path)])
     assert load_verdict_rule("mine").early_stop is None
@@ -369,8 +365,8 @@ def test_the_bets_of_an_early_stop_are_taken_for_rules_of_ours_alone(tmp_path: P
     ],
 )
 def test_what_a_file_says_in_another_form_is_refused_with_its_name(
-    tmp_path: Path, kind: str, text: str, said: str
-) -> None:
+    tmp_path, kind: str, text: str, said: str
+):
     _write(tmp_path, kind, text)
     extensions.include([str(tmp_path)])
     load = load_launcher if kind == "launchers" else load_verdict_rule

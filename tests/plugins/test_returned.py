@@ -109,7 +109,7 @@ GOOD_RULE = (
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -158,7 +158,7 @@ SIMULATED = ("--launcher", "simulated", "--model", "m", "--no-reference", "-o", 
     ],
 )
 @pytest.mark.parametrize("named", ["mine", "{any_of: {scorer: mine}}"])
-def test_a_scorer_is_checked(change: dict[str, str], told: str, named: str) -> None:
+def test_a_scorer_is_checked(change: dict[str, str], told: str, named: str):
     good = {"problems": "[]", "answers": "('r', 'w')", "made": "", "fields": FIELDS}
     file = _write("scorers", SCORER.format(**{**good, **change}))
     text = CASES.replace("SCORER", named)
@@ -212,7 +212,7 @@ def test_a_scorer_is_checked(change: dict[str, str], told: str, named: str) -> N
         ),
     ],
 )
-def test_a_task_is_checked(change: dict[str, str], told: str) -> None:
+def test_a_task_is_checked(change: dict[str, str], told: str):
     file = _write("tasks", TASK.format(**{**GOOD_TASK, **change}))
     assert _refused(file, "run", "--tasks", "mine", *SIMULATED).startswith(told)
 
@@ -251,7 +251,7 @@ def test_a_task_is_checked(change: dict[str, str], told: str) -> None:
         ({"yields": "if 0:\n        yield"}, "launch() must yield an Endpoint exactly once"),
     ],
 )
-def test_a_launcher_is_checked(change: dict[str, str], told: str) -> None:
+def test_a_launcher_is_checked(change: dict[str, str], told: str):
     file = _write("launchers", LAUNCHER.format(**{**GOOD_LAUNCHER, **change}))
     _write("tasks", TASK.format(**GOOD_TASK))
     how = ("--launcher", "mine", "--model", "m", "--no-reference", "-o", "OUT")
@@ -314,8 +314,8 @@ def _report() -> Any:
     ],
 )
 def test_a_run_is_saved_whatever_its_rule_returns_and_can_be_judged_again(
-    body: str, told: str, tmp_path: Path
-) -> None:
+    body: str, told: str, tmp_path
+):
     file = _write("verdicts", RULE.format(body=body))
     _write("tasks", TASK.format(**GOOD_TASK))
     _write_reference()
@@ -333,7 +333,7 @@ def test_a_run_is_saved_whatever_its_rule_returns_and_can_be_judged_again(
     assert serve_eval(*again.split()).returncode == 0
 
 
-def test_two_sides_are_compared_whatever_the_rule_returns() -> None:
+def test_two_sides_are_compared_whatever_the_rule_returns():
     file = _write("verdicts", "NEEDS_PAIRS = True\n" + RULE.format(body="return 3"))
     _write("tasks", TASK.format(**GOOD_TASK))
     for side in "AB":
@@ -348,7 +348,7 @@ def test_two_sides_are_compared_whatever_the_rule_returns() -> None:
     assert serve_eval(*sides).returncode == 0
 
 
-def test_a_rule_has_the_name_of_its_file() -> None:
+def test_a_rule_has_the_name_of_its_file():
     """A verdict of another name would be read as that of another rule."""
     _write("verdicts", RULE.format(body=GOOD_RULE.replace("rule='mine'", "rule='paired'")))
     _write("tasks", TASK.format(**GOOD_TASK))
@@ -357,7 +357,7 @@ def test_a_rule_has_the_name_of_its_file() -> None:
     assert _report()["verdict"]["rule"] == "mine"
 
 
-def test_the_check_of_a_rule_raises_and_returns_nothing() -> None:
+def test_the_check_of_a_rule_raises_and_returns_nothing():
     text = RULE.format(body=GOOD_RULE) + "\n\ndef check():\n    return ['too small']\n"
     file = _write("verdicts", text)
     _write("tasks", TASK.format(**GOOD_TASK))
@@ -384,7 +384,7 @@ PICKED = f"{{i: one for i, one in enumerate(({', '.join(SCORES)}))}}"
 
 
 @pytest.mark.parametrize("kind", ["tasks", "scorers"])
-def test_a_score_is_checked_and_given_again_after_mending(kind: str) -> None:
+def test_a_score_is_checked_and_given_again_after_mending(kind: str):
     good = {"problems": "[]", "answers": "('r', 'w')", "made": "", "fields": FIELDS}
     task = {**GOOD_TASK, "samples": GOOD_TASK["samples"].replace("4", str(len(SCORES)))}
     task["dataset"] = task["dataset"].replace("4", str(len(SCORES)))
@@ -424,7 +424,7 @@ NUMBERS = "a mapping from texts to finite numbers"
         ("secondary=lambda scored: {'a': float('nan')}", f"secondary() must return {NUMBERS}"),
     ],
 )
-def test_a_figure_that_cannot_be_shown_is_left_out(more: str, told: str) -> None:
+def test_a_figure_that_cannot_be_shown_is_left_out(more: str, told: str):
     file = _write("tasks", TASK.format(**{**GOOD_TASK, "more": more}))
     _write_reference()
     done = serve_eval("run", *ASKED, *RIGHT, *JUDGED)
@@ -458,7 +458,7 @@ COUNTED = GOOD_TASK["score"].replace("CORRECT)", "CORRECT, parts={'a': 1.0})")
         ("aggregation=Aggregation(name='rate', of=lambda scored: 1 / 0)", "ZeroDivisionError: div"),
     ],
 )
-def test_answers_are_kept_whatever_their_aggregation_returns(more: str, told: str) -> None:
+def test_answers_are_kept_whatever_their_aggregation_returns(more: str, told: str):
     _write("tasks", TASK.format(**{**GOOD_TASK, "more": more}))
     _write_reference()
     done = serve_eval("run", *ASKED, *RIGHT, *JUDGED)
@@ -479,7 +479,7 @@ def test_answers_are_kept_whatever_their_aggregation_returns(more: str, told: st
         ("value=lambda sums: 1 / 0", "Sums.value() raised ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_run_is_saved_whatever_its_sums_return(sums: str, told: str) -> None:
+def test_a_run_is_saved_whatever_its_sums_return(sums: str, told: str):
     more = SUMS.replace("{}", sums)
     file = _write("tasks", TASK.format(**{**GOOD_TASK, "score": COUNTED, "more": more}))
     _write_reference()
@@ -490,7 +490,7 @@ def test_a_run_is_saved_whatever_its_sums_return(sums: str, told: str) -> None:
     assert any(re.search(rf"{re.escape(str(file))}:\d+: {re.escape(told)}", one) for one in said)
 
 
-def test_an_answer_that_cannot_be_remembered_has_no_score() -> None:
+def test_an_answer_that_cannot_be_remembered_has_no_score():
     more = "remember=lambda sample, score: {}[sample.id]"
     _write("tasks", TASK.format(**{**GOOD_TASK, "more": more}))
     _write_reference()

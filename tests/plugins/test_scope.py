@@ -59,7 +59,7 @@ def _origin(report: Report) -> str:
     return str(found["tasks.towns"].origin)
 
 
-def test_two_runs_one_after_the_other_have_each_the_task_of_its_own_folder(tmp_path: Path) -> None:
+def test_two_runs_one_after_the_other_have_each_the_task_of_its_own_folder(tmp_path):
     one, two = write_task(tmp_path / "one"), write_task(tmp_path / "two")
     for folder in (one, two, one):
         report = asyncio.run(evaluate(_plan(folder), tmp_path / f"out_{folder.name}"))
@@ -79,8 +79,8 @@ def test_two_runs_one_after_the_other_have_each_the_task_of_its_own_folder(tmp_p
 
 
 async def test_two_runs_that_take_turns_have_each_the_task_of_its_own_folder(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     folders = [write_task(tmp_path / name) for name in ("one", "two")]
     async with asyncio.TaskGroup() as group:
         runs = [
@@ -92,7 +92,7 @@ async def test_two_runs_that_take_turns_have_each_the_task_of_its_own_folder(
     ]
 
 
-def test_a_later_run_has_the_code_of_a_folder_as_it_is_then(tmp_path: Path) -> None:
+def test_a_later_run_has_the_code_of_a_folder_as_it_is_then(tmp_path):
     folder = write_task(tmp_path / "one")
     first = asyncio.run(evaluate(_plan(folder), tmp_path / "first"))
     (folder / "tasks/_reading.py").write_text(
@@ -103,7 +103,7 @@ def test_a_later_run_has_the_code_of_a_folder_as_it_is_then(tmp_path: Path) -> N
     assert _checksum(first) != _checksum(second)
 
 
-def test_a_run_goes_on_with_the_code_that_it_began_with(tmp_path: Path) -> None:
+def test_a_run_goes_on_with_the_code_that_it_began_with(tmp_path):
     folder = write_task(tmp_path / "one")
     with scope():
         extensions.include([str(folder)])
@@ -118,7 +118,7 @@ def test_a_run_goes_on_with_the_code_that_it_began_with(tmp_path: Path) -> None:
         registry.load(TASKS, "towns")
 
 
-def test_what_is_kept_is_made_once_in_a_scope_and_not_known_beside_it() -> None:
+def test_what_is_kept_is_made_once_in_a_scope_and_not_known_beside_it():
     made = []
 
     @keep_in_scope
@@ -135,7 +135,7 @@ def test_what_is_kept_is_made_once_in_a_scope_and_not_known_beside_it() -> None:
         assert make("a") == 5
 
 
-async def test_a_run_that_fails_leaves_nothing_of_its_folder(tmp_path: Path) -> None:
+async def test_a_run_that_fails_leaves_nothing_of_its_folder(tmp_path):
     folder = write_task(tmp_path / "one")
     with pytest.raises(PlanError, match="unknown launcher 'nowhere'"):
         await evaluate(
@@ -150,8 +150,8 @@ def _as_dict(plan: Plan) -> dict[str, object]:
 
 
 async def test_a_run_has_the_folders_of_the_command_around_it_and_what_that_loaded(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     one, two = write_task(tmp_path / "one"), write_task(tmp_path / "two", name="cities")
     with scope():
         extensions.include([str(two)])
@@ -166,8 +166,8 @@ async def test_a_run_has_the_folders_of_the_command_around_it_and_what_that_load
 
 
 def test_a_scorer_that_two_folders_have_is_that_of_the_folder_that_is_included(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     told = []
     for version, name in ((1, "one"), (2, "two"), (1, "one")):
         (tmp_path / name / "scorers").mkdir(parents=True, exist_ok=True)
@@ -180,9 +180,7 @@ def test_a_scorer_that_two_folders_have_is_that_of_the_folder_that_is_included(
     assert [one.version for one in told] == [1, 2, 1]
 
 
-async def test_plans_and_commands_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_plans_and_commands_leave_nothing(tmp_path, monkeypatch):
     folders = [write_task(tmp_path / name) for name in ("one", "two")]
     for folder in folders:
         told = serve_eval("data", "list", "tasks", "--include-path", folder)
@@ -210,7 +208,7 @@ async def test_plans_and_commands_leave_nothing(
     ), "a fresh context must not have a scope"
 
 
-def test_a_scoped_function_is_called_as_it_was(tmp_path: Path) -> None:
+def test_a_scoped_function_is_called_as_it_was(tmp_path):
     folder = write_task(tmp_path)
 
     @with_scope
@@ -258,9 +256,7 @@ def load(roots, wanted):
         ('prompt="Say a."', 'prompt=(Message(role="user"),)', "Message needs 'content'"),
     ],
 )
-def test_a_field_that_a_noun_lacks_is_a_plan_error(
-    right: str, wrong: str, said: str, tmp_path: Path
-) -> None:
+def test_a_field_that_a_noun_lacks_is_a_plan_error(right: str, wrong: str, said: str, tmp_path):
     flags = ["-t", "words", "--launcher", "simulated", "-m", "m", "--no-reference", "--dry-run"]
     for name, text in [("good", TASK), ("bad", TASK.replace(right, wrong))]:
         file = tmp_path / name / "tasks/words.py"
@@ -317,8 +313,8 @@ def _write(folder: Path, kind: str, name: str, text: str) -> Path:
 )
 @pytest.mark.parametrize("inner", [False, True])
 def test_a_field_that_a_scorer_lacks_is_a_plan_error(
-    right: str, wrong: str, said: str, inner: bool, tmp_path: Path
-) -> None:
+    right: str, wrong: str, said: str, inner: bool, tmp_path
+):
     cases = tmp_path / "cases.yaml"
     one = "{any_of: {scorer: ending}}" if inner else "ending"
     case = f"{{case: a, input: {{prompt: Say a.}}, expected: {'[a]' if inner else 'a'}}}"
@@ -341,8 +337,8 @@ def test_a_field_that_a_scorer_lacks_is_a_plan_error(
     ],
 )
 def test_a_field_that_a_verdict_lacks_is_told_with_its_line(
-    right: str, wrong: str, said: str, tmp_path: Path
-) -> None:
+    right: str, wrong: str, said: str, tmp_path
+):
     _write(tmp_path, "tasks", "words", TASK)
     file = _write(tmp_path, "verdicts", "lenient", RULE.replace(right, wrong))
     (tmp_path / "refs").mkdir()
@@ -371,7 +367,7 @@ def commands(context):
 """
 
 
-def test_a_field_that_an_endpoint_lacks_is_a_plan_error(tmp_path: Path) -> None:
+def test_a_field_that_an_endpoint_lacks_is_a_plan_error(tmp_path):
     _write(tmp_path, "tasks", "words", TASK)
     file = _write(tmp_path, "launchers", "near", LAUNCHER)
     flags = ["-t", "words", "--launcher", "near", "-m", "m", "--no-reference"]

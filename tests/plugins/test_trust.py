@@ -36,7 +36,7 @@ HINT = "If you trust it: --include-path "
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(tmp_path, monkeypatch) -> Path:
     """Return a finished run of a task in a folder, which this process has then forgotten."""
     code = write_task(tmp_path / "code")
     done = serve_eval(*ASK, "--no-reference", "-o", tmp_path / "out", "--include-path", code)
@@ -45,7 +45,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
-def test_the_run_keeps_which_code_made_it(run: Path, tmp_path: Path) -> None:
+def test_the_run_keeps_which_code_made_it(run: Path, tmp_path):
     assert json.loads((run / "plan.json").read_text())["plan"]["include_path"] == [
         str(tmp_path / "code")
     ]
@@ -73,8 +73,8 @@ def test_the_run_keeps_which_code_made_it(run: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_saved_folder_of_code_is_not_looked_into_until_it_is_named_anew(
-    run: Path, tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run: Path, tmp_path, command: tuple[str, ...], monkeypatch
+):
     code = tmp_path / "code"
     monkeypatch.chdir(tmp_path)
     refused = serve_eval(*command, run)
@@ -97,7 +97,7 @@ def test_a_saved_folder_of_code_is_not_looked_into_until_it_is_named_anew(
     )
 
 
-def test_the_line_to_go_on_with_has_what_is_to_be_named_anew(tmp_path: Path) -> None:
+def test_the_line_to_go_on_with_has_what_is_to_be_named_anew(tmp_path):
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), include_path=("/a b", "/c"))
     assert permissions([plan, plan]) == " --include-path '/a b' --include-path /c"
     assert (
@@ -107,7 +107,7 @@ def test_the_line_to_go_on_with_has_what_is_to_be_named_anew(tmp_path: Path) -> 
     assert permissions([]) == ""
 
 
-def test_the_folder_may_have_moved(run: Path, tmp_path: Path) -> None:
+def test_the_folder_may_have_moved(run: Path, tmp_path):
     answers = (run / "samples/towns.jsonl").read_bytes()
     moved = (tmp_path / "code").rename(tmp_path / "elsewhere")
     again = serve_eval("run", "--resume", run, "--include-path", moved)
@@ -115,7 +115,7 @@ def test_the_folder_may_have_moved(run: Path, tmp_path: Path) -> None:
     assert (run / "samples/towns.jsonl").read_bytes() == answers
 
 
-def test_a_changed_file_is_told_where_the_answers_are_older(run: Path, tmp_path: Path) -> None:
+def test_a_changed_file_is_told_where_the_answers_are_older(run: Path, tmp_path):
     before = json.loads((run / "environment.json").read_text())[0]["extensions"]["tasks.towns"][
         "sha256"
     ][:12]
@@ -126,7 +126,7 @@ def test_a_changed_file_is_told_where_the_answers_are_older(run: Path, tmp_path:
     assert f"earlier answers were made with {before}" in told
 
 
-def test_other_questions_under_its_name_are_refused(run: Path, tmp_path: Path) -> None:
+def test_other_questions_under_its_name_are_refused(run: Path, tmp_path):
     file = tmp_path / "code/tasks/towns.py"
     file.write_text(file.read_text().replace("Town {i}", "The place {i}"))
     done = serve_eval("run", "--resume", run, "--include-path", tmp_path / "code")
@@ -134,7 +134,7 @@ def test_other_questions_under_its_name_are_refused(run: Path, tmp_path: Path) -
     assert "fingerprints.towns.samples: was" in done.stderr
 
 
-def test_what_is_ours_needs_no_permission_of_a_plan_that_names_folders(tmp_path: Path) -> None:
+def test_what_is_ours_needs_no_permission_of_a_plan_that_names_folders(tmp_path):
     plan = Plan(
         model="m",
         launcher=Spec(name="simulated"),
@@ -147,8 +147,8 @@ def test_what_is_ours_needs_no_permission_of_a_plan_that_names_folders(tmp_path:
 
 
 def test_a_suite_takes_folders_from_its_plans_or_the_flag_and_anew_on_resuming(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     code, file, out = write_task(tmp_path / "code"), tmp_path / "suite.yaml", tmp_path / "out"
     plan = (
         "{name: a, model: m, launcher: {name: simulated, accuracy: 1.0}, tasks: [towns],"
@@ -184,9 +184,7 @@ async def launch(context, *, port: int = 8000):
 '''
 
 
-def test_held_servers_are_the_same_only_while_their_launcher_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_held_servers_are_the_same_only_while_their_launcher_is(tmp_path, monkeypatch):
     (tmp_path / "launchers").mkdir()
     file = tmp_path / "launchers/mine.py"
     plan = Plan(model="m", launcher=Spec(name="mine"), tasks=(), include_path=(str(tmp_path),))
@@ -258,9 +256,7 @@ def _resume(text: str) -> list[str]:
 
 
 @pytest.fixture(params=["raises", "{any_of: {scorer: raises}}"])
-def failed(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Path, str]:
+def failed(request, tmp_path, monkeypatch) -> tuple[Path, str]:
     """Return the folder of a run whose scorer raises, and what the run printed."""
     code, cases = tmp_path / "my evals", tmp_path / "cases.yaml"
     (code / "scorers").mkdir(parents=True)
@@ -282,8 +278,8 @@ def failed(
 
 
 def test_every_printed_command_names_the_folder_of_a_scorer(
-    failed: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    failed: tuple[Path, str], tmp_path, monkeypatch
+):
     out, printed = failed
     code = tmp_path / "my evals"
     flags = f"--include-path '{code}' --include-path {tmp_path / 'other'}"
@@ -316,8 +312,8 @@ def test_every_printed_command_names_the_folder_of_a_scorer(
     ],
 )
 def test_a_scorer_that_a_case_names_is_asked_for_as_a_task_is(
-    failed: tuple[Path, str], command: tuple[str, ...], tmp_path: Path
-) -> None:
+    failed: tuple[Path, str], command: tuple[str, ...], tmp_path
+):
     refused = serve_eval(*command, failed[0])
     code = tmp_path / "my evals"
     assert refused.returncode == 2
@@ -328,7 +324,7 @@ def test_a_scorer_that_a_case_names_is_asked_for_as_a_task_is(
     )
 
 
-def test_a_folder_that_moved_is_named_as_it_was(failed: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_folder_that_moved_is_named_as_it_was(failed: tuple[Path, str], tmp_path):
     (tmp_path / "my evals").rename(tmp_path / "elsewhere")
     refused = serve_eval("judge", failed[0])
     assert f"takes its scorer 'raises' from {tmp_path}/my evals, whose" in refused.stderr
@@ -336,16 +332,14 @@ def test_a_folder_that_moved_is_named_as_it_was(failed: tuple[Path, str], tmp_pa
     assert judged.returncode == 4, judged.stderr
 
 
-def test_a_scorer_that_no_folder_has_is_unknown_as_before(
-    failed: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_a_scorer_that_no_folder_has_is_unknown_as_before(failed: tuple[Path, str], tmp_path):
     (tmp_path / "my evals/scorers/raises.py").unlink()
     refused = serve_eval("judge", failed[0])
     assert "unknown scorer 'raises'" in refused.stderr
 
 
 @pytest.fixture
-def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def broken(tmp_path, monkeypatch) -> Path:
     """Return a run with a task and a rule of two folders; the rule can no longer be imported."""
     tasks, rules, refs = write_task(tmp_path / "tasks"), tmp_path / "rules", tmp_path / "refs"
     (rules / "verdicts").mkdir(parents=True)
@@ -369,7 +363,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return out
 
 
-def test_a_rule_that_is_replaced_is_not_asked_for(broken: Path, tmp_path: Path) -> None:
+def test_a_rule_that_is_replaced_is_not_asked_for(broken: Path, tmp_path):
     tasks = tmp_path / "tasks"
     refused = serve_eval("judge", broken, "--verdict", "classic")
     assert f"takes its task 'towns' from {tasks}, whose code" in refused.stderr
@@ -379,7 +373,7 @@ def test_a_rule_that_is_replaced_is_not_asked_for(broken: Path, tmp_path: Path) 
     assert " PASS " in judged.stdout
 
 
-def test_only_the_folders_that_have_what_is_needed_are_named(broken: Path, tmp_path: Path) -> None:
+def test_only_the_folders_that_have_what_is_needed_are_named(broken: Path, tmp_path):
     refused = serve_eval("judge", broken, "--include-path", tmp_path / "tasks")
     assert refused.stderr.endswith(
         f"takes its verdict rule 'within' from {tmp_path / 'rules'}, whose code runs only if you"

@@ -145,7 +145,7 @@ def _gone(*pids: int) -> bool:
 )
 def test_whatever_a_call_does_is_told_and_the_next_one_is_answered(
     apart: Apart, what: str, told: str
-) -> None:
+):
     before = apart.call("f", "count")
     found = apart.call("f", what)
     assert isinstance(found, Unfinished)
@@ -161,7 +161,7 @@ def test_whatever_a_call_does_is_told_and_the_next_one_is_answered(
 
 
 @pytest.mark.parametrize("handled", [True, False])
-def test_an_alarm_is_heard_by_the_call_that_set_it_alone(apart: Apart, handled: bool) -> None:
+def test_an_alarm_is_heard_by_the_call_that_set_it_alone(apart: Apart, handled: bool):
     found = apart.call("f", "alarm")
     assert isinstance(found, Unfinished)
     assert found.told.startswith("TimeoutError: too late ("), (
@@ -172,7 +172,7 @@ def test_an_alarm_is_heard_by_the_call_that_set_it_alone(apart: Apart, handled: 
     assert apart.call("f", "nap") == pid
 
 
-def test_a_handler_of_alarms_is_taken_back() -> None:
+def test_a_handler_of_alarms_is_taken_back():
     before = signal.getsignal(signal.SIGALRM)
     try:
         with alarms_kept():
@@ -183,8 +183,8 @@ def test_a_handler_of_alarms_is_taken_back() -> None:
 
 
 def test_what_a_call_prints_goes_to_standard_error_and_what_its_making_prints_nowhere(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    capfd,
+):
     with Apart({"f": (talking, ())}, limit_s=5.0, at_once=1) as apart:
         assert apart.call("f", "nap"), "an alarm set while it was made must not end it"
         apart.call("f", "print")
@@ -192,7 +192,7 @@ def test_what_a_call_prints_goes_to_standard_error_and_what_its_making_prints_no
     assert (told.out, told.err) == ("", "printed by a call\n")
 
 
-def test_an_exception_is_told_with_the_line_that_raised_it(apart: Apart) -> None:
+def test_an_exception_is_told_with_the_line_that_raised_it(apart: Apart):
     found = apart.call("f", "raise", "1e400 \ud800")
     line = next(
         n
@@ -204,21 +204,21 @@ def test_an_exception_is_told_with_the_line_that_raised_it(apart: Apart) -> None
     )
 
 
-def test_a_function_that_cannot_be_made_keeps_no_other_from_being_called(apart: Apart) -> None:
+def test_a_function_that_cannot_be_made_keeps_no_other_from_being_called(apart: Apart):
     found = apart.call("refusing")
     assert isinstance(found, Unfinished)
     assert found.told.startswith("KeyError: 'no such thing'")
     assert apart.call("f", "count")[0] > 10
 
 
-def test_arguments_that_cannot_be_sent_are_told(apart: Apart) -> None:
+def test_arguments_that_cannot_be_sent_are_told(apart: Apart):
     found = apart.call("f", "raise", lambda: None)
     assert isinstance(found, Unfinished)
     assert "pickle" in found.told
 
 
 @pytest.mark.parametrize("kind", ["child", "child apart"])
-def test_what_a_call_started_ends_with_its_process(kind: str) -> None:
+def test_what_a_call_started_ends_with_its_process(kind: str):
     with Apart({"f": (made, (0,))}, limit_s=1.0, at_once=1) as apart:
         hung, left = apart.call("f", kind), 0
         assert _alive(hung)
@@ -229,7 +229,7 @@ def test_what_a_call_started_ends_with_its_process(kind: str) -> None:
     assert _gone(left)
 
 
-def test_a_nursery_that_was_killed_is_started_again() -> None:
+def test_a_nursery_that_was_killed_is_started_again():
     with Apart({"f": (made, (0,))}, limit_s=5.0, at_once=1) as apart:
         _, first = apart.call("f", "count")
         os.kill(apart._nursery.pid, signal.SIGKILL)
@@ -237,7 +237,7 @@ def test_a_nursery_that_was_killed_is_started_again() -> None:
         assert apart.call("f", "count")[0] == 1
 
 
-def test_a_call_is_made_again_where_an_earlier_one_left_behind_what_ends_the_process() -> None:
+def test_a_call_is_made_again_where_an_earlier_one_left_behind_what_ends_the_process():
     with Apart({"f": (made, (10,))}, limit_s=20.0, at_once=1) as apart:
         before = apart.call("f", "count")
         apart.call("f", "leave later")
@@ -245,7 +245,7 @@ def test_a_call_is_made_again_where_an_earlier_one_left_behind_what_ends_the_pro
         assert (before[0], found) == (11, "slept"), "a new process must not be ended"
 
 
-def test_a_function_that_comes_back_in_two_processes_answers_once(apart: Apart) -> None:
+def test_a_function_that_comes_back_in_two_processes_answers_once(apart: Apart):
     first = apart.call("f", "count")
     assert apart.call("f", "fork", True) == "came back"
     assert apart.call("f", "count") == (first[0] + 1, first[1])
@@ -253,14 +253,14 @@ def test_a_function_that_comes_back_in_two_processes_answers_once(apart: Apart) 
     assert apart.call("f", "count") == (first[0] + 2, first[1])
 
 
-def test_a_value_that_cannot_be_read_is_told(apart: Apart) -> None:
+def test_a_value_that_cannot_be_read_is_told(apart: Apart):
     found = apart.call("f", "unreadable")
     assert isinstance(found, Unfinished)
     assert found.told.startswith("its value cannot be read: ValueError: ")
     assert apart.call("f", "count")[0] > 10
 
 
-def test_the_end_waits_for_no_call() -> None:
+def test_the_end_waits_for_no_call():
     apart = Apart({"f": (made, (0,))}, limit_s=60.0, at_once=1)
     _, worker = apart.call("f", "count")
     nursery = apart._nursery.pid
@@ -308,7 +308,7 @@ def cpu(pid: int) -> float:
 
 
 @pytest.mark.parametrize("when", ["calling", "making"])
-def test_no_process_outlives_one_that_is_killed(when: str) -> None:
+def test_no_process_outlives_one_that_is_killed(when: str):
     command = [sys.executable, "-c", _OWNER, when]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
@@ -322,7 +322,7 @@ def test_no_process_outlives_one_that_is_killed(when: str) -> None:
     assert _gone(*pids)
 
 
-def test_memory_is_bounded_where_that_is_asked_for() -> None:
+def test_memory_is_bounded_where_that_is_asked_for():
     with Apart({"f": (made_of, ())}, limit_s=20.0, at_once=1, memory_bytes=1 << 30) as apart:
         assert apart.call("f", 1 << 20) == 1 << 20
         found = apart.call("f", 2 << 30)
@@ -355,21 +355,19 @@ def _run(folder: Path, code: str, given: bytes = b"", *, limit_s: float = 60.0) 
         ("bytearray(2**30)", "it ended with the status 1"),
     ],
 )
-def test_what_was_written_before_the_end_is_kept(code: str, why: str, tmp_path: Path) -> None:
+def test_what_was_written_before_the_end_is_kept(code: str, why: str, tmp_path):
     ended = _run(tmp_path, f"os.write(1, b'before')\n{code}", b"x" * MIB)
     assert ended == LimitedEnd(b"before", why)
 
 
-def test_time_and_processor_time_are_limited(tmp_path: Path) -> None:
+def test_time_and_processor_time_are_limited(tmp_path):
     slept = _run(tmp_path, "os.write(1, b'a'); import time; time.sleep(600)", limit_s=2.0)
     assert slept == LimitedEnd(b"a", "it took longer than 2 s")
     spun = _run(tmp_path, "signal.setitimer\nwhile True: pass", limit_s=1.0)
     assert spun.why in ("it took longer than 1 s", "it was ended by SIGXCPU")
 
 
-def test_it_sees_no_code_of_the_current_folder_and_no_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_sees_no_code_of_the_current_folder_and_no_secret(tmp_path, monkeypatch):
     here = tmp_path / "here"
     here.mkdir()
     for name in ("json", "random", "resource", "runpy"):
@@ -391,7 +389,7 @@ def test_it_sees_no_code_of_the_current_folder_and_no_secret(
     assert environ["PATH"] == os.environ["PATH"]
 
 
-def test_a_script_that_is_not_there_is_a_reason(tmp_path: Path) -> None:
+def test_a_script_that_is_not_there_is_a_reason(tmp_path):
     ended = run_limited(tmp_path / "none.py", b"", limit_s=60.0, memory_bytes=256 * MIB)
     assert ended == LimitedEnd(b"", "it ended with the status 1")
 
@@ -418,16 +416,14 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         ),
     ],
 )
-def test_the_soft_limit_is_raised_as_far_as_it_may(
-    soft: int, hard: int, wanted: int, said: str
-) -> None:
+def test_the_soft_limit_is_raised_as_far_as_it_may(soft: int, hard: int, wanted: int, said: str):
     code = CODE.format(soft=soft, hard=hard, wanted=wanted)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert said in done.stdout + done.stderr
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def kernel(tmp_path, monkeypatch) -> Path:
     for name in ("STAT", "QUOTA", "USAGE"):
         monkeypatch.setattr(resources, name, tmp_path / name)
     return tmp_path
@@ -444,18 +440,14 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("nothing", None),
     ],
 )
-def test_cores_are_busy_where_they_are_not_idle(
-    kernel: Path, later: str, share: float | None
-) -> None:
+def test_cores_are_busy_where_they_are_not_idle(kernel: Path, later: str, share: float | None):
     (kernel / "STAT").write_text("cpu 100 0 0 100 0 0 0 0 0 0\ncpu0 1 1\n")
     load = CoreLoad()
     (kernel / "STAT").write_text(f"{later}\ncpu0 1 1\n")
     assert load.share() == pytest.approx(share)
 
 
-def test_a_quota_of_a_container_counts_if_more_of_it_is_used(
-    kernel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quota_of_a_container_counts_if_more_of_it_is_used(kernel: Path, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(resources.time, "monotonic", lambda: clock[0])
     (kernel / "STAT").write_text("cpu 0 0 0 0 0 0 0 0 0 0\n")
@@ -470,5 +462,5 @@ def test_a_quota_of_a_container_counts_if_more_of_it_is_used(
     assert load.share() == pytest.approx(0.01)
 
 
-def test_a_machine_without_these_files_tells_nothing(kernel: Path) -> None:
+def test_a_machine_without_these_files_tells_nothing(kernel: Path):
     assert CoreLoad().share() is None

@@ -35,7 +35,7 @@ from tests.processes.hostile_folder import AT_START, NAMES, OURS, fill
         ("/a:/b:/a", ["/a", "/b"]),
     ],
 )
-def test_only_absolute_folders_reach_a_process_of_ours(given: str, kept: list[str]) -> None:
+def test_only_absolute_folders_reach_a_process_of_ours(given: str, kept: list[str]):
     found = build_environment({"PYTHONPATH": given, "X": "1"})
     assert found.pop("X") == "1"
     places = found["PYTHONPATH"].split(":") if found else []
@@ -43,19 +43,19 @@ def test_only_absolute_folders_reach_a_process_of_ours(given: str, kept: list[st
 
 
 @pytest.mark.parametrize("name", ["PATH", "PYTHONPATH", "LD_LIBRARY_PATH"])
-def test_lists_of_folders_are_passed_on_without_relative_ones(name: str) -> None:
+def test_lists_of_folders_are_passed_on_without_relative_ones(name: str):
     assert inherit({name: ":/a:bin:/b:."}) == {name: "/a:/b"}
     assert inherit({name: "."}) == {}
     assert inherit({name: ".:/a"}, [name]) == {name: ".:/a"}
 
 
-def test_the_standard_library_comes_first_in_a_child() -> None:
+def test_the_standard_library_comes_first_in_a_child():
     places = list_places()
     assert sorted(places) == sorted(place or str(Path.cwd()) for place in sys.path)
     assert Path(os.__file__).parent == Path(places[0])
 
 
-def test_a_module_next_to_a_scorer_does_not_replace_one_of_python(tmp_path: Path) -> None:
+def test_a_module_next_to_a_scorer_does_not_replace_one_of_python(tmp_path):
     """As under pytest, which puts the folder of a test in front of all others."""
     for name in ("random", "pickle", "socket", "struct"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('of the user')\n")
@@ -118,7 +118,7 @@ def _check(done: subprocess.CompletedProcess[str], mark: Path, *codes: int) -> N
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory) -> Path:
     """Return a finished run of the simulated server, in a folder without modules."""
     folder = tmp_path_factory.mktemp("finished")
     done = _run(folder, str(SCRIPT), "run", *SIMULATED, "--no-reference", "-o", "run")
@@ -127,7 +127,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("launcher", [EMBEDDED, SIMULATED], ids=["embedded", "simulated"])
-def test_a_run_in_a_foreign_folder(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+def test_a_run_in_a_foreign_folder(tmp_path, launcher: tuple[str, ...]):
     mark = fill(tmp_path / "work")
     words = (str(SCRIPT), "run", *launcher, "--no-reference", "-o", "out")
     _check(_run(tmp_path / "work", *words), mark, 3)
@@ -135,7 +135,7 @@ def test_a_run_in_a_foreign_folder(tmp_path: Path, launcher: tuple[str, ...]) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [":/nowhere", ".", "./", "../work:", "/nowhere::/elsewhere"])
-def test_a_relative_import_path_adds_no_folder(tmp_path: Path, path: str) -> None:
+def test_a_relative_import_path_adds_no_folder(tmp_path, path: str):
     """Python itself runs sitecustomize of such a folder; everything after its start is ours."""
     own = ("typing", "__future__", "signal", "socket", "selectors", "pickle", "json", "random")
     mark = fill(tmp_path / "work", without=(*AT_START, *OURS, *own))
@@ -145,7 +145,7 @@ def test_a_relative_import_path_adds_no_folder(tmp_path: Path, path: str) -> Non
 
 
 @pytest.mark.parametrize("path", ["", ":", "."])
-def test_our_processes_do_not_take_their_start_from_such_a_path(tmp_path: Path, path: str) -> None:
+def test_our_processes_do_not_take_their_start_from_such_a_path(tmp_path, path: str):
     mark = fill(tmp_path / "work")
     env = build_environment({**environment(), "PYTHONPATH": path})
     done = subprocess.run(
@@ -161,14 +161,14 @@ def test_our_processes_do_not_take_their_start_from_such_a_path(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("path", ["", ".", ":"])
-def test_python_m_leaves_the_current_folder_out(tmp_path: Path, path: str) -> None:
+def test_python_m_leaves_the_current_folder_out(tmp_path, path: str):
     """Python looks for serve_eval there itself, so this folder has none."""
     mark = fill(tmp_path / "work", without=("serve_eval", *AT_START))
     words = (sys.executable, "-m", "serve_eval", "run", *EMBEDDED, "--no-reference", "-o", "out")
     _check(_run(tmp_path / "work", *words, PYTHONPATH=path), mark, 3)
 
 
-def test_a_folder_that_is_named_absolutely_stays(tmp_path: Path) -> None:
+def test_a_folder_that_is_named_absolutely_stays(tmp_path):
     (tmp_path / "named").mkdir()
     (tmp_path / "named/named_by_its_user.py").touch()
     asks = "import sys; sys.argv = ['serve-eval', '--version']\nfrom serve_eval.cli import main\n"
@@ -178,7 +178,7 @@ def test_a_folder_that_is_named_absolutely_stays(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_resuming_the_run_folder_that_one_stands_in(finished: Path, tmp_path: Path) -> None:
+def test_resuming_the_run_folder_that_one_stands_in(finished: Path, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     mark = fill(folder)
@@ -206,15 +206,13 @@ def test_resuming_the_run_folder_that_one_stands_in(finished: Path, tmp_path: Pa
     ],
     ids=lambda words: words[0],
 )
-def test_commands_that_read_a_folder(
-    finished: Path, tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_commands_that_read_a_folder(finished: Path, tmp_path, words: tuple[str, ...]):
     shutil.copytree(finished, tmp_path / "run")
     mark = fill(tmp_path / "run")
     _check(_run(tmp_path / "run", str(SCRIPT), *words), mark, 0, 2, 3, 4)
 
 
-def test_a_suite_and_the_folder_of_its_plans(tmp_path: Path) -> None:
+def test_a_suite_and_the_folder_of_its_plans(tmp_path):
     mark = fill(tmp_path / "work")
     (tmp_path / "work/plan.yaml").write_text(PLAN)
     (tmp_path / "work/suite.yaml").write_text(SUITE)
@@ -222,7 +220,7 @@ def test_a_suite_and_the_folder_of_its_plans(tmp_path: Path) -> None:
     _check(_run(tmp_path / "work", *words), mark, 0, 3)
 
 
-def test_servers_that_are_kept_up(tmp_path: Path) -> None:
+def test_servers_that_are_kept_up(tmp_path):
     mark = fill(tmp_path / "work")
     started = _run(tmp_path / "work", str(SCRIPT), "serve", "embedded", "--detach", "-o", "held")
     stopped = _run(tmp_path / "work", str(SCRIPT), "serve", "--stop", "all")
@@ -231,7 +229,7 @@ def test_servers_that_are_kept_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo(tmp_path: Path) -> None:
+def test_the_demo(tmp_path):
     mark = fill(tmp_path / "work")
     _check(_run(tmp_path / "work", str(SCRIPT), "setup", "demo", "-o", "out"), mark)
 
@@ -259,8 +257,8 @@ class TestIt(AccuracyTests):
     ids=["plain", "no cache", "importlib", "xdist"],
 )
 def test_a_repository_with_such_names_is_tested_by_pytest(
-    tmp_path: Path, flags: tuple[str, ...], own: set[str]
-) -> None:
+    tmp_path, flags: tuple[str, ...], own: set[str]
+):
     """pytest puts this folder on its own import path; the processes of a test do not get it."""
     mark = fill(tmp_path / "work", without=(*{*NAMES} - own, "evil"))
     (tmp_path / "work/test_it.py").write_text(TEST)

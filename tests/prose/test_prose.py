@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.prose import count
@@ -14,13 +12,13 @@ from tests.root import ROOT
 
 
 @pytest.mark.parametrize("folders", [source.PACKAGES, source.OTHERS])
-def test_docstrings_do_not_open_with_a_question_word(folders: tuple[str, ...]) -> None:
+def test_docstrings_do_not_open_with_a_question_word(folders: tuple[str, ...]):
     asking, docstrings = count.asking_docstrings(source.python_files(ROOT, folders))
     assert docstrings > 1000
     assert asking == []
 
 
-def test_a_docstring_that_asks_is_counted(tmp_path: Path) -> None:
+def test_a_docstring_that_asks_is_counted(tmp_path):
     file = tmp_path / "module.py"
     file.write_text(
         '"""Count it."""\n\n\ndef run():\n    """\n    What it is."""\n    """Why not."""\n'
@@ -28,7 +26,7 @@ def test_a_docstring_that_asks_is_counted(tmp_path: Path) -> None:
     assert count.asking_docstrings([file]) == (["\n    What it is.", "Why not."], 3)
 
 
-def test_no_sentence_of_a_page_opens_with_a_question_word() -> None:
+def test_no_sentence_of_a_page_opens_with_a_question_word():
     found = list(count.asking_sentences(source.find_pages(ROOT)))
     assert [f"{prose.file.name}:{prose.line} {text}" for prose, text in found] == []
 
@@ -47,9 +45,7 @@ def test_no_sentence_of_a_page_opens_with_a_question_word() -> None:
         ("Whatever it is. Howl.", []),
     ],
 )
-def test_a_sentence_that_opens_with_a_clause_is_found(
-    tmp_path: Path, text: str, found: list[str]
-) -> None:
+def test_a_sentence_that_opens_with_a_clause_is_found(tmp_path, text: str, found: list[str]):
     (tmp_path / "README.md").write_text(text)
     assert [hit[1] for hit in count.asking_sentences(source.find_pages(tmp_path))] == found
 
@@ -58,12 +54,12 @@ SENT = "_judge_prompts.py"
 """Its texts are sent to judges: other words would give other scores."""
 
 
-def test_no_docstring_comment_or_message_has_a_listed_phrase() -> None:
+def test_no_docstring_comment_or_message_has_a_listed_phrase():
     found = [hit for hit in count.listed_in_code(ROOT) if hit[0].file.name != SENT]
     assert [f"{prose.file.name}:{prose.line} {phrase}" for prose, phrase in found] == []
 
 
-def test_no_page_has_a_listed_phrase() -> None:
+def test_no_page_has_a_listed_phrase():
     found = list(count.listed(source.find_pages(ROOT)))
     assert [f"{prose.file.name}:{prose.line} {phrase}" for prose, phrase in found] == []
 
@@ -81,7 +77,7 @@ def run(name: str) -> str:
 '''
 
 
-def test_each_kind_of_text_is_found(tmp_path: Path) -> None:
+def test_each_kind_of_text_is_found(tmp_path):
     file = tmp_path / "module.py"
     file.write_text(SOURCE)
     docstrings = [(prose.line, prose.text) for prose in source.docstrings(file)]
@@ -100,7 +96,7 @@ def test_each_kind_of_text_is_found(tmp_path: Path) -> None:
         ("", False),
     ],
 )
-def test_the_first_word_decides(text: str, asks: bool) -> None:
+def test_the_first_word_decides(text: str, asks: bool):
     assert count.opens_with_question(text) is asks
 
 
@@ -112,11 +108,11 @@ def test_the_first_word_decides(text: str, asks: bool) -> None:
         ("a doorway, toldness, besiege", []),
     ],
 )
-def test_phrases_are_whole_words(text: str, found: list[str]) -> None:
+def test_phrases_are_whole_words(text: str, found: list[str]):
     assert [hit[0] for hit in PHRASES.finditer(text)] == found
 
 
-def test_pages_are_read_without_their_code(tmp_path: Path) -> None:
+def test_pages_are_read_without_their_code(tmp_path):
     (tmp_path / "README.md").write_text("Somebody.\n\n```\nanew\n```\n\nthe flag `beside`\n")
     assert [phrase for _, phrase in count.listed(source.find_pages(tmp_path))] == ["Somebody"]
     assert list(source.find_pages(tmp_path))[1] == Prose(
@@ -124,7 +120,7 @@ def test_pages_are_read_without_their_code(tmp_path: Path) -> None:
     )
 
 
-def test_a_seed_draws_the_same_files_and_messages(tmp_path: Path) -> None:
+def test_a_seed_draws_the_same_files_and_messages(tmp_path):
     files = draw.draw_files(ROOT, 30, 1)
     assert len(set(files)) == 30
     assert files == draw.draw_files(ROOT, 30, 1) != draw.draw_files(ROOT, 30, 2)

@@ -31,7 +31,7 @@ TABLE = read_presets()
 ROWS = pytest.mark.parametrize("row", TABLE.presets, ids=lambda row: row.name)
 
 
-def test_there_are_rows_for_more_than_thirty_families() -> None:
+def test_there_are_rows_for_more_than_thirty_families():
     assert len({row.family for row in TABLE.presets}) > 30
     names = [row.name for row in TABLE.presets]
     assert len(names) == len(set(names))
@@ -40,7 +40,7 @@ def test_there_are_rows_for_more_than_thirty_families() -> None:
 
 
 @ROWS
-def test_a_row_has_a_source_and_the_day_of_reading_not_after_the_tables(row: PresetRow) -> None:
+def test_a_row_has_a_source_and_the_day_of_reading_not_after_the_tables(row: PresetRow):
     assert re.fullmatch(r"https://[\w./-]+", row.source)
     assert re.fullmatch(r"(https://[\w./-]+)?", row.switch_source)
     assert date.fromisoformat(row.read) <= date.fromisoformat(TABLE.version)
@@ -48,7 +48,7 @@ def test_a_row_has_a_source_and_the_day_of_reading_not_after_the_tables(row: Pre
 
 
 @ROWS
-def test_every_row_and_each_of_its_efforts_makes_requests(row: PresetRow) -> None:
+def test_every_row_and_each_of_its_efforts_makes_requests(row: PresetRow):
     for effort in ("", *row.effort):
         options = choose_options(row, effort, row, TABLE)
         task = build_task(Spec(name="gsm8k", options={"apply_chat_template": True, **options}))
@@ -57,7 +57,7 @@ def test_every_row_and_each_of_its_efforts_makes_requests(row: PresetRow) -> Non
 
 
 @ROWS
-def test_an_effort_of_another_mode_has_that_modes_sampling(row: PresetRow) -> None:
+def test_an_effort_of_another_mode_has_that_modes_sampling(row: PresetRow):
     for effort, told in dict(row.effort).items():
         other = row if told.row is None else TABLE.find(told.row)
         assert other.family == row.family
@@ -89,18 +89,18 @@ def test_an_effort_of_another_mode_has_that_modes_sampling(row: PresetRow) -> No
         ("my-org/my-model", None),
     ],
 )
-def test_a_model_is_found_by_the_last_part_of_its_id(model: str, name: str | None) -> None:
+def test_a_model_is_found_by_the_last_part_of_its_id(model: str, name: str | None):
     found = TABLE.find_for([model])
     assert (found and found.name) == name
 
 
-def test_an_unknown_name_comes_with_the_nearest() -> None:
+def test_an_unknown_name_comes_with_the_nearest():
     with pytest.raises(PlanError, match=r"unknown preset 'gpt-os'. Did you mean 'gpt-oss'\?") as e:
         TABLE.find("gpt-os")
     assert "serve-eval data list presets" in e.value.hint
 
 
-def test_an_effort_that_a_family_lacks_is_refused_with_those_that_it_has() -> None:
+def test_an_effort_that_a_family_lacks_is_refused_with_those_that_it_has():
     row = TABLE.find("gpt-oss")
     with pytest.raises(PlanError, match="gpt-oss has no effort none: its efforts are low, medium"):
         choose_options(row, "none", row, TABLE)
@@ -109,7 +109,7 @@ def test_an_effort_that_a_family_lacks_is_refused_with_those_that_it_has() -> No
         choose_options(row, "low", row, TABLE)
 
 
-def test_the_upper_fields_win_and_variables_of_templates_are_merged_one_by_one() -> None:
+def test_the_upper_fields_win_and_variables_of_templates_are_merged_one_by_one():
     lower = {"top_k": 20, "chat_template_kwargs": {"thinking": True, "a": 1}}
     upper = {"min_p": 0, "chat_template_kwargs": {"reasoning_effort": "low"}}
     assert merge_bodies(lower, upper) == {
@@ -124,7 +124,7 @@ def test_the_upper_fields_win_and_variables_of_templates_are_merged_one_by_one()
     }
 
 
-def test_options_are_written_in_one_line() -> None:
+def test_options_are_written_in_one_line():
     options = {
         "temperature": 0.6,
         "thinking": True,
@@ -168,7 +168,7 @@ SYNTHETIC = '{"method": "mtp", "rejection_sample_method": "synthetic"}'
         "vllm serve m --load-format dummy",
     ],
 )
-def test_each_form_is_found(content: Any) -> None:
+def test_each_form_is_found(content: Any):
     [found] = find_meaningless(content, "launcher")
     assert found.effect in str(found)
 
@@ -191,11 +191,11 @@ def test_each_form_is_found(content: Any) -> None:
         "{not json --load",
     ],
 )
-def test_sound_settings_are_not(content: Any) -> None:
+def test_sound_settings_are_not(content: Any):
     assert list(find_meaningless(content, "launcher")) == []
 
 
-def test_a_place_leads_to_the_setting() -> None:
+def test_a_place_leads_to_the_setting():
     [found] = find_meaningless({"generation_servers": {"env": {FORCE: "2"}}}, "launcher")
     assert str(found) == (
         f"launcher.generation_servers.env: {FORCE} 2 accepts a fixed number of drafts, right or"
@@ -216,7 +216,7 @@ def test_a_place_leads_to_the_setting() -> None:
         (None, 0),
     ],
 )
-def test_the_description_of_a_server_is_read(told: Any, count: int) -> None:
+def test_the_description_of_a_server_is_read(told: Any, count: int):
     assert len(list(find_in_description(told, "the server"))) == count
 
 
@@ -274,11 +274,11 @@ def _render(
 )  # fmt: skip
 def test_templates_render_as_transformers_renders_them(
     text: str, variables: dict[str, Any], shown: str
-) -> None:
+):
     assert _render(text, tokens={"bos_token": "<s>"}, **variables) == shown
 
 
-def test_a_template_that_shows_the_date_needs_one_that_stays() -> None:
+def test_a_template_that_shows_the_date_needs_one_that_stays():
     text = "{{ strftime_now('%d %b %Y') }}"
     assert _render(text, today=date(2026, 11, 20)) == "20 Nov 2026"
     with pytest.raises(PlanError, match="shows the date") as refused:
@@ -301,13 +301,13 @@ def test_a_template_that_shows_the_date_needs_one_that_stays() -> None:
         ("{{ messages[0].content + 1 }}", "chat template fails"),
     ],
 )
-def test_what_a_template_must_not_or_cannot_do_is_refused(text: str, why: str) -> None:
+def test_what_a_template_must_not_or_cannot_do_is_refused(text: str, why: str):
     with pytest.raises(PlanError, match=why) as refused:
         _render(text)
     assert "tokenizer_config.json" in str(refused.value)
 
 
-def test_images_are_left_to_the_server() -> None:
+def test_images_are_left_to_the_server():
     turns = (Message(role="user", content=(ImagePart(image_url=ImageUrl(url="data:,")),)),)
     template = ChatTemplate(text=CHATML, tokens={}, file=Path("f"))
     with pytest.raises(PlanError, match="media cannot be rendered"):
@@ -348,8 +348,8 @@ def _folder(tmp_path: Path, **files: str) -> Path:
     ],
 )  # fmt: skip
 def test_templates_and_tokens_are_found_where_models_have_them(
-    tmp_path: Path, files: dict[str, str], text: str, tokens: dict[str, str]
-) -> None:
+    tmp_path, files: dict[str, str], text: str, tokens: dict[str, str]
+):
     found = read(_folder(tmp_path, **files))
     assert (found.text, found.tokens) == (text, tokens)
 
@@ -364,12 +364,12 @@ def test_templates_and_tokens_are_found_where_models_have_them(
     ],
     ids=range(4),
 )
-def test_a_folder_without_a_template_is_refused(tmp_path: Path, files: dict[str, str]) -> None:
+def test_a_folder_without_a_template_is_refused(tmp_path, files: dict[str, str]):
     with pytest.raises(PlanError):
         read(_folder(tmp_path, **files))
 
 
-def test_the_checksum_is_that_of_all_that_decides_the_text() -> None:
+def test_the_checksum_is_that_of_all_that_decides_the_text():
     one, other, third = (
         ChatTemplate(text=text, tokens=tokens, file=Path(name))
         for text, tokens, name in (("a", {}, "x"), ("a", {}, "y"), ("a", {"bos_token": "s"}, "x"))
@@ -409,9 +409,7 @@ LOOPS = f"{_LOOP}{_LOOP}{_LOOP}{{% endfor %}}{{% endfor %}}{{% endfor %}}"
         ("{{ raise_exception('no system prompt') }}", "the chat template fails: no system prompt"),
     ],
 )
-def test_a_template_that_never_ends_or_fails_is_told_of(
-    text: str, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_that_never_ends_or_fails_is_told_of(text: str, told: str, monkeypatch):
     monkeypatch.setattr(chat_template, "RENDERING_S", 1.0 if text == LOOPS else 20.0)
     template = ChatTemplate(text=text, tokens={}, file=Path("a.jinja"))
     render = Rendering(template, variables={}, today=None)
@@ -421,8 +419,8 @@ def test_a_template_that_never_ends_or_fails_is_told_of(
 
 
 def test_a_number_that_takes_for_ever_is_given_up_while_the_template_is_made(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(chat_template, "RENDERING_S", 2.0)
     template = ChatTemplate(text="{{ 10 ** (10 ** 9) }}", tokens={}, file=Path("a.jinja"))
     render = Rendering(template, variables={}, today=None)
@@ -443,14 +441,14 @@ def test_a_number_that_takes_for_ever_is_given_up_while_the_template_is_made(
     ],
     ids=["brackets", "ifs", "digits", "long"],
 )
-def test_a_text_that_no_model_has_as_its_template_is_refused_at_once(text: str, told: str) -> None:
+def test_a_text_that_no_model_has_as_its_template_is_refused_at_once(text: str, told: str):
     with pytest.raises(PlanError, match=rf"a\.jinja: the chat template .*{told}"):
         Rendering(
             ChatTemplate(text=text, tokens={}, file=Path("a.jinja")), variables={}, today=None
         )
 
 
-def test_a_template_is_rendered_alike_in_a_process_of_its_own() -> None:
+def test_a_template_is_rendered_alike_in_a_process_of_its_own():
     text = (
         "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}{{"
         " strftime_now('%Y') }}"

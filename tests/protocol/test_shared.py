@@ -83,7 +83,7 @@ def _asked(given: dict[str, Any], prompt: Prompt = "Hi") -> Request:
 
 
 @pytest.fixture
-def tokenizer(tmp_path: Path) -> str:
+def tokenizer(tmp_path) -> str:
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
     return str(tmp_path)
 
@@ -108,13 +108,11 @@ SYSTEM = Message(role="system", content="Be brief. ")
         ({"system_prompt": ""}, "Hi", "Hi"),
     ],
 )
-def test_prompts_are_texts_or_turns_as_chosen(
-    given: dict[str, Any], prompt: Prompt, asked: Prompt
-) -> None:
+def test_prompts_are_texts_or_turns_as_chosen(given: dict[str, Any], prompt: Prompt, asked: Prompt):
     assert _asked(given, prompt).prompt == asked
 
 
-def test_several_turns_are_no_plain_text() -> None:
+def test_several_turns_are_no_plain_text():
     with pytest.raises(PlanError, match="t: several turns or media cannot be sent as plain text"):
         _asked({"apply_chat_template": False}, (SYSTEM, _user("Hi")))
 
@@ -137,12 +135,12 @@ def test_several_turns_are_no_plain_text() -> None:
 )
 def test_stop_strings_of_a_base_model_are_not_sent_by_chat_unless_declared(
     given: dict[str, Any], prompt: Prompt, stop: tuple[str, ...]
-) -> None:
+):
     task = apply(_task(prompt), given)
     assert (_requests(task)[0].sampling.stop, task.protocol["stop"]) == (stop, list(stop))
 
 
-def test_sampling_is_as_chosen_and_null_leaves_a_field_out() -> None:
+def test_sampling_is_as_chosen_and_null_leaves_a_field_out():
     given = {
         "max_tokens": 7,
         "temperature": 0.6,
@@ -161,7 +159,7 @@ def test_sampling_is_as_chosen_and_null_leaves_a_field_out() -> None:
     assert request.extra == {}
 
 
-def test_what_is_chosen_for_the_task_comes_before_what_a_sample_asks_itself() -> None:
+def test_what_is_chosen_for_the_task_comes_before_what_a_sample_asks_itself():
     def second(given):
         return _requests(apply(_task(), given))[1]
 
@@ -177,7 +175,7 @@ def test_what_is_chosen_for_the_task_comes_before_what_a_sample_asks_itself() ->
 
 
 @pytest.mark.parametrize("word", ["off", False])
-def test_thinking_is_switched_in_the_servers_template(word: Any) -> None:
+def test_thinking_is_switched_in_the_servers_template(word: Any):
     given = {
         "apply_chat_template": True,
         "thinking": word,
@@ -189,7 +187,7 @@ def test_thinking_is_switched_in_the_servers_template(word: Any) -> None:
     }
 
 
-def test_as_the_suite_thinking_is_off_by_chat_also_where_the_server_renders() -> None:
+def test_as_the_suite_thinking_is_off_by_chat_also_where_the_server_renders():
     chat = {"apply_chat_template": True, "suite_exact": True}
     task = apply(_task(), chat)
     assert _requests(task)[0].extra["chat_template_kwargs"] == {"enable_thinking": False}
@@ -205,7 +203,7 @@ def test_as_the_suite_thinking_is_off_by_chat_also_where_the_server_renders() ->
     assert "chat_template_kwargs" not in _asked({"apply_chat_template": True}).extra
 
 
-def test_other_answer_lengths_need_another_context() -> None:
+def test_other_answer_lengths_need_another_context():
     task = _task(context_tokens=100)
     assert apply(task, {}).context_tokens == 100
     assert apply(task, {"max_tokens": 6}).context_tokens == 90
@@ -215,7 +213,7 @@ def test_other_answer_lengths_need_another_context() -> None:
 
 def test_a_template_of_a_folder_is_rendered_here_and_sent_without_special_tokens(
     tokenizer: str,
-) -> None:
+):
     chat = {"apply_chat_template": True, "tokenizer": tokenizer}
     request = _asked({**chat, "system_prompt": "S", "thinking": "on"})
     assert request.prompt == "[system]S[user]Hi[assistant]True"
@@ -243,17 +241,17 @@ def test_a_template_of_a_folder_is_rendered_here_and_sent_without_special_tokens
         ({"apply_chat_template": True, "tokenizer": "/nowhere"}, "no chat template"),
     ],
 )
-def test_choices_that_exclude_each_other_are_refused(given: dict[str, Any], why: str) -> None:
+def test_choices_that_exclude_each_other_are_refused(given: dict[str, Any], why: str):
     with pytest.raises(PlanError, match=why):
         apply(_task(), given)
 
 
-def test_log_probabilities_are_not_asked_for_by_chat() -> None:
+def test_log_probabilities_are_not_asked_for_by_chat():
     with pytest.raises(PlanError, match="plain text"):
         apply(_task(prompt_logprobs=True), {"apply_chat_template": True})
 
 
-def test_every_choice_is_in_the_protocol_and_only_if_it_was_made(tokenizer: str) -> None:
+def test_every_choice_is_in_the_protocol_and_only_if_it_was_made(tokenizer: str):
     assert apply(_task(), {}).protocol == {
         "num_fewshot": 5,
         "apply_chat_template": False,
@@ -285,7 +283,7 @@ def test_every_choice_is_in_the_protocol_and_only_if_it_was_made(tokenizer: str)
     assert str(protocol["chat_template"]).startswith("client sha256:")
 
 
-def test_a_task_without_choices_is_loaded_as_it_is() -> None:
+def test_a_task_without_choices_is_loaded_as_it_is():
     task = _task()
     assert apply(task, {}).load is task.load
 
@@ -293,7 +291,7 @@ def test_a_task_without_choices_is_loaded_as_it_is() -> None:
 # Plans and flags
 
 
-def test_the_tasks_that_are_there_keep_their_protocols() -> None:
+def test_the_tasks_that_are_there_keep_their_protocols():
     assert build_task(Spec(name="gsm8k")).protocol == {
         "fewshot_as_multiturn": False,
         "num_fewshot": 5,
@@ -321,14 +319,14 @@ def test_the_tasks_that_are_there_keep_their_protocols() -> None:
     }
 
 
-def test_gsm8k_by_chat_has_no_stop_strings_but_as_the_suite_has_them() -> None:
+def test_gsm8k_by_chat_has_no_stop_strings_but_as_the_suite_has_them():
     chat = {"apply_chat_template": True}
     assert build_task(Spec(name="gsm8k", options=chat)).sampling.stop == ()
     exact = build_task(Spec(name="gsm8k", options={**chat, "suite_exact": True}))
     assert (exact.sampling.stop[0], exact.protocol["suite_exact"]) == ("Question:", True)
 
 
-def test_choices_for_all_tasks_lie_between_the_file_and_the_flags() -> None:
+def test_choices_for_all_tasks_lie_between_the_file_and_the_flags():
     file = {
         "tasks": ["mmlu", {"gsm8k": {"system_prompt": "own"}}],
         "protocol": {"system_prompt": "all", "temperature": 0.5},
@@ -341,7 +339,7 @@ def test_choices_for_all_tasks_lie_between_the_file_and_the_flags() -> None:
     assert resolve(to_file(plan), {}, {}).plan == plan
 
 
-def test_a_choice_that_a_task_does_not_have_is_refused_by_its_name() -> None:
+def test_a_choice_that_a_task_does_not_have_is_refused_by_its_name():
     with pytest.raises(PlanError, match=r"tasks\[0\]\.mmlu\.fewshot_as_multiturn: unknown option"):
         resolve({"tasks": ["mmlu"]}, {"choices": {"fewshot_as_multiturn": True}}, {})
     with pytest.raises(
@@ -350,7 +348,7 @@ def test_a_choice_that_a_task_does_not_have_is_refused_by_its_name() -> None:
         resolve({"tasks": ["mmlu"]}, {"choices": {"thinking": "on"}}, {})
 
 
-def test_a_problem_of_a_task_comes_with_what_to_do() -> None:
+def test_a_problem_of_a_task_comes_with_what_to_do():
     options = {"apply_chat_template": True, "tokenizer": "/nowhere"}
     with pytest.raises(
         PlanError, match=r"tasks\[0\]\.mmlu: /nowhere has no chat template\. Name the folder"
@@ -358,9 +356,7 @@ def test_a_problem_of_a_task_comes_with_what_to_do() -> None:
         resolve({"tasks": [{"mmlu": options}]}, {}, {})
 
 
-def test_a_tokenizer_is_found_again_from_another_folder(
-    tokenizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tokenizer_is_found_again_from_another_folder(tokenizer: str, monkeypatch):
     monkeypatch.chdir(Path(tokenizer).parent)
     options = {"apply_chat_template": True, "tokenizer": Path(tokenizer).name}
     plan = resolve({"tasks": [{"mmlu": options}]}, {}, {}).plan
@@ -388,8 +384,8 @@ def _prepared(data_root: Path, references: Path | None, **options: Any) -> str |
 
 
 def test_a_shipped_reference_judges_the_protocol_that_it_was_taken_under(
-    data_root: Path, tokenizer: str, tmp_path: Path
-) -> None:
+    data_root: Path, tokenizer: str, tmp_path
+):
     assert _prepared(data_root, None) is None
     assert _prepared(data_root, None, suite_exact=True) is None
     assert _prepared(data_root, None, suite_exact=True, tokenizer=tokenizer) is None
@@ -408,7 +404,7 @@ def test_a_shipped_reference_judges_the_protocol_that_it_was_taken_under(
 
 def test_the_report_says_what_the_suite_does_otherwise_than_a_tasks_defaults(
     data_root: Path,
-) -> None:
+):
     assert (
         _judged(data_root, None).protocol
         == "assumed (task default; suite_exact would change stop, thinking)"
@@ -418,7 +414,7 @@ def test_the_report_says_what_the_suite_does_otherwise_than_a_tasks_defaults(
 
 def test_a_reference_is_not_compared_with_a_run_under_a_choice_that_it_knows_nothing_of(
     data_root: Path,
-) -> None:
+):
     plan = Plan(
         model="meta-llama/Llama-3.1-8B-Instruct",
         launcher=Spec(name="external"),
@@ -442,8 +438,8 @@ FLAGS = """
 
 
 def test_every_flag_becomes_an_option_of_every_task_and_shows_in_the_dry_run(
-    tmp_path: Path, data_root: Path
-) -> None:
+    tmp_path, data_root: Path
+):
     file = tmp_path / "plan.yaml"
     file.write_text(
         f"model: m\ntasks: [gsm8k]\ndataset_root: {data_root}\nlimit: 2\nno_reference: true\n"
@@ -474,8 +470,8 @@ def test_every_flag_becomes_an_option_of_every_task_and_shows_in_the_dry_run(
 
 @pytest.mark.usefixtures("simulated_here")
 def test_a_run_with_a_template_of_our_own_is_answered_by_the_completions_route(
-    tmp_path: Path, data_root: Path, tokenizer: str
-) -> None:
+    tmp_path, data_root: Path, tokenizer: str
+):
     options = {
         "apply_chat_template": True,
         "tokenizer": tokenizer,

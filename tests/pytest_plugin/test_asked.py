@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ def _build(
     return build_plan(merge_levels(["word_problems"], *levels), base or {}, base_url, {})
 
 
-def test_the_call_overrides_markers_the_class_and_the_plan_of_all_tests() -> None:
+def test_the_call_overrides_markers_the_class_and_the_plan_of_all_tests():
     plan = _build(
         CLASS,
         {"limit": 20, "quant_algo": "FP8", "temperature": 0.5},
@@ -40,7 +39,7 @@ def test_the_call_overrides_markers_the_class_and_the_plan_of_all_tests() -> Non
     assert plan.tasks == (Spec(name="word_problems", options={"temperature": 0.5}),)
 
 
-def test_options_of_the_launcher_are_joined_over_all_levels() -> None:
+def test_options_of_the_launcher_are_joined_over_all_levels():
     launcher = {"name": "embedded", "cache_blocks": 4}
     plan = _build(
         {**CLASS, "launcher": launcher},
@@ -51,27 +50,27 @@ def test_options_of_the_launcher_are_joined_over_all_levels() -> None:
 
 
 @pytest.mark.parametrize("named", [{}, {"launcher": "external"}])
-def test_an_address_of_a_test_replaces_the_launcher_of_its_class(named: dict[str, str]) -> None:
+def test_an_address_of_a_test_replaces_the_launcher_of_its_class(named: dict[str, str]):
     plan = _build(CLASS, {"base_url": "host:9", **named}, base_url="other:1")
     assert plan.launcher == external("http://host:9/v1")
     assert plan.reference_model == "my-org/my-model"
 
 
-def test_a_test_without_a_launcher_asks_the_endpoint_of_the_options() -> None:
+def test_a_test_without_a_launcher_asks_the_endpoint_of_the_options():
     plan = _build({"model_name": "my-model", "launcher": None}, base_url="host:9")
     assert plan.launcher.options == {"base_url": "http://host:9/v1"}
     # The endpoint reports the name that it serves; the reference is that of the test.
     assert (plan.model, plan.reference_model) == (None, "my-model")
 
 
-def test_the_checkpoint_is_the_option_model_of_launchers_that_have_one() -> None:
+def test_the_checkpoint_is_the_option_model_of_launchers_that_have_one():
     plan = _build({**CLASS, "launcher": "trtllm", "model_path": "/models/m"})
     assert plan.launcher.options == {"model": "/models/m"}
     with pytest.raises(PlanError, match="embedded has no option `model`"):
         _build({**CLASS, "model_path": "/models/m"})
 
 
-def test_all_wrong_options_are_reported_at_once() -> None:
+def test_all_wrong_options_are_reported_at_once():
     with pytest.raises(PlanError) as raised:
         _build(CLASS, {"limt": 3, "quant_algos": "FP8", "launcher_options": {"damge": "int3"}})
     assert [problem.partition(":")[0] for problem in raised.value.problems] == [
@@ -81,14 +80,14 @@ def test_all_wrong_options_are_reported_at_once() -> None:
     ]
 
 
-def test_the_plan_of_all_tests_is_a_mapping(tmp_path: Path) -> None:
+def test_the_plan_of_all_tests_is_a_mapping(tmp_path):
     file = tmp_path / "plan.yaml"
     file.write_text("- dataset_root")
     with pytest.raises(PlanError, match="expected a mapping of keys"):
         read_base(file)
 
 
-def test_none_takes_back_what_the_class_or_the_plan_of_all_tests_says() -> None:
+def test_none_takes_back_what_the_class_or_the_plan_of_all_tests_says():
     base = {"launcher": "simulated", "limit": 5}
     plan = _build({**CLASS, "limit": 20}, {"launcher": None}, base=base, base_url="host:9")
     assert plan.launcher == external("http://host:9/v1")
@@ -100,13 +99,13 @@ def test_none_takes_back_what_the_class_or_the_plan_of_all_tests_says() -> None:
     assert plan.launcher.options == {"base_url": "http://class:1/v1"}
 
 
-def test_an_attribute_of_the_class_that_is_not_set_leaves_the_plan_of_all_tests() -> None:
+def test_an_attribute_of_the_class_that_is_not_set_leaves_the_plan_of_all_tests():
     plan = _build(AccuracyTests().list_defaults(), base={"launcher": "embedded"}, base_url="host:9")
     assert plan.launcher == Spec(name="embedded")
 
 
 @pytest.mark.parametrize("task", ["word_problems", {"word_problems": {"max_tokens": 3}}])
-def test_an_option_of_a_task_is_told_in_the_form_that_works(task: Any) -> None:
+def test_an_option_of_a_task_is_told_in_the_form_that_works(task: Any):
     with pytest.raises(PlanError) as raised:
         build_plan(merge_levels([task], CLASS, {"num_samples": 50, "shots": 5}), {}, None, {})
     told, other = raised.value.problems
@@ -117,7 +116,7 @@ def test_an_option_of_a_task_is_told_in_the_form_that_works(task: Any) -> None:
     assert plan.tasks == (Spec(name="word_problems", options={"num_samples": 50}),)
 
 
-def test_a_misspelt_number_of_tokens_is_no_key() -> None:
+def test_a_misspelt_number_of_tokens_is_no_key():
     with pytest.raises(PlanError) as raised:
         _build(CLASS, {"max_token": 50, "api_key": "x", "hf_token": "x"})
     problems = dict(one.split(": ", 1) for one in raised.value.problems)
@@ -126,7 +125,7 @@ def test_a_misspelt_number_of_tokens_is_no_key() -> None:
         assert problems[name].startswith("keys are read from the environment only")
 
 
-def test_a_misspelt_number_of_samples_names_the_limit_and_the_option_of_the_task() -> None:
+def test_a_misspelt_number_of_samples_names_the_limit_and_the_option_of_the_task():
     with pytest.raises(PlanError) as raised:
         _build(CLASS, {"num_sample": 50})
     [told] = raised.value.problems
@@ -136,7 +135,7 @@ def test_a_misspelt_number_of_samples_names_the_limit_and_the_option_of_the_task
     )
 
 
-def test_a_number_of_samples_is_told_to_be_the_limit() -> None:
+def test_a_number_of_samples_is_told_to_be_the_limit():
     with pytest.raises(PlanError) as raised:
         _build(CLASS, {"samples": 50})
     [told] = raised.value.problems
@@ -145,9 +144,7 @@ def test_a_number_of_samples_is_told_to_be_the_limit() -> None:
 
 @pytest.mark.parametrize("more", [{}, {"model_path": "/models/m"}])
 @pytest.mark.parametrize("address", ["host:9", None])
-def test_options_that_no_launcher_takes_are_an_error(
-    more: dict[str, str], address: str | None
-) -> None:
+def test_options_that_no_launcher_takes_are_an_error(more: dict[str, str], address: str | None):
     given = {"launcher_options": {"damage": "int3", "ready_timeout_s": 5}, "limt": 3}
     with pytest.raises(PlanError) as raised:
         _build({"model_name": "m", **more}, given, base_url=address)
@@ -160,7 +157,7 @@ def test_options_that_no_launcher_takes_are_an_error(
     assert "LAUNCHER" in str(alone.value.hint)
 
 
-def test_options_of_a_running_endpoint_need_no_launcher() -> None:
+def test_options_of_a_running_endpoint_need_no_launcher():
     plan = _build({"launcher_options": {"ready_timeout_s": 5}}, base_url="host:9")
     wanted = {"ready_timeout_s": 5, "base_url": "http://host:9/v1"}
     assert plan.launcher == Spec(name="external", options=wanted)
@@ -171,7 +168,7 @@ def test_options_of_a_running_endpoint_need_no_launcher() -> None:
     ["embedded", {"name": "embedded", "cache_blocks": 4}, {"embedded": {"cache_blocks": 4}}],
 )
 @pytest.mark.parametrize("in_file", [True, False])
-def test_the_launcher_of_the_plan_of_all_tests_takes_options(named: Any, in_file: bool) -> None:
+def test_the_launcher_of_the_plan_of_all_tests_takes_options(named: Any, in_file: bool):
     level = {"launcher_options": {"damage": "int3"}}
     base = {"launcher": named} if in_file else {}
     plan = _build({} if in_file else {"launcher": named}, level, base=base, base_url="host:9")
@@ -180,7 +177,7 @@ def test_the_launcher_of_the_plan_of_all_tests_takes_options(named: Any, in_file
 
 
 @pytest.mark.parametrize("back", [{"launcher": None}, {"base_url": "host:9"}])
-def test_options_go_with_the_launcher_that_a_test_replaces(back: dict[str, Any]) -> None:
+def test_options_go_with_the_launcher_that_a_test_replaces(back: dict[str, Any]):
     of_class = {**CLASS, "launcher_options": {"damage": "int3"}}
     plan = _build(of_class, back, base_url="host:9")
     assert plan.launcher.options == {"base_url": "http://host:9/v1"}
@@ -209,7 +206,7 @@ class TestOwn(Base):
 """
 
 
-def test_an_attribute_without_effect_is_an_error_and_own_constants_are_not(tmp_path: Path) -> None:
+def test_an_attribute_without_effect_is_an_error_and_own_constants_are_not(tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS)
     done = run_pytest(tmp_path, "-q", "-W", "ignore")
     assert "2 passed, 2 errors" in done.stdout, done.stdout
@@ -287,18 +284,18 @@ def test_an_attribute_without_effect_is_an_error_and_own_constants_are_not(tmp_p
         ),
     ],
 )
-def test_flags_are_keywords_and_commands_stay(hint: str, said: str) -> None:
+def test_flags_are_keywords_and_commands_stay(hint: str, said: str):
     assert say_for_tests(hint) == said
 
 
-def test_a_hint_to_take_a_reference_says_how_a_test_finds_it() -> None:
+def test_a_hint_to_take_a_reference_says_how_a_test_finds_it():
     error = NotComparableError("no row", hint="To take it:\n  serve-eval references take --model m")
     told = describe_error(error).splitlines()
     assert told[2] == "  serve-eval references take --model m"
     assert told[3].startswith('  Then references_dir="my-references"')
 
 
-def test_what_a_server_said_is_quoted_as_it_is() -> None:
+def test_what_a_server_said_is_quoted_as_it_is():
     assert describe_error(LaunchError("server: --model is required")).endswith(
         "--model is required"
     )
@@ -314,13 +311,13 @@ def test_what_a_server_said_is_quoted_as_it_is() -> None:
         ("sample_timeout", "sample_timeout_s"),
     ],
 )
-def test_a_mistyped_keyword_is_compared_with_all_that_a_test_takes(wrong: str, meant: str) -> None:
+def test_a_mistyped_keyword_is_compared_with_all_that_a_test_takes(wrong: str, meant: str):
     with pytest.raises(PlanError) as raised:
         build_plan(merge_levels(["gsm8k"], {wrong: 4}), {}, "host:1", {})
     assert raised.value.problems == [f"{wrong}: unknown option. Did you mean {meant!r}?"]
 
 
-def test_warnings_of_a_run_name_keywords_and_commands_stay() -> None:
+def test_warnings_of_a_run_name_keywords_and_commands_stay():
     told = (
         "rules disagree; --verdict paired lets it decide",
         "again with serve-eval judge RUN --verdict paired",

@@ -36,7 +36,7 @@ def _list_results(folder: Path) -> list[object]:
 
 
 @pytest.mark.slow
-def test_the_example_of_the_page_fails_and_leaves_everything(tmp_path: Path) -> None:
+def test_the_example_of_the_page_fails_and_leaves_everything(tmp_path):
     [block] = re.findall(r"^```python\n((?:(?!```)[\s\S])*self\.compare[\s\S]*?)^```", PAGE, re.M)
     (tmp_path / "test_it.py").write_text(block)
     done = run_pytest(tmp_path, *KEPT, "-ra")
@@ -77,7 +77,7 @@ class TestBoth(AccuracyTests):
 """
 
 
-def test_run_and_compare_have_the_same_properties(tmp_path: Path) -> None:
+def test_run_and_compare_have_the_same_properties(tmp_path):
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/word_problems.yaml").write_text("m:\n  - accuracy: 88.0\n    source: us\n")
     (tmp_path / "test_it.py").write_text(BOTH)
@@ -138,14 +138,14 @@ def test_run_and_compare_have_the_same_properties(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_comparison_ends_as_an_evaluation(tmp_path: Path, body: str, end: str, told: str) -> None:
+def test_a_comparison_ends_as_an_evaluation(tmp_path, body: str, end: str, told: str):
     (tmp_path / "test_it.py").write_text(SIMULATED.format(body=body))
     done = run_pytest(tmp_path, *KEPT, "-ra", "--serve-eval-strict", COLUMNS="200")
     assert end in done.stdout.splitlines()[-1], done.stdout
     assert told in done.stdout, done.stdout
 
 
-def test_a_side_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
+def test_a_side_that_does_not_answer_is_an_error(tmp_path):
     body = f'self.compare({{}}, "127.0.0.1:{free_port()}", "word_problems")'
     (tmp_path / "test_it.py").write_text(SIMULATED.format(body=body))
     done = run_pytest(tmp_path, *KEPT, "-ra")
@@ -154,7 +154,7 @@ def test_a_side_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
     assert [type(one) for one in _list_results(tmp_path)] == [Error]
 
 
-def test_without_an_address_a_comparison_is_skipped_or_an_error(tmp_path: Path) -> None:
+def test_without_an_address_a_comparison_is_skipped_or_an_error(tmp_path):
     text = 'def test_it(serve_eval): serve_eval.compare({}, "h:1", "word_problems")'
     (tmp_path / "test_it.py").write_text(text)
     for flags, end in (((), "1 skipped"), (("--serve-eval-strict",), "1 error")):
@@ -162,7 +162,7 @@ def test_without_an_address_a_comparison_is_skipped_or_an_error(tmp_path: Path) 
         assert end in done.stdout.splitlines()[-1], done.stdout
 
 
-def test_a_time_limit_in_a_comparison_is_an_error_with_what_was_answered(tmp_path: Path) -> None:
+def test_a_time_limit_in_a_comparison_is_an_error_with_what_was_answered(tmp_path):
     asked = 0
 
     def act(request):

@@ -30,7 +30,7 @@ def _find_block(page: str, start: str) -> str:
     return str(found)
 
 
-def test_nothing_is_imported_before_a_test_asks_for_an_evaluation() -> None:
+def test_nothing_is_imported_before_a_test_asks_for_an_evaluation():
     code = "import sys, pytest; before = set(sys.modules)\n"
     code += "import serve_eval.pytest_plugin.plugin; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run(
@@ -47,7 +47,7 @@ def test_nothing_is_imported_before_a_test_asks_for_an_evaluation() -> None:
     ]
 
 
-def test_tests_that_cannot_run_here_are_skipped_with_the_reason(tmp_path: Path) -> None:
+def test_tests_that_cannot_run_here_are_skipped_with_the_reason(tmp_path):
     (tmp_path / "test_here.py").write_text(
         """
 import pytest
@@ -83,7 +83,7 @@ def test_waived(n): assert n == 1
 
 
 @pytest.mark.slow
-def test_a_wrong_waiver_is_a_wrong_use_of_pytest(tmp_path: Path) -> None:
+def test_a_wrong_waiver_is_a_wrong_use_of_pytest(tmp_path):
     (tmp_path / "test_a.py").write_text("def test_a(): pass")
     (tmp_path / "waives.txt").write_text("test_a.py::test_a SKIPPED\n")
     done = run_pytest(tmp_path, "--serve-eval-waivers", "waives.txt")
@@ -92,7 +92,7 @@ def test_a_wrong_waiver_is_a_wrong_use_of_pytest(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_example_of_the_page_ends_in_every_way(tmp_path: Path) -> None:
+def test_the_example_of_the_page_ends_in_every_way(tmp_path):
     first = "from serve_eval.pytest_plugin import AccuracyTests\n\n\nclass TestEmbedded"
     (tmp_path / "test_embedded.py").write_text(_find_block(PAGE, first))
     done = run_pytest(tmp_path, "-ra", "--junitxml", "junit.xml", "--serve-eval-output", "runs")
@@ -134,7 +134,7 @@ def _check_gone(pids: list[int]):
 
 
 @pytest.mark.slow
-def test_workers_have_a_server_each_that_their_tests_share(tmp_path: Path) -> None:
+def test_workers_have_a_server_each_that_their_tests_share(tmp_path):
     (tmp_path / "test_many.py").write_text(
         """
 import pytest
@@ -172,7 +172,7 @@ class TestMany(AccuracyTests):
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_servers_and_keeps_the_answers(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_servers_and_keeps_the_answers(tmp_path):
     (tmp_path / "test_long.py").write_text(
         """
 import pytest
@@ -213,9 +213,7 @@ def _list_children(pid: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_moved_class_launches_trtllm_serve_and_names_a_regression(
-    tmp_path: Path, data_root: Path
-) -> None:
+def test_a_moved_class_launches_trtllm_serve_and_names_a_regression(tmp_path, data_root: Path):
     text = _find_block(MOVING, "import pytest\nfrom serve_eval.pytest_plugin")
     (tmp_path / "test_llama.py").write_text(text)
     (tmp_path / "refs").mkdir()
@@ -257,7 +255,7 @@ def _run(folder: Path, program: str, *words: str, timeout_s: float = 60.0) -> tu
     return (done.returncode, done.stdout, done.stderr)
 
 
-def test_it_has_its_own_arguments_folder_environment_and_streams(tmp_path: Path) -> None:
+def test_it_has_its_own_arguments_folder_environment_and_streams(tmp_path):
     said = f"['-x', 'y z'] {tmp_path} ['A'] ''\nthe end\n"
     assert _run(tmp_path, SHOWS, "-x", "y z") == (0, said, "\u00fc\n")
 
@@ -269,18 +267,18 @@ def test_it_has_its_own_arguments_folder_environment_and_streams(tmp_path: Path)
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
     ],
 )
-def test_it_has_its_own_exit_code(tmp_path: Path, program: str, code: int) -> None:
+def test_it_has_its_own_exit_code(tmp_path, program: str, code: int):
     assert _run(tmp_path, program) == (code, "", "")
 
 
-def test_an_error_leaves_the_next_program_as_it_was(tmp_path: Path) -> None:
+def test_an_error_leaves_the_next_program_as_it_was(tmp_path):
     code, _, said = _run(tmp_path, "import os; os.chdir('/'); import sys; sys.left = 1; 1 / 0")
     assert (code, "ZeroDivisionError" in str(said)) == (1, True)
     again = "import os, sys; print(os.getcwd(), hasattr(sys, 'left'))"
     assert _run(tmp_path, again)[1] == f"{tmp_path} False\n"
 
 
-def test_one_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+def test_one_that_takes_too_long_is_killed(tmp_path):
     text = "import pathlib, time; time.sleep(0.3); pathlib.Path('late').touch()"
     with pytest.raises(subprocess.TimeoutExpired):
         _run(tmp_path, text, timeout_s=0.1)
@@ -315,7 +313,7 @@ def test_absent(serve_eval): serve_eval.evaluate(references_dir="references")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [".", "ci", "ci/tests"])
-def test_paths_are_below_rootdir(tmp_path: Path, start: str) -> None:
+def test_paths_are_below_rootdir(tmp_path, start: str):
     for name, accuracy in (("references", 1), ("other", 2)):
         (tmp_path / "ci" / name).mkdir(parents=True)
         row = f"embedded:\n  - accuracy: {accuracy}\n"
@@ -330,9 +328,7 @@ def test_paths_are_below_rootdir(tmp_path: Path, start: str) -> None:
     assert f"references_dir: {tmp_path}/references is not a folder" in done.stdout
 
 
-def test_the_command_line_names_the_path_that_it_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_names_the_path_that_it_tried(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = "--base-url localhost:9 -t word_problems"
     done = serve_eval(f"run --references-dir refs {asked}", exits=2)
@@ -350,7 +346,7 @@ def test_it(serve_eval):
 
 
 @pytest.mark.slow
-def test_a_session_caches_its_own_files_only(tmp_path: Path) -> None:
+def test_a_session_caches_its_own_files_only(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_it.py").write_text(TEST)
     cache = str(tmp_path / "cache")

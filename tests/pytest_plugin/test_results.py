@@ -32,7 +32,7 @@ from tests.standin.deployments import free_port
 )
 def test_a_test_ends_as_its_worst_verdict(
     state: CiState, strict: bool, ending: type[BaseException] | None, text: str
-) -> None:
+):
     result = EvaluatedTest(state=state, text="summary", reason="reason", properties={})
     assert result.passed is (ending is None)
     if ending is None:
@@ -44,7 +44,7 @@ def test_a_test_ends_as_its_worst_verdict(
     assert type(raised.value) is ending
 
 
-def test_a_part_of_the_path_without_evidence_is_undecided_and_not_skipped() -> None:
+def test_a_part_of_the_path_without_evidence_is_undecided_and_not_skipped():
     part = CiCase(group="path", name="kv_transfer", state=CiState.SKIPPED, message="no evidence")
     given = {"kept": True, "properties": {}, "warnings": (), "undecided": "", "rehearsal": False}
     result = conclude([part], "summary", **given)
@@ -91,7 +91,7 @@ def hang(folder: Path) -> Reply:
 
 
 @pytest.mark.parametrize("name", RAISES)
-def test_a_server_that_hangs_is_an_error(tmp_path: Path, name: str) -> None:
+def test_a_server_that_hangs_is_an_error(tmp_path, name: str):
     """It answers some samples and then none, until the time limit of the test."""
     answered = 0
 
@@ -123,7 +123,7 @@ def test_a_server_that_hangs_is_an_error(tmp_path: Path, name: str) -> None:
     assert (tmp_path / "line").read_text().startswith("ERROR")
 
 
-def test_ctrl_c_still_ends_the_session(tmp_path: Path) -> None:
+def test_ctrl_c_still_ends_the_session(tmp_path):
     server = ScriptedServer(lambda _: hang(tmp_path), routes={"/v1/models": models("m")})
     (tmp_path / "test_it.py").write_text(LIMITED.format(raises="raise KeyboardInterrupt"))
     with server.serve_in_thread() as url:
@@ -131,7 +131,7 @@ def test_ctrl_c_still_ends_the_session(tmp_path: Path) -> None:
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
 
 
-def test_a_server_that_ended_is_told_with_the_answers_so_far(tmp_path: Path) -> None:
+def test_a_server_that_ended_is_told_with_the_answers_so_far(tmp_path):
     asked = "--launcher simulated -t word_problems --limit 5 --no-reference"
     serve_eval(f"run -o {tmp_path}/run {asked}")
     told = describe_error(ServerEndedError("no server listens any more"), tmp_path / "run")
@@ -178,7 +178,7 @@ def _run(folder: Path, *arguments: str, tests: str = TESTS) -> tuple[str, dict[s
     return done.stdout + done.stderr, ends
 
 
-def test_nothing_that_is_rehearsed_passes_or_fails_by_its_answers(tmp_path: Path) -> None:
+def test_nothing_that_is_rehearsed_passes_or_fails_by_its_answers(tmp_path):
     printed, ends = _run(tmp_path)
     assert "1 failed, 4 skipped" in printed, printed
     for name in ("test_above", "test_below", "test_no_reference"):
@@ -201,7 +201,7 @@ def test_nothing_that_is_rehearsed_passes_or_fails_by_its_answers(tmp_path: Path
     assert all(REHEARSED in one for one in notes), notes
 
 
-def test_a_rehearsal_that_was_left_in_a_test_is_red_under_strict(tmp_path: Path) -> None:
+def test_a_rehearsal_that_was_left_in_a_test_is_red_under_strict(tmp_path):
     printed, ends = _run(tmp_path, "--serve-eval-strict", "-k", "above")
     assert "1 failed" in printed.splitlines()[-1], printed
     assert ends["test_above"].startswith(f"failure {REHEARSED}: NO REFERENCE word_problems m ")
@@ -240,7 +240,7 @@ class TestElsewhere(AccuracyTests):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["flag", "option"])
-def test_a_moved_class_is_rehearsed_with_its_own_launcher(tmp_path: Path, how: str) -> None:
+def test_a_moved_class_is_rehearsed_with_its_own_launcher(tmp_path, how: str):
     option = '"rehearse": True' if how == "option" else ""
     flags = ("--serve-eval-rehearse", "--serve-eval-strict") if how == "flag" else ()
     tests = MOVED.replace("OPTIONS}", f"{option}}}")
@@ -268,7 +268,7 @@ accuracy/test_g.py::test_g TIMEOUT (90)
 """
 
 
-def test_every_form_of_a_line_is_read(tmp_path: Path) -> None:
+def test_every_form_of_a_line_is_read(tmp_path):
     file = tmp_path / "waives.txt"
     file.write_text(LINES)
     found = [(one.test, one.mark, one.reason, one.gpu) for one in read_waivers(file)]
@@ -282,7 +282,7 @@ def test_every_form_of_a_line_is_read(tmp_path: Path) -> None:
     ]
 
 
-def test_lines_that_waive_nothing_are_all_reported(tmp_path: Path) -> None:
+def test_lines_that_waive_nothing_are_all_reported(tmp_path):
     file = tmp_path / "waives.txt"
     file.write_text("test_a.py::test_a\ntest_b.py::test_b SKIP (ok)\ntest_c.py::test_c SKIPPED x\n")
     with pytest.raises(pytest.UsageError) as raised:
@@ -311,9 +311,7 @@ def test_lines_that_waive_nothing_are_all_reported(tmp_path: Path) -> None:
         ("a/", "a/test_a.py::T::test_b", True),
     ],
 )
-def test_a_line_covers_what_pytest_would_select_for_it(
-    test: str, nodeid: str, covered: bool
-) -> None:
+def test_a_line_covers_what_pytest_would_select_for_it(test: str, nodeid: str, covered: bool):
     one = WaivedTest(test=test, mark="skip", reason="")
     assert one.covers(nodeid) is covered
 
@@ -337,7 +335,7 @@ def test_plain(n): raise ValueError
 
 
 @pytest.mark.slow
-def test_xfail_covers_a_regression_and_no_infrastructure(tmp_path: Path) -> None:
+def test_xfail_covers_a_regression_and_no_infrastructure(tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS_WAIVERS.replace("DEAD", str(free_port())))
     (tmp_path / "waives.txt").write_text("test_it.py XFAIL (bug)\n")
     done = run_pytest(tmp_path, "-rA", "--serve-eval-waivers", "waives.txt")
@@ -361,8 +359,8 @@ def test_xfail_covers_a_regression_and_no_infrastructure(tmp_path: Path) -> None
     ],
 )
 def test_a_waiver_without_a_test_is_warned_of_once(
-    tmp_path: Path, arguments: tuple[str, ...], warned: bool
-) -> None:
+    tmp_path, arguments: tuple[str, ...], warned: bool
+):
     (tmp_path / "test_it.py").write_text(
         "import pytest\ndef test_a(): pass\n"
         "@pytest.mark.parametrize('n', [1])\ndef test_b(n): pass\n"

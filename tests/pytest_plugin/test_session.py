@@ -78,7 +78,7 @@ def _explain(out: str, test: str) -> str:
 
 
 @pytest.mark.slow
-def test_it_is_the_endpoint_that_an_evaluation_would_ask(tmp_path: Path) -> None:
+def test_it_is_the_endpoint_that_an_evaluation_would_ask(tmp_path):
     port = _write(tmp_path)
     (tmp_path / "all.yaml").write_text("launcher: embedded\nmodel: embedded\n")
     done = run_pytest(tmp_path, "--serve-eval-plan", "all.yaml")
@@ -97,7 +97,7 @@ def test_it_is_the_endpoint_that_an_evaluation_would_ask(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_wrong_option_is_an_error_whatever_else_is_given(tmp_path: Path) -> None:
+def test_a_wrong_option_is_an_error_whatever_else_is_given(tmp_path):
     port = _write(tmp_path)
     names = "test_dead or test_typo or test_unknown or test_of_the_plan"
     done = run_pytest(tmp_path, "-k", names)
@@ -129,8 +129,8 @@ def _write_addresses(folder: Path) -> int:
 
 @pytest.mark.parametrize(("strict", "ended"), [((), "skipped"), (("--serve-eval-strict",), "err")])
 def test_a_test_that_takes_back_its_launcher_needs_an_address(
-    tmp_path: Path, strict: tuple[str, ...], ended: str
-) -> None:
+    tmp_path, strict: tuple[str, ...], ended: str
+):
     _write_addresses(tmp_path)
     done = run_pytest(tmp_path, *strict, "-ra", "-k", "call or marker", **NO_VARIABLES)
     assert f"2 {ended}" in done.stdout.splitlines()[-1], done.stdout
@@ -139,8 +139,8 @@ def test_a_test_that_takes_back_its_launcher_needs_an_address(
 
 @pytest.mark.parametrize("flags", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)])
 def test_an_address_of_the_command_line_that_no_test_asked_is_told(
-    tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+    tmp_path, flags: tuple[str, ...]
+):
     port = _write_addresses(tmp_path)
     address = ("--serve-eval-base-url", f"localhost:{port}")
     done = run_pytest(tmp_path, *flags, *address, "-k", "own", **NO_VARIABLES)
@@ -169,7 +169,7 @@ class TestIt(AccuracyTests):
 """
 
 
-def test_of_several_models_that_of_the_class_is_asked(tmp_path: Path) -> None:
+def test_of_several_models_that_of_the_class_is_asked(tmp_path):
     (tmp_path / "test_it.py").write_text(SEVERAL)
     server = ScriptedServer(
         lambda request: answer("4"), routes={"/v1/models": models("sound", "bad")}
@@ -229,22 +229,22 @@ def _run(tmp_path: Path, room: int, plans: Sequence[Plan]) -> Machine:
     return machine
 
 
-def test_the_same_server_is_started_once_and_ends_with_the_session(tmp_path: Path) -> None:
+def test_the_same_server_is_started_once_and_ends_with_the_session(tmp_path):
     machine = _run(tmp_path, 9, [_plan("a"), _plan("b"), _plan("a"), _plan("a", 90.0)])
     assert machine.started == ["a", "b", "a"]  # an orchestrator follows the time limit
 
 
-def test_idle_servers_make_room(tmp_path: Path) -> None:
+def test_idle_servers_make_room(tmp_path):
     machine = _run(tmp_path, 1, [_plan("a"), _plan("b"), _plan("a")])
     assert machine.started == ["a", "b", "a"]
 
 
-def test_a_server_without_room_on_an_idle_machine_is_an_error_at_once(tmp_path: Path) -> None:
+def test_a_server_without_room_on_an_idle_machine_is_an_error_at_once(tmp_path):
     with pytest.raises(NoRoomError):
         _run(tmp_path, 0, [_plan("a")])
 
 
-def test_an_endpoint_elsewhere_or_for_one_run_is_not_kept(tmp_path: Path) -> None:
+def test_an_endpoint_elsewhere_or_for_one_run_is_not_kept(tmp_path):
     servers = KeptServers(tmp_path, lambda line: None)
     for name in ("external", "simulated"):
         assert servers.choose_launching(Plan(model="m", launcher=Spec(name=name), tasks=())) is None
@@ -293,9 +293,7 @@ def _run_session(folder: Path, *arguments: str, **variables: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_the_worst_test_speaks_with_the_counts_of_all(
-    tmp_path: Path, workers: tuple[str, ...]
-) -> None:
+def test_the_worst_test_speaks_with_the_counts_of_all(tmp_path, workers: tuple[str, ...]):
     line = _run_session(tmp_path, *workers, "--junitxml", "junit.xml", "-k", "not own_check")
     counts = "of 6 tests: 1 FAIL, 2 ERROR, 1 PASS, 1 XFAIL, 1 SKIPPED"
     told = rf"FAIL word_problems embedded \({NAME}damaged\): {DROP}; {COUNTS}(; likely: .+)?"
@@ -324,13 +322,13 @@ def test_the_worst_test_speaks_with_the_counts_of_all(
         ("other", "ERROR pytest: no result; no test of accuracy ran"),
     ],
 )  # fmt: skip
-def test_each_ending_has_a_line(tmp_path: Path, chosen: str, line: str) -> None:
+def test_each_ending_has_a_line(tmp_path, chosen: str, line: str):
     said = _run_session(tmp_path, "-k", chosen)
     assert re.fullmatch(line, said), said
 
 
 @pytest.mark.slow
-def test_a_file_that_is_not_collected_is_an_error_and_the_job_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_collected_is_an_error_and_the_job_is_named(tmp_path):
     (tmp_path / "test_broken.py").write_text("import no_such_module")
     said = _run_session(
         tmp_path, "--continue-on-collection-errors", "-k", "sound", CI_JOB_URL="https://ci/job/7"
@@ -342,7 +340,7 @@ def test_a_file_that_is_not_collected_is_an_error_and_the_job_is_named(tmp_path:
 
 
 @pytest.mark.parametrize("file", ["-", "absent/line.txt", "."])
-def test_a_file_that_cannot_be_written_is_a_wrong_use(tmp_path: Path, file: str) -> None:
+def test_a_file_that_cannot_be_written_is_a_wrong_use(tmp_path, file: str):
     done = run_pytest(tmp_path, "--serve-eval-notify", file)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "--serve-eval-notify" in done.stderr
@@ -350,7 +348,7 @@ def test_a_file_that_cannot_be_written_is_a_wrong_use(tmp_path: Path, file: str)
 
 
 @pytest.mark.slow
-def test_what_a_bare_xfail_hides_is_counted(tmp_path: Path) -> None:
+def test_what_a_bare_xfail_hides_is_counted(tmp_path):
     (tmp_path / "test_it.py").write_text(
         "import pytest\nfrom serve_eval.pytest_plugin import AccuracyTests\n"
         "class TestHidden(AccuracyTests):\n"
@@ -389,9 +387,7 @@ def test_other(): raise AssertionError
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("-n", "2", "-q")])
-def test_annotations_and_the_summary_are_written_once(
-    tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_annotations_and_the_summary_are_written_once(tmp_path, flags: tuple[str, ...]):
     (tmp_path / "test_it.py").write_text(TESTS_GITHUB.replace("DEAD", str(free_port())))
     (tmp_path / "waives.txt").write_text("test_it.py::TestIt::test_known XFAIL (bug 7)\n")
     summary = tmp_path / "summary.md"
@@ -425,14 +421,14 @@ def test_annotations_and_the_summary_are_written_once(
         assert f"| **{outcome}** | test\\_it.py::TestIt::test\\_{test} |" in text, text
 
 
-def test_a_session_without_tests_of_accuracy_tells_nothing(tmp_path: Path) -> None:
+def test_a_session_without_tests_of_accuracy_tells_nothing(tmp_path):
     (tmp_path / "test_it.py").write_text("def test_a(): raise AssertionError\n")
     done = run_pytest(tmp_path, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(tmp_path / "s.md"))
     assert "::" not in done.stdout.replace("test_it.py::test_a", "")
     assert not (tmp_path / "s.md").exists()
 
 
-def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path):
     (tmp_path / "test_it.py").write_text("def test_a(serve_eval): pass\n")
     done = run_pytest(tmp_path, GITHUB_STEP_SUMMARY=str(tmp_path))
     assert done.returncode == 0

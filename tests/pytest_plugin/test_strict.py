@@ -1,7 +1,6 @@
 """Test that nothing is green that measured nothing or could decide nothing."""
 
 import re
-from pathlib import Path
 
 import pytest
 from junitparser import Error, JUnitXml, Skipped
@@ -33,7 +32,7 @@ NOTHING = "serve-eval: no accuracy test measured anything: 3 skipped, no address
 
 
 @pytest.mark.parametrize("how", ["flag", "ini"])
-def test_under_strict_a_test_without_an_address_is_an_error(tmp_path: Path, how: str) -> None:
+def test_under_strict_a_test_without_an_address_is_an_error(tmp_path, how: str):
     (tmp_path / "test_it.py").write_text(WITHOUT)
     ini = "serve_eval_strict = true\n" if how == "ini" else ""
     (tmp_path / "pytest.ini").write_text(f"[pytest]\n{ini}")
@@ -53,7 +52,7 @@ def test_under_strict_a_test_without_an_address_is_an_error(tmp_path: Path, how:
 @pytest.mark.parametrize(
     "flags", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow), ("-q", "--no-summary")]
 )
-def test_a_session_that_measured_nothing_says_so(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_a_session_that_measured_nothing_says_so(tmp_path, flags: tuple[str, ...]):
     (tmp_path / "test_it.py").write_text(WITHOUT)
     line = ("--serve-eval-notify", "line.txt")
     done = run_pytest(tmp_path, *flags, *line, SERVE_EVAL_BASE_URL="", OPENAI_BASE_URL="")
@@ -68,8 +67,8 @@ def test_a_session_that_measured_nothing_says_so(tmp_path: Path, flags: tuple[st
 
 @pytest.mark.slow
 def test_a_pass_that_nothing_could_fail_does_not_decide_and_the_power_is_a_property(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     (tmp_path / "test_it.py").write_text(SMALL)
     done = run_pytest(tmp_path, "--serve-eval-strict", "-ra", "--junitxml", "j.xml")
     assert "1 failed, 2 passed" in done.stdout.splitlines()[-1], done.stdout
@@ -102,7 +101,7 @@ FILES = ("--serve-eval-notify", "line.txt", "--serve-eval-strict")
 
 
 @pytest.mark.slow
-def test_a_regression_speaks_before_a_pass_that_does_not_decide(tmp_path: Path) -> None:
+def test_a_regression_speaks_before_a_pass_that_does_not_decide(tmp_path):
     (tmp_path / "test_it.py").write_text(UNDECIDED)
     given = (*FILES, "--serve-eval-max-detects", "10")
     for chosen, outcome, begins in (
@@ -124,7 +123,7 @@ def test_a_regression_speaks_before_a_pass_that_does_not_decide(tmp_path: Path) 
         assert "above max_detects = 10" in line or outcome == "FAIL"
 
 
-def test_under_strict_a_session_that_measured_nothing_is_not_green(tmp_path: Path) -> None:
+def test_under_strict_a_session_that_measured_nothing_is_not_green(tmp_path):
     (tmp_path / "test_it.py").write_text(
         "from serve_eval.pytest_plugin import AccuracyTests\n"
         "class TestLarge(AccuracyTests):\n"
@@ -170,7 +169,7 @@ SAID = "measured nothing: the test ended without a call of evaluate() or compare
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_test_that_measured_nothing_does_not_pass(tmp_path: Path, strict: bool) -> None:
+def test_a_test_that_measured_nothing_does_not_pass(tmp_path, strict: bool):
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "summary.md").touch()
     given = ("--serve-eval-notify", "line.txt", "--junitxml", "junit.xml", "-ra")
@@ -198,7 +197,7 @@ def test_a_test_that_measured_nothing_does_not_pass(tmp_path: Path, strict: bool
     assert ends["test_server"] == ends["test_other"] == ends["test_no_task"] == []
 
 
-def test_the_warning_names_the_test(tmp_path: Path) -> None:
+def test_the_warning_names_the_test(tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS)
     done = run_pytest(tmp_path, "-k", "fixture_alone")
     assert f"AccuracyWarning: {SAID}" in done.stdout, done.stdout
@@ -217,7 +216,7 @@ class TestSmall(AccuracyTests):
 BLIND = "does not decide: word_problems: detects only drops of 101.5 points or more, and"
 
 
-def test_a_sample_that_detects_no_possible_drop_does_not_decide(tmp_path: Path) -> None:
+def test_a_sample_that_detects_no_possible_drop_does_not_decide(tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS_DECIDING)
     done = run_pytest(tmp_path, "--serve-eval-strict", "-ra")
     assert "2 failed, 1 passed" in done.stdout.splitlines()[-1], done.stdout
@@ -227,9 +226,7 @@ def test_a_sample_that_detects_no_possible_drop_does_not_decide(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("points", "counts"), [("27", "1 failed"), ("28", "1 passed")])
-def test_the_largest_drop_that_may_go_unseen_is_an_option(
-    tmp_path: Path, points: str, counts: str
-) -> None:
+def test_the_largest_drop_that_may_go_unseen_is_an_option(tmp_path, points: str, counts: str):
     """The classic rule detects drops of 27.8 points with 40 samples."""
     (tmp_path / "test_it.py").write_text(TESTS_DECIDING)
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nserve_eval_max_detects = {points}\n")
@@ -239,7 +236,7 @@ def test_the_largest_drop_that_may_go_unseen_is_an_option(
 
 
 @pytest.mark.parametrize("points", ["few", "-1", "inf"])
-def test_points_that_are_none_are_a_usage_error(tmp_path: Path, points: str) -> None:
+def test_points_that_are_none_are_a_usage_error(tmp_path, points: str):
     done = run_pytest(tmp_path, f"--serve-eval-max-detects={points}")
     assert done.returncode == 4
     assert f"serve_eval_max_detects: {points}: expected a number of points" in done.stderr
@@ -271,9 +268,7 @@ class TestIt(AccuracyTests):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_floor_of_ones_own_is_asserted_where_no_reference_is_wanted(
-    tmp_path: Path, strict: bool
-) -> None:
+def test_a_floor_of_ones_own_is_asserted_where_no_reference_is_wanted(tmp_path, strict: bool):
     (tmp_path / "test_it.py").write_text(TESTS_OWN_FLOOR)
     flags = ("--serve-eval-strict",) if strict else ()
     line = ("--serve-eval-notify", "line.txt", "--serve-eval-output", "runs")
@@ -288,7 +283,7 @@ def test_a_floor_of_ones_own_is_asserted_where_no_reference_is_wanted(
     assert "runs/test_it.py/TestIt/test_below/" in told
 
 
-def test_a_run_without_a_reference_returns_its_report(tmp_path: Path) -> None:
+def test_a_run_without_a_reference_returns_its_report(tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS_OWN_FLOOR)
     done = run_pytest(tmp_path, "-k", "above or below", "--serve-eval-strict")
     assert "1 failed, 1 passed" in done.stdout.splitlines()[-1], done.stdout
@@ -297,7 +292,7 @@ def test_a_run_without_a_reference_returns_its_report(tmp_path: Path) -> None:
     assert re.search(rf"^E +{line}/test_it.py/TestIt/test_below/\d+_\d+$", done.stdout, re.M)
 
 
-def test_the_floor_of_the_page_fails_without_reprs(tmp_path: Path) -> None:
+def test_the_floor_of_the_page_fails_without_reprs(tmp_path):
     page = (ROOT / "docs/pytest.md").read_text()
     [block] = re.findall(r"^```python\n(def test_floor[\s\S]*?)^```", page, re.MULTILINE)
     simulated = 'no_reference=True, model="m", launcher={"name": "simulated", "accuracy": 0.3}'
@@ -310,7 +305,7 @@ def test_the_floor_of_the_page_fails_without_reprs(tmp_path: Path) -> None:
     assert re.fullmatch(r"E       assert [\d.]+ >= 70\.0", told[1]), told
 
 
-def test_a_green_session_does_not_say_that_there_is_no_reference(tmp_path: Path) -> None:
+def test_a_green_session_does_not_say_that_there_is_no_reference(tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS_OWN_FLOOR)
     done = run_pytest(tmp_path, "-k", "above", "--serve-eval-notify", "line.txt")
     assert "1 passed" in done.stdout.splitlines()[-1], done.stdout
@@ -325,7 +320,7 @@ def test_it(serve_eval):
 """
 
 
-def test_an_error_advises_with_keywords(tmp_path: Path) -> None:
+def test_an_error_advises_with_keywords(tmp_path):
     (tmp_path / "test_it.py").write_text(REFUSING)
 
     def act(request):
@@ -360,7 +355,7 @@ CATEGORY = "serve_eval.pytest_plugin.AccuracyWarning"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("-rP",), ("-n", "1")])
-def test_warnings_of_green_tests_are_shown_once(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_warnings_of_green_tests_are_shown_once(tmp_path, flags: tuple[str, ...]):
     (tmp_path / "test_it.py").write_text(TESTS_WARNINGS)
     done = run_pytest(tmp_path, "-k", "few", *flags)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -371,7 +366,7 @@ def test_warnings_of_green_tests_are_shown_once(tmp_path: Path, flags: tuple[str
 
 
 @pytest.mark.slow
-def test_filters_name_the_class_of_the_warnings(tmp_path: Path) -> None:
+def test_filters_name_the_class_of_the_warnings(tmp_path):
     (tmp_path / "test_it.py").write_text(TESTS_WARNINGS)
     done = run_pytest(tmp_path, "-k", "few", "-W", f"ignore::{CATEGORY}")
     assert done.returncode == 0
@@ -383,8 +378,8 @@ def test_filters_name_the_class_of_the_warnings(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_red_test_says_how_to_keep_its_folder_and_its_warnings_are_not_repeated(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     (tmp_path / "test_it.py").write_text(TESTS_WARNINGS)
     done = run_pytest(tmp_path, "-k", "damaged")
     assert done.returncode == 1

@@ -25,14 +25,14 @@ FOLDERS = [Path(one) for one in os.environ.get("SERVE_EVAL_RECIPES", "").split("
 
 @pytest.mark.skipif(not FOLDERS, reason="SERVE_EVAL_RECIPES names no folder")
 @pytest.mark.parametrize("folder", FOLDERS, ids=str)
-def test_each_recipe_for_trtllm_becomes_a_plan_that_a_dry_run_takes(folder: Path) -> None:
+def test_each_recipe_for_trtllm_becomes_a_plan_that_a_dry_run_takes(folder: Path):
     found = convert(folder)
     assert found.failed == {}
     assert found.plans
     assert all("recipe for" in reason for reason in found.refused), found.refused
 
 
-def test_the_examples_are_counted() -> None:
+def test_the_examples_are_counted():
     lines = list(list_lines(Path(__file__).parent / "examples"))
     assert lines[0].endswith(": 20 plans, 0 refused by a dry run")
     assert "      1 files not converted: a recipe for SGLang, which no launcher starts" in lines
@@ -66,9 +66,7 @@ PLACES = {name: list(_list_places(documents)) for name, documents in DOCUMENTS.i
 @pytest.mark.parametrize("name", DOCUMENTS)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_a_wrong_value_is_refused_or_converted(
-    name: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_wrong_value_is_refused_or_converted(name: str, data: st.DataObject, tmp_path_factory):
     content = copy.deepcopy(DOCUMENTS[name])
     place = data.draw(st.sampled_from(PLACES[name]))
     inner = content

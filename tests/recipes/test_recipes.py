@@ -33,7 +33,7 @@ def convert(name: str, more: str = "") -> tuple[dict[str, Any], str]:
     return _plan(), Path("plan.yaml").read_text()
 
 
-def test_a_recipe_of_srt_slurm_becomes_steps() -> None:
+def test_a_recipe_of_srt_slurm_becomes_steps():
     plan, text = convert("srt.yaml")
     launcher = plan["launcher"]
     assert (plan["model"], launcher["name"], launcher["gpus_per_node"]) == ("org/model", "slurm", 4)
@@ -58,7 +58,7 @@ def test_a_recipe_of_srt_slurm_becomes_steps() -> None:
         assert words in text, words
 
 
-def test_a_recipe_of_one_node_needs_no_slurm_and_names_what_is_unknown() -> None:
+def test_a_recipe_of_one_node_needs_no_slurm_and_names_what_is_unknown():
     plan, text = convert("srt_alone.yaml")
     assert plan["launcher"] == {
         "name": "trtllm",
@@ -74,7 +74,7 @@ def test_a_recipe_of_one_node_needs_no_slurm_and_names_what_is_unknown() -> None
         assert words in text, words
 
 
-def test_variants_become_plans_of_their_own() -> None:
+def test_variants_become_plans_of_their_own():
     done = serve_eval(f"setup init --from {EXAMPLES}/srt_variants.yaml -o p.yaml", exits=0)
     small = _plan("p-small.yaml")["launcher"]
     assert small["env"] == {"A": "1"}
@@ -100,12 +100,12 @@ def test_variants_become_plans_of_their_own() -> None:
         ("s*", ["small", "sizes_0", "sizes_1"]),
     ],
 )
-def test_a_variant_is_chosen_as_srtctl_does(selector: str, names: list[str]) -> None:
+def test_a_variant_is_chosen_as_srtctl_does(selector: str, names: list[str]):
     found = read_recipes(EXAMPLES / "srt_variants.yaml", selector)
     assert [one.variant for one in found] == names
 
 
-def test_an_unknown_variant_names_the_known_ones() -> None:
+def test_an_unknown_variant_names_the_known_ones():
     serve_eval(
         "setup init --from",
         f"{EXAMPLES / 'srt_variants.yaml'}:big",
@@ -114,7 +114,7 @@ def test_an_unknown_variant_names_the_known_ones() -> None:
     )
 
 
-def test_a_sweep_has_a_plan_per_combination() -> None:
+def test_a_sweep_has_a_plan_per_combination():
     found = read_recipes(EXAMPLES / "srt_sweep.yaml")
     assert [one.variant for one in found] == [
         *("tp1_dtypeauto", "tp1_dtypefp8", "tp2_dtypeauto", "tp2_dtypefp8")
@@ -123,7 +123,7 @@ def test_a_sweep_has_a_plan_per_combination() -> None:
     assert last.config == {"tensor_parallel_size": 2, "kv_cache_config": {"dtype": "fp8"}}
 
 
-def test_lists_of_unlike_lengths_are_refused() -> None:
+def test_lists_of_unlike_lengths_are_refused():
     content = {"base": {}, "zip_override_x": {"a": [1, 2], "b": [1, 2, 3]}}
     with pytest.raises(PlanError, match="zip_override_x: lists of"):
         list(list_variants(content))
@@ -136,13 +136,13 @@ def test_lists_of_unlike_lengths_are_refused() -> None:
         ("dynamo_vllm.yaml", "a recipe for vLLM, whose recipes are not converted"),
     ],
 )
-def test_recipes_of_other_engines_are_named_and_refused(name: str, words: str) -> None:
+def test_recipes_of_other_engines_are_named_and_refused(name: str, words: str):
     refused = serve_eval(f"setup init --from {EXAMPLES}/{name}", exits=2, tells=words)
     assert "serve-eval setup init URL" in refused.stderr
     assert not Path("plan.yaml").exists()
 
 
-def test_a_slurm_benchmark_is_read() -> None:
+def test_a_slurm_benchmark_is_read():
     plan, text = convert("benchmark.yaml")
     launcher = plan["launcher"]
     assert (plan["model"], launcher["name"]) == ("/data/model", "slurm")
@@ -160,7 +160,7 @@ def test_a_slurm_benchmark_is_read() -> None:
 @pytest.mark.parametrize(
     ("written", "time"), [("02:00:00", "02:00:00"), ("12:30:00", "12:30:00"), ("'90'", "90")]
 )
-def test_a_time_limit_keeps_its_length(written: str, time: str) -> None:
+def test_a_time_limit_keeps_its_length(written: str, time: str):
     Path("recipe.yaml").write_text(
         f"slurm: {{job_time: {written}}}\nworker_config: {{ctx: {{}}, gen: {{}}}}\n"
     )
@@ -168,7 +168,7 @@ def test_a_time_limit_keeps_its_length(written: str, time: str) -> None:
     assert found.sbatch_args == (f"--time={time}",)
 
 
-def test_an_orchestrators_file_is_read() -> None:
+def test_an_orchestrators_file_is_read():
     plan, text = convert("orchestrator.yaml")
     launcher = plan["launcher"]
     assert (launcher["name"], launcher["backend"]) == ("trtllm_disaggregated", "pytorch")
@@ -187,7 +187,7 @@ def test_an_orchestrators_file_is_read() -> None:
     ("key", "value", "refused"),
     [("num_workers", 2, False), ("disagg_coordinator_url", "http://127.0.0.1:9000", True)],
 )
-def test_keys_of_a_fleet_are_the_orchestrators(key: str, value: object, refused: bool) -> None:
+def test_keys_of_a_fleet_are_the_orchestrators(key: str, value: object, refused: bool):
     Path("recipe.yaml").write_text(
         f"{key}: {value}\n"
         "context_servers: {num_instances: 1, urls: [localhost:8001]}\n"
@@ -198,7 +198,7 @@ def test_keys_of_a_fleet_are_the_orchestrators(key: str, value: object, refused:
     assert ("starts no coordinator elsewhere" in done.stdout) is refused
 
 
-def test_configs_next_to_an_orchestrators_file_are_taken() -> None:
+def test_configs_next_to_an_orchestrators_file_are_taken():
     plan, text = convert("separate/disagg_config.yaml", "--model org/model")
     sides = plan["launcher"]["trtllm_disaggregated"]
     assert sides["generation_servers"]["config"]["tensor_parallel_size"] == 2
@@ -206,13 +206,13 @@ def test_configs_next_to_an_orchestrators_file_are_taken() -> None:
     assert "taken from ctx_config.yaml next to the file" in text
 
 
-def test_a_config_of_one_server_is_read() -> None:
+def test_a_config_of_one_server_is_read():
     plan, text = convert("llm_args.yaml")
     assert (plan["model"], plan["launcher"]["config"]["max_batch_size"]) == ("MODEL", 16)
     assert "model: the recipe does not name it" in text
 
 
-def test_a_deployment_of_dynamo_is_read() -> None:
+def test_a_deployment_of_dynamo_is_read():
     plan, text = convert("dynamo.yaml")
     launcher = plan["launcher"]
     assert (plan["model"], launcher["name"], launcher["gpus_per_node"]) == ("org/model", "slurm", 4)
@@ -235,7 +235,7 @@ def test_a_deployment_of_dynamo_is_read() -> None:
     assert "the recipe reads /in/the/image.yaml, which it does not contain" in text
 
 
-def test_an_address_and_a_recipe_exclude_each_other() -> None:
+def test_an_address_and_a_recipe_exclude_each_other():
     serve_eval(
         f"setup init localhost:8000 --from {EXAMPLES}/srt.yaml",
         exits=2,
@@ -259,14 +259,14 @@ def test_an_address_and_a_recipe_exclude_each_other() -> None:
         ("backend: {type: trtllm}\nresources: {decode_workers: 1}\n", "one side only"),
     ],
 )
-def test_files_that_are_no_recipes_are_refused(text: str, words: str) -> None:
+def test_files_that_are_no_recipes_are_refused(text: str, words: str):
     Path("recipe.yaml").write_text(text)
     serve_eval("setup init --from recipe.yaml", exits=2, tells=words)
     serve_eval("setup init --from nowhere.yaml", exits=2)
 
 
 @pytest.mark.parametrize("name", ["srt_alone.yaml", "llm_args.yaml", "separate/disagg_config.yaml"])
-def test_a_model_that_the_command_names_is_not_left_to_fill_in(name: str) -> None:
+def test_a_model_that_the_command_names_is_not_left_to_fill_in(name: str):
     found = serve_eval(f"setup init --from {EXAMPLES}/{name} -o open.yaml")
     assert " fill in  model: " in found.stdout
     plan, text = convert(name, "--model org/mine")
@@ -274,7 +274,7 @@ def test_a_model_that_the_command_names_is_not_left_to_fill_in(name: str) -> Non
     assert "# * model:" not in text
 
 
-def test_sides_with_models_of_their_own_keep_them() -> None:
+def test_sides_with_models_of_their_own_keep_them():
     Path("recipe.yaml").write_text(
         "model: org/fp8\n"
         "context_servers: {model: org/fp4, num_instances: 1}\n"
@@ -289,13 +289,13 @@ def test_sides_with_models_of_their_own_keep_them() -> None:
     assert "the accuracy is that of neither" in shown.stderr
 
 
-def test_a_plan_that_exists_is_replaced_only_by_force() -> None:
+def test_a_plan_that_exists_is_replaced_only_by_force():
     Path("plan.yaml").write_text("mine")
     serve_eval(f"setup init --from {EXAMPLES}/srt.yaml", exits=2, tells="with --force")
     assert Path("plan.yaml").read_text() == "mine"
 
 
-def test_a_plan_that_a_run_would_refuse_says_so() -> None:
+def test_a_plan_that_a_run_would_refuse_says_so():
     Path("recipe.yaml").write_text(
         "worker_config:\n"
         "  ctx: {cache_transceiver_config: {backend: UCX}}\n"
@@ -308,7 +308,7 @@ def test_a_plan_that_a_run_would_refuse_says_so() -> None:
     )
 
 
-def test_roles_of_srt_slurm_are_its_sections_under_other_names() -> None:
+def test_roles_of_srt_slurm_are_its_sections_under_other_names():
     plan, text = convert("srt_roles.yaml")
     launcher = plan["launcher"]
     assert (plan["model"], launcher["name"], launcher["gpus_per_node"]) == ("org/model", "slurm", 8)
@@ -337,14 +337,14 @@ def test_roles_of_srt_slurm_are_its_sections_under_other_names() -> None:
 )
 def test_the_base_that_variants_override_is_chosen_by_its_name(
     selector: str, name: str, ranks: int
-) -> None:
+):
     [found] = read_recipes(EXAMPLES / "srt_roles_variants.yaml", selector)
     assert (found.variant, found.single.ranks, found.single.gpus) == (name, ranks, ranks)
     [first] = read_recipes(EXAMPLES / "srt_variants.yaml", "base")
     assert first.variant == "base"
 
 
-def test_a_variant_called_base_is_chosen_by_its_whole_name() -> None:
+def test_a_variant_called_base_is_chosen_by_its_whole_name():
     Path("recipe.yaml").write_text(
         "base: {engine: trtllm, roles: {agg: {args: {tensor_parallel_size: 8}}}}\n"
         "override_base: {roles: {agg: {args: {tensor_parallel_size: 2}}}}\n"
@@ -354,7 +354,7 @@ def test_a_variant_called_base_is_chosen_by_its_whole_name() -> None:
         assert found.single.ranks == ranks
 
 
-def test_a_file_without_a_base_names_its_variants() -> None:
+def test_a_file_without_a_base_names_its_variants():
     serve_eval(
         "setup init --from", f"{EXAMPLES / 'srt_roles.yaml'}:base", exits=2, tells="no variant base"
     )
@@ -374,7 +374,7 @@ def test_a_file_without_a_base_names_its_variants() -> None:
         ("{}", "no servers"),
     ],
 )
-def test_wrong_roles_are_refused_by_name(roles: str, words: str) -> None:
+def test_wrong_roles_are_refused_by_name(roles: str, words: str):
     Path("recipe.yaml").write_text(f"schema: 2\nengine: trtllm\nroles: {roles}\n")
     serve_eval("setup init --from recipe.yaml", exits=2, tells=words)
 
@@ -395,7 +395,7 @@ def test_wrong_roles_are_refused_by_name(roles: str, words: str) -> None:
         ("engine: trtllm\nbackend: {type: trtllm}\nroles: {agg: {}}\n", "backend and roles"),
     ],
 )
-def test_the_engine_of_roles_is_read(text: str, words: str) -> None:
+def test_the_engine_of_roles_is_read(text: str, words: str):
     Path("recipe.yaml").write_text(text)
     serve_eval("setup init --from recipe.yaml", exits=2, tells=words)
 
@@ -419,7 +419,7 @@ def test_the_engine_of_roles_is_read(text: str, words: str) -> None:
 )
 def test_the_nodes_that_a_plan_needs_are_named(
     ranks: tuple[int, int, int, int], options: str, said: str
-) -> None:
+):
     given = zip(("prefill", "decode"), (ranks[:2], ranks[2:]), strict=True)
     roles = "".join(
         f"  {role}: {{nodes: 1, workers: {count}, args: {{tensor_parallel_size: {width}}}}}\n"
@@ -443,7 +443,7 @@ def test_the_nodes_that_a_plan_needs_are_named(
         ("{name: slurm, gpus_per_node: 4, trtllm: {tp: 12}}", "need 3 nodes with 4 GPUs each"),
     ],
 )
-def test_a_dry_run_names_the_machines_that_ranks_need(launcher: str, said: str) -> None:
+def test_a_dry_run_names_the_machines_that_ranks_need(launcher: str, said: str):
     Path("plan.yaml").write_text(
         f"model: m\ntasks: [word_problems]\nno_reference: true\nlauncher: {launcher}\n"
     )

@@ -17,7 +17,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_recipe_is_converted_started_and_judged(tmp_path: Path) -> None:
+def test_a_recipe_is_converted_started_and_judged(tmp_path):
     in_a_process(f"setup init --from {EXAMPLES}/orchestrator.yaml", exits=0)
     Path("references").mkdir()
     Path("references/word_problems.yaml").write_text(

@@ -84,14 +84,12 @@ RESULT = TaskResult(
         ),
     ],
 )
-def test_the_line_has_what_people_publish(
-    fields: dict[str, Any], told: dict[str, Any], line: str
-) -> None:
+def test_the_line_has_what_people_publish(fields: dict[str, Any], told: dict[str, Any], line: str):
     result = replace(RESULT, **fields, stability=replace(STABILITY, **told))
     assert describe_repeats(result) == line
 
 
-def test_the_bound_of_cut_answers_says_if_missing_ones_are_right_in_it_too() -> None:
+def test_the_bound_of_cut_answers_says_if_missing_ones_are_right_in_it_too():
     cut = replace(RESULT, cut_value=79.8, cut_bounds=(79.8, 79.8))
     assert describe_bound(cut, "{:.1f}".format) == "79.8 if the 4 cut answers were right"
     lacking = replace(cut, failed=12, scored=468, bounds=(77.0, 79.5), cut_bounds=(77.8, 80.3))
@@ -112,15 +110,13 @@ def test_the_bound_of_cut_answers_says_if_missing_ones_are_right_in_it_too() -> 
         ((2, 2), None, "7 turned wrong, 5 turned right, of the first answers"),
     ],
 )
-def test_what_turned_says_of_how_many_answers(
-    runs: tuple[int, int], pairs: int | None, said: str
-) -> None:
+def test_what_turned_says_of_how_many_answers(runs: tuple[int, int], pairs: int | None, said: str):
     numbers = {"reference_runs": runs[0], "candidate_runs": runs[1], "answer_pairs": pairs}
     found = SimpleNamespace(down=7, up=5, **numbers)
     assert count_turned(found) == said
 
 
-def test_the_agreement_has_pass_at_fewer_answers_and_ties() -> None:
+def test_the_agreement_has_pass_at_fewer_answers_and_ties():
     said = describe_agreement(STABILITY)
     assert "two repeats disagree on 12.0% of the prompts" in said
     assert "pass@2 85.00, pass@4 90.00, pass@8 92.00, pass@16" in said
@@ -133,7 +129,7 @@ def _line(name: str, outcome: Outcome, answer: str | None = None, **more: Any) -
     return ScoreRecord(id=name, outcome=outcome, value=value, answer=answer, target="7", **more)
 
 
-def test_questions_are_sorted_by_their_share_of_right_repeats() -> None:
+def test_questions_are_sorted_by_their_share_of_right_repeats():
     right, wrong = Outcome.CORRECT, Outcome.WRONG
     lines = [
         *(_line("b", right, "7"), _line("b#2", wrong, "8"), _line("b#3", wrong, "9")),
@@ -161,7 +157,7 @@ def test_questions_are_sorted_by_their_share_of_right_repeats() -> None:
     assert {one["kind"] for one in shares if one["first"] == 2} == {"wrong", "unreadable", "failed"}
 
 
-def test_a_run_without_repeats_has_no_questions() -> None:
+def test_a_run_without_repeats_has_no_questions():
     assert [*tabulate_questions("t", []), *draw_questions("t", [])] == []
 
 
@@ -179,7 +175,7 @@ FOUND = Degradation(
 )
 
 
-def test_the_picture_is_well_formed_with_both_orders_the_onset_and_their_places() -> None:
+def test_the_picture_is_well_formed_with_both_orders_the_onset_and_their_places():
     root = ElementTree.fromstring(picture("<gsm8k> & more", FOUND))
     texts = [node.text for node in root.iter("text")]
     assert "<gsm8k> & more: bad scores among the latest 20 requests" in texts
@@ -199,7 +195,7 @@ def test_the_picture_is_well_formed_with_both_orders_the_onset_and_their_places(
     assert by_start[0][0] < onset < by_start[1][0]
 
 
-def test_a_picture_against_a_reference_says_what_is_counted() -> None:
+def test_a_picture_against_a_reference_says_what_is_counted():
     root = ElementTree.fromstring(
         picture("gsm8k", replace(FOUND, counted="wrong where the reference was right"))
     )
@@ -207,5 +203,5 @@ def test_a_picture_against_a_reference_says_what_is_counted() -> None:
     assert title in [node.text for node in root.iter("text")]
 
 
-def test_a_report_without_a_course_has_no_picture() -> None:
+def test_a_report_without_a_course_has_no_picture():
     assert picture("gsm8k", replace(FOUND, course=None)) == ""

@@ -38,7 +38,7 @@ from tests.report.document.stories import STORIES, make_story_page
 ANY = st.text(max_size=700)
 
 
-def test_the_line_has_all_that_a_night_needs() -> None:
+def test_the_line_has_all_that_a_night_needs():
     drop, *ends = split_change(-7.2, (-10.0, -4.4), points=True)
     line = OneLine(
         outcome="FAIL",
@@ -66,7 +66,7 @@ def test_the_line_has_all_that_a_night_needs() -> None:
 )
 def test_a_drop_is_positive_and_so_is_a_gain(
     change: float, interval: tuple[float, float] | None, points: bool, said: tuple[str, ...]
-) -> None:
+):
     assert split_change(change, interval, points=points) == said
 
 
@@ -74,7 +74,7 @@ def test_a_drop_is_positive_and_so_is_a_gain(
 def test_it_is_one_plain_line_whatever_its_parts_hold(
     outcome: str, about: str, figures: str, counts: str, cause: str, others: str, place: str,
     sure: bool,
-) -> None:  # fmt: skip
+):  # fmt: skip
     line = write_line(
         OneLine(
             outcome=outcome, about=about, figures=figures, counts=counts, cause=cause, sure=sure,
@@ -89,7 +89,7 @@ def test_it_is_one_plain_line_whatever_its_parts_hold(
 
 
 @given(st.text(st.sampled_from(list("ab1 _*`[]()<>~#!\\|&$@:;-+.\n")), max_size=60))
-def test_markdown_shows_the_line_as_it_is(text: str) -> None:
+def test_markdown_shows_the_line_as_it_is(text: str):
     line = write_line(OneLine(outcome="FAIL", about=text))
     [_, inline, _] = MarkdownIt("gfm-like", {"linkify": False}).parse(escape_line(line))
     children = inline.children or ()
@@ -97,12 +97,12 @@ def test_markdown_shows_the_line_as_it_is(text: str) -> None:
     assert "".join(one.content for one in children) == line
 
 
-def test_an_ordinary_line_is_the_same_in_the_source_of_the_summary() -> None:
+def test_an_ordinary_line_is_the_same_in_the_source_of_the_summary():
     line = "FAIL word_problems org/m-8b: 52.1 against 59.3 (drop 7.2 [4.4, 10.0]); generation_1"
     assert escape_line(line) == line
 
 
-def test_the_worst_speaks_for_all() -> None:
+def test_the_worst_speaks_for_all():
     lines = [OneLine(outcome=one, about=one) for one in ("PASS", "FAIL", "PASS")]
     led = lead(lines, [7, 0, 7], "tasks")
     assert [one.others for one in led] == ["", "of 3 tasks: 1 FAIL, 2 PASS", ""]
@@ -113,7 +113,7 @@ COUNTS = "of 41 tests: 1 FAIL, 12 ERROR, 20 PASS, 1 XPASS, 1 XFAIL, 6 SKIPPED"
 
 
 @pytest.mark.parametrize("times", [0, 1, 9])
-def test_causes_and_names_are_shortened_before_counts(times: int) -> None:
+def test_causes_and_names_are_shortened_before_counts(times: int):
     long = times * "a long and winding word "
     line = write_line(
         OneLine(
@@ -133,7 +133,7 @@ def test_causes_and_names_are_shortened_before_counts(times: int) -> None:
     assert line.endswith("/20261128_220927")
 
 
-def test_a_long_name_of_a_test_stands_whole_where_there_is_room() -> None:
+def test_a_long_name_of_a_test_stands_whole_where_there_is_room():
     test = "tests/accuracy/test_llama.py::TestLlama3_1_8BInstruct::test_fp8_prefix_cache[tp2-ep4]"
     line = write_line(OneLine(outcome="FAIL", about=f"gsm8k m ({test})", cause=99 * "why so "))
     assert line.startswith(f"FAIL gsm8k m ({test}); ")
@@ -172,12 +172,12 @@ def _print(text: str, *, terminal: bool) -> list[str]:
         ("", [""]),
     ],
 )
-def test_a_long_line_goes_on_below_its_beginning(text: str, lines: list[str]) -> None:
+def test_a_long_line_goes_on_below_its_beginning(text: str, lines: list[str]):
     assert _print(text, terminal=True) == lines
     assert _print(text, terminal=False) == [text]
 
 
-def test_a_command_stays_whole() -> None:
+def test_a_command_stays_whole():
     command = (
         f"   change: serve-eval check workers {'long/' * 12}OUT for its servers, also in pairs"
     )
@@ -189,7 +189,7 @@ WORDS = st.lists(st.text("abc日\n", min_size=0, max_size=30), max_size=20).map(
 
 @settings(max_examples=40)
 @given(WORDS, st.integers(4, 40))
-def test_wrapped_lines_keep_every_word_whole_and_fit(text: str, width: int) -> None:
+def test_wrapped_lines_keep_every_word_whole_and_fit(text: str, width: int):
     lines = [line.plain for line in wrap(Text(text), width)]
     assert " ".join(lines).split() == text.split()
     assert all(cell_len(line) <= width or len(line.split()) == 1 for line in lines)
@@ -203,7 +203,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize(("width", "lines"), [(120, 3), (48, 10)])
-def test_a_table_that_does_not_fit_is_turned_and_never_cut(width: int, lines: int) -> None:
+def test_a_table_that_does_not_fit_is_turned_and_never_cut(width: int, lines: int):
     out = io.StringIO()
     cells = [[Text(cell) for cell in row] for row in ROWS]
     Console(file=out, width=width).print(*fit_tables(NAMES, cells, width), sep="\n\n")
@@ -225,12 +225,12 @@ def test_a_table_that_does_not_fit_is_turned_and_never_cut(width: int, lines: in
         ("日本語 ü", "日本語 ü"),
     ],
 )
-def test_control_sequences_are_removed(text: str, cleaned: str) -> None:
+def test_control_sequences_are_removed(text: str, cleaned: str):
     assert clean(text) == cleaned
 
 
 @given(st.text())
-def test_nothing_that_controls_a_terminal_is_left(text: str) -> None:
+def test_nothing_that_controls_a_terminal_is_left(text: str):
     assert not [
         c
         for c in clean(text)
@@ -242,7 +242,7 @@ def test_nothing_that_controls_a_terminal_is_left(text: str) -> None:
     ("p", "text"),
     [(1.0, "1.0000"), (0.0049, "0.0049"), (0.0001, "0.0001"), (9e-5, "< .0001"), (0.0, "< .0001")],
 )
-def test_a_tiny_p_is_given_as_a_bound(p: float, text: str) -> None:
+def test_a_tiny_p_is_given_as_a_bound(p: float, text: str):
     assert p_text(p) == text
 
 
@@ -257,12 +257,12 @@ def test_a_tiny_p_is_given_as_a_bound(p: float, text: str) -> None:
         (0.004, 2, "0.004"),
     ],
 )
-def test_a_small_number_keeps_its_size(value: float, decimals: int, text: str) -> None:
+def test_a_small_number_keeps_its_size(value: float, decimals: int, text: str):
     assert write_number(value, decimals) == text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 6))
-def test_only_zero_is_written_as_zero(value: float, decimals: int) -> None:
+def test_only_zero_is_written_as_zero(value: float, decimals: int):
     assert (float(write_number(value, decimals)) == 0.0) == (value == 0.0)
 
 
@@ -293,7 +293,7 @@ def _outline(content: PageContent) -> _Outline:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_text_is_the_same_elements_whatever_it_says(name: str) -> None:
+def test_a_text_is_the_same_elements_whatever_it_says(name: str):
     plain, hostile = _outline(make_content("plain")), _outline(make_content(HOSTILE[name]))
     assert hostile.elements == plain.elements
     shown = reveal(HOSTILE[name].encode(errors="backslashreplace").decode())
@@ -304,7 +304,7 @@ def test_a_text_is_the_same_elements_whatever_it_says(name: str) -> None:
     assert plain.values.count("plain") > 2
 
 
-def test_the_policy_allows_the_script_and_the_style_of_the_page_and_nothing_else() -> None:
+def test_the_policy_allows_the_script_and_the_style_of_the_page_and_nothing_else():
     page = render_page(make_content("x"))
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
     rules = dict(rule.split(" ", 1) for rule in policy[1].replace("&#39;", "'").split("; "))
@@ -326,7 +326,7 @@ def _list_scripts() -> list[Path]:
     return sorted(Path(str(ASSETS)).glob("scripts/*.js"))
 
 
-def test_no_script_makes_markup_of_texts_or_reaches_the_network() -> None:
+def test_no_script_makes_markup_of_texts_or_reaches_the_network():
     forbidden = re.compile(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function"
         r"|setHTML|createContextualFragment|DOMParser|srcdoc|fetch\(|XMLHttpRequest|WebSocket"
@@ -337,7 +337,7 @@ def test_no_script_makes_markup_of_texts_or_reaches_the_network() -> None:
         assert forbidden.findall(script.read_text()) == [], script.name
 
 
-def test_no_template_marks_a_text_as_markup_but_a_drawing() -> None:
+def test_no_template_marks_a_text_as_markup_but_a_drawing():
     templates = list(Path(str(ASSETS)).glob("*.jinja"))
     assert len(templates) == 2
     texts = "".join(one.read_text() for one in templates)
@@ -345,7 +345,7 @@ def test_no_template_marks_a_text_as_markup_but_a_drawing() -> None:
     assert "autoescape" not in texts
 
 
-def test_a_page_holds_only_the_scripts_that_its_sections_name() -> None:
+def test_a_page_holds_only_the_scripts_that_its_sections_name():
     content = make_content("x")
     assert "class Samples" not in render_page(content)
     section = ScriptData(
@@ -406,7 +406,7 @@ def contents(tmp_path_factory) -> Iterator[Mapping[str, PageContent]]:
 @pytest.mark.parametrize("story", FIRST)
 def test_the_verdict_comes_first_and_the_figures_are_those_given(
     story: str, contents: Mapping[str, PageContent]
-) -> None:
+):
     state, badge, headline = FIRST[story]
     content = contents[story]
     assert (content.state, content.badge) == (state, badge)
@@ -421,7 +421,7 @@ def test_the_verdict_comes_first_and_the_figures_are_those_given(
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_foreign_text_is_shown_as_text(story: str) -> None:
+def test_foreign_text_is_shown_as_text(story: str):
     page = render_page(make_story_page(story))
     assert page.count("<script") == 1
     assert "<img" not in page
@@ -431,7 +431,7 @@ def test_foreign_text_is_shown_as_text(story: str) -> None:
 
 def test_runs_without_a_result_and_then_the_worst_ones_come_first_with_links(
     contents: Mapping[str, PageContent],
-) -> None:
+):
     matrix = next(s for s in contents["suite"].sections if isinstance(s, DataTable))
     assert [row[0].text for row in matrix.rows] == ["<b>run", "a-7b", "b-70b"]
     # Only one run has a page.
@@ -453,5 +453,5 @@ def test_runs_without_a_result_and_then_the_worst_ones_come_first_with_links(
 )
 def test_attributes_with_a_number_and_a_unit_are_numbers(
     value: bool | int | str, found: tuple[float, str] | None
-) -> None:
+):
     assert read_number(value) == found

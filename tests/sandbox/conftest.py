@@ -64,12 +64,12 @@ def held(name: str, isolations: Mapping[str, Wrap] = ISOLATIONS) -> tuple[Sandbo
     scope="session",
     params=[FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
 )
-def isolated(request: pytest.FixtureRequest) -> tuple[Sandbox, Isolation]:
+def isolated(request) -> tuple[Sandbox, Isolation]:
     return held(request.param)
 
 
 @pytest.fixture(scope="session", params=[FIRST, *OTHERS])
-def each(request: pytest.FixtureRequest) -> tuple[Sandbox, Isolation]:
+def each(request) -> tuple[Sandbox, Isolation]:
     """Parametrise with every isolation, in the quick tests too: for the few that are worth it."""
     return held(request.param)
 

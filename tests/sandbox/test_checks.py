@@ -171,7 +171,7 @@ SEEN = {
 }
 
 
-def test_checks_see_values_as_they_are(isolated: tuple[Sandbox, Isolation]) -> None:
+def test_checks_see_values_as_they_are(isolated: tuple[Sandbox, Isolation]):
     async def all_of_them():
         sandbox = Sandbox(isolated[0].wrap, isolated[0].interpreter, uid=isolated[0].uid, at_once=2)
         return list(
@@ -188,7 +188,7 @@ def test_checks_see_values_as_they_are(isolated: tuple[Sandbox, Isolation]) -> N
     assert "built-ins, functions and iterators" in found["objects of the checks"].stderr
 
 
-def test_a_failure_tells_the_line_of_the_program(run: Callable[..., ExecutionResult]) -> None:
+def test_a_failure_tells_the_line_of_the_program(run: Callable[..., ExecutionResult]):
     ran = run("def f(x):\n    return [][x]\n", "f(1)")
     assert "IndexError: list index out of range\n  in the program, line 2, in f" in ran.stderr
 
@@ -219,12 +219,12 @@ def _read(message: bytes) -> Any:
         (b"(" + struct.pack("<I", 1)) * 900 + b"N",
     ],
 )
-def test_a_message_that_is_none_is_no_value(message: bytes) -> None:
+def test_a_message_that_is_none_is_no_value(message: bytes):
     with pytest.raises((ValueError, KeyError, IndexError, TypeError)):
         _read(message)
 
 
-def test_what_a_subclass_says_of_itself_does_not_cross() -> None:
+def test_what_a_subclass_says_of_itself_does_not_cross():
     class Liar(int):
         def __eq__(self, other: object) -> bool:
             return True

@@ -53,19 +53,19 @@ def _stopped(sandbox: Sandbox, isolation: Isolation, attempts: Sequence[Attempt]
     assert len(results) == len(attempts)
 
 
-def test_no_hostile_program_gets_out(isolated: tuple[Sandbox, Isolation]) -> None:
+def test_no_hostile_program_gets_out(isolated: tuple[Sandbox, Isolation]):
     assert len(ATTEMPTS) >= 60
     _stopped(*isolated, ATTEMPTS)
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_nor_one_of_each_kind_under_the_other_isolation(name: str) -> None:
+def test_nor_one_of_each_kind_under_the_other_isolation(name: str):
     _stopped(*held(name), [one for one in ATTEMPTS if one.name in QUICK])
 
 
 def test_the_evidence_shows_a_program_that_does_get_out(
     isolated: tuple[Sandbox, Isolation],
-) -> None:
+):
     kept = Attempt(
         name="kept", tries="its own folder", code="out(open('/tmp/x', 'w').write('x'))", by="never"
     )
@@ -85,8 +85,8 @@ def test_the_evidence_shows_a_program_that_does_get_out(
 
 
 def test_the_keyring_is_a_fresh_one_also_where_nothing_filters(
-    isolated: tuple[Sandbox, Isolation], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    isolated: tuple[Sandbox, Isolation], monkeypatch
+):
     monkeypatch.setattr(seccomp, "build", lambda: OPEN_FILTER)
     sandbox, isolation = isolated
     unfiltered = Sandbox(sandbox.wrap, sandbox.interpreter, uid=sandbox.uid, at_once=1)
@@ -102,7 +102,7 @@ def test_the_keyring_is_a_fresh_one_also_where_nothing_filters(
     _stopped(unfiltered, isolation, [ring])
 
 
-async def test_names_of_keys_cannot_be_read(isolated: tuple[Sandbox, Isolation]) -> None:
+async def test_names_of_keys_cannot_be_read(isolated: tuple[Sandbox, Isolation]):
     code = """for place in "/proc/keys", "/proc/key-users":
     try: assert not open(place).read(), place
     except OSError: pass
@@ -114,7 +114,7 @@ async def test_names_of_keys_cannot_be_read(isolated: tuple[Sandbox, Isolation])
     ("option", "kind"),
     [("--net", "net"), ("--ipc", "ipc"), ("--uts", "uts"), ("--cgroup", "cgroup")],
 )
-def test_namespaces_that_lack_one_make_tests_fail_and_not_skip(option: str, kind: str) -> None:
+def test_namespaces_that_lack_one_make_tests_fail_and_not_skip(option: str, kind: str):
     def lacking(command, readable, scratch):
         return [word for word in namespaces(command, readable, scratch) if word != option]
 
@@ -126,7 +126,7 @@ def test_namespaces_that_lack_one_make_tests_fail_and_not_skip(option: str, kind
         pytest.fail("a sandbox that does not hold is skipped")
 
 
-def test_a_program_that_could_take_back_that_it_goes_first_makes_tests_fail() -> None:
+def test_a_program_that_could_take_back_that_it_goes_first_makes_tests_fail():
     def writable_proc(command, readable, scratch):
         done = namespaces(command, readable, scratch)
         return [
@@ -139,7 +139,7 @@ def test_a_program_that_could_take_back_that_it_goes_first_makes_tests_fail() ->
         held("namespaces", {"namespaces": writable_proc})
 
 
-def test_where_no_call_is_refused_the_sandbox_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_call_is_refused_the_sandbox_is_refused(monkeypatch):
     held(PRESENT[0] if PRESENT else "namespaces")
     monkeypatch.setattr(seccomp, "build", lambda: OPEN_FILTER)
     with pytest.raises(SandboxError, match="its system calls are not filtered"):
@@ -158,7 +158,7 @@ def attempt(action):
 """
 
 
-def test_nothing_outside_can_be_written(run: Run, tmp_path: Path) -> None:
+def test_nothing_outside_can_be_written(run: Run, tmp_path):
     tmp_path.chmod(0o777)
     mine = tmp_path / "mine"
     mine.write_text("as it was")
@@ -193,7 +193,7 @@ open("/tmp/kept", "w").write("x")
 
 
 @pytest.mark.slow
-def test_forks_of_forks_are_over_with_the_program(run: Run) -> None:
+def test_forks_of_forks_are_over_with_the_program(run: Run):
     ran = run(
         """import os
 for _ in range(6):  # 64 at most
@@ -206,14 +206,14 @@ while True: pass
     assert ran.ended is ExitReason.TIMEOUT
 
 
-def test_memory_is_bounded(run: Run) -> None:
+def test_memory_is_bounded(run: Run):
     # Zeroed pages are not touched, so no memory is taken if the limit does not hold.
     ran = run(f"bytearray({LIMITS['AS'] + (16 << 20)})")
     assert (ran.ended, "MemoryError" in ran.stderr) == (ExitReason.RAISED, True)
     assert run("assert len(bytearray(64 << 20)) == 64 << 20").ended is ExitReason.PASSED
 
 
-def test_files_and_output_are_bounded(run: Run) -> None:
+def test_files_and_output_are_bounded(run: Run):
     ran = run(f"""{_TRY}
 piece, written = bytes(1 << 20), 0
 def fill():
@@ -236,7 +236,7 @@ print(attempt(lambda: [os.dup(0) for _ in range({LIMITS["NOFILE"]})]))
         assert OUTPUT_BYTES <= len(flood.stdout) + len(flood.stderr) <= OUTPUT_BYTES + 1000
 
 
-def test_no_descriptor_of_ours_is_inherited(run: Run, isolated: tuple[Sandbox, Isolation]) -> None:
+def test_no_descriptor_of_ours_is_inherited(run: Run, isolated: tuple[Sandbox, Isolation]):
     code = """import os, stat
 for process in filter(str.isdigit, os.listdir("/proc")):
     try: open_there = os.listdir(f"/proc/{process}/fd")
@@ -269,7 +269,7 @@ for process in filter(str.isdigit, os.listdir("/proc")):
         }, ran.stdout
 
 
-def test_limits_cannot_be_raised(run: Run) -> None:
+def test_limits_cannot_be_raised(run: Run):
     ran = run("import resource\nresource.setrlimit(resource.RLIMIT_NPROC, (4096, 4096))")
     assert (ran.ended, "ValueError" in ran.stderr or "PermissionError" in ran.stderr) == (
         ExitReason.RAISED,
@@ -291,7 +291,7 @@ def _zombies() -> set[int]:
 
 async def test_a_cancelled_program_is_over_at_once_and_leaves_no_zombie(
     isolated: tuple[Sandbox, Isolation], mark: str
-) -> None:
+):
     sandbox, isolation = isolated
     code = (
         f"import os\nif os.fork() == 0: os.execv('/bin/sleep', ['{mark}', '10'])\nimport time;"
@@ -315,9 +315,7 @@ async def test_a_cancelled_program_is_over_at_once_and_leaves_no_zombie(
 
 
 @pytest.mark.slow
-def test_a_killed_harness_takes_its_programs_along(
-    isolated: tuple[Sandbox, Isolation], mark: str
-) -> None:
+def test_a_killed_harness_takes_its_programs_along(isolated: tuple[Sandbox, Isolation], mark: str):
     harness = f"""
 import asyncio
 from serve_eval.sandbox.isolation import ISOLATIONS

@@ -141,7 +141,7 @@ ENDS = [
 
 def test_how_a_program_ends_is_told_and_never_by_itself(
     isolated: tuple[Sandbox, Isolation],
-) -> None:
+):
     async def all_of_them():
         return await asyncio.gather(
             *(isolated[0].run(Program(code=c, checks=t)) for _, c, t, _ in ENDS)
@@ -157,7 +157,7 @@ def test_how_a_program_ends_is_told_and_never_by_itself(
     assert "RecursionError" in found["an endless recursion"].stderr
 
 
-def test_a_program_has_its_input_and_its_time(run: Run) -> None:
+def test_a_program_has_its_input_and_its_time(run: Run):
     assert run("print(input()[::-1])", stdin="abc\n").stdout == "cba\n"
     late = run(
         "import signal, time\nsignal.signal(signal.SIGTERM, lambda *a: 0)\nprint('so far',"
@@ -167,7 +167,7 @@ def test_a_program_has_its_input_and_its_time(run: Run) -> None:
     assert (late.ended, late.exit, late.stdout) == (ExitReason.TIMEOUT, None, "so far\n")
 
 
-def test_as_root_another_user_runs_it_with_no_right(isolated: tuple[Sandbox, Isolation]) -> None:
+def test_as_root_another_user_runs_it_with_no_right(isolated: tuple[Sandbox, Isolation]):
     isolation = isolated[1]
     assert not isolation.network
     assert isolation.writable == ("/tmp",)
@@ -183,7 +183,7 @@ def _missing(command: Sequence[str], readable: Sequence[str], scratch: int) -> l
     return ["/no/such/isolation", *command]
 
 
-async def test_what_does_not_isolate_is_refused_with_what_the_probe_saw() -> None:
+async def test_what_does_not_isolate_is_refused_with_what_the_probe_saw():
     with pytest.raises(SandboxError) as told:
         await strongest(isolations={"none": _as_it_is})
     assert "none with" in str(told.value)
@@ -199,7 +199,7 @@ async def test_what_does_not_isolate_is_refused_with_what_the_probe_saw() -> Non
         (["--ro-bind", "/etc", "/etc"], "it sees /etc/passwd"),
     ],
 )
-def test_a_gap_in_an_isolation_is_seen_by_the_probe(gap: list[str], seen: str) -> None:
+def test_a_gap_in_an_isolation_is_seen_by_the_probe(gap: list[str], seen: str):
     def with_gap(command, readable, scratch):
         first, *rest = bubblewrap([*command], readable, scratch)
         place = rest.index("--remount-ro")
@@ -213,7 +213,7 @@ def test_a_gap_in_an_isolation_is_seen_by_the_probe(gap: list[str], seen: str) -
         asyncio.run(strongest(isolations={"gap": with_gap}))
 
 
-async def test_no_isolation_is_refused_with_what_to_install() -> None:
+async def test_no_isolation_is_refused_with_what_to_install():
     with pytest.raises(SandboxError) as told:
         await strongest(isolations={"missing": _missing})
     assert "apt-get install bubblewrap" in told.value.hint
@@ -250,7 +250,7 @@ def decided(machine: str, number: int, *args: int, arch: int | None = None) -> i
 
 
 @pytest.mark.parametrize("machine", [X86, ARM])
-def test_what_is_named_is_refused_and_the_rest_is_not(machine: str) -> None:
+def test_what_is_named_is_refused_and_the_rest_is_not(machine: str):
     column = COLUMN[machine]
     refused = {numbers[column] for numbers in REFUSED.values()} - {None}
     absent = {numbers[column] for numbers in ABSENT.values()}
@@ -268,7 +268,7 @@ def test_what_is_named_is_refused_and_the_rest_is_not(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", [X86, ARM])
-def test_calls_are_told_apart_by_their_arguments(machine: str) -> None:
+def test_calls_are_told_apart_by_their_arguments(machine: str):
     column = COLUMN[machine]
     families = {
         family: decided(machine, SOCKET[column], family, 1, 0)
@@ -294,20 +294,20 @@ def test_calls_are_told_apart_by_their_arguments(machine: str) -> None:
     )
 
 
-def test_numbers_of_another_machine_end_the_program() -> None:
+def test_numbers_of_another_machine_end_the_program():
     assert decided(X86, 20, arch=0x40000003) == KILL
     assert decided(ARM, 20, arch=0x40000028) == KILL
     assert decided(X86, 0x40000000 | 39) == KILL
     assert decided(X86, -1 & 0x7FFFFFFF) in (KILL, FAIL | errno.ENOSYS)
 
 
-def test_a_machine_without_a_filter_runs_nothing() -> None:
+def test_a_machine_without_a_filter_runs_nothing():
     with pytest.raises(SandboxError, match="no filter of system calls for riscv64"):
         build("riscv64")
 
 
 @pytest.mark.skipif(platform.machine() != X86, reason="compares with the headers of x86_64")
-def test_the_numbers_are_those_of_the_headers() -> None:
+def test_the_numbers_are_those_of_the_headers():
     header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
     if not header.exists():
         pytest.skip("linux-libc-dev is not installed")

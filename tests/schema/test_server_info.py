@@ -70,7 +70,7 @@ def _endpoint(info: Any) -> Endpoint:
     )
 
 
-def test_what_a_run_wrote_is_read_into_types_and_written_as_it_was() -> None:
+def test_what_a_run_wrote_is_read_into_types_and_written_as_it_was():
     info = _endpoint(WRITTEN).info
     assert info.commands[1] == ("trtllm-serve", "disaggregated")
     assert info.kv_transfer == KvTransfer(backend="UCX", nvlink=None, ucx_tls="^ib")
@@ -81,14 +81,14 @@ def test_what_a_run_wrote_is_read_into_types_and_written_as_it_was() -> None:
     assert _written(_endpoint(WRITTEN)) == WRITTEN
 
 
-def test_what_was_not_told_is_not_written_and_what_is_empty_is() -> None:
+def test_what_was_not_told_is_not_written_and_what_is_empty_is():
     assert _written(Endpoint(base_url="http://h:1/v1")) == {}
     told = ServerInfo(launcher="embedded", pid=7, also={}, hidden_retries={})
     written = {"launcher": "embedded", "pid": 7, "also": {}, "hidden_retries": {}}
     assert _written(Endpoint(base_url="http://h:1/v1", info=told)) == written
 
 
-def test_a_launcher_of_the_user_tells_more_under_names_of_its_own() -> None:
+def test_a_launcher_of_the_user_tells_more_under_names_of_its_own():
     mine = {"launcher": "mine", "gpu type": "L4", "extra": [1, None], "models": ["m"]}
     endpoint = Endpoint(base_url="http://h:1/v1", info=mine)
     assert endpoint.info.extra == {"gpu type": "L4", "extra": [1, None]}
@@ -100,7 +100,7 @@ def test_a_launcher_of_the_user_tells_more_under_names_of_its_own() -> None:
     assert _written(more.with_info(rack=5)) == {**mine, "version": "2", "rack": 5}
 
 
-def test_what_is_found_out_later_is_added() -> None:
+def test_what_is_found_out_later_is_added():
     servers = (DeployedServer(name="a", url="http://h:2", role="server"),)
     endpoint = _endpoint({"version": "1"}).with_info(
         deployment=DeploymentInfo(workers=servers), attached=HeldServers(id="x", holder=1, since="")
@@ -129,9 +129,7 @@ def test_what_is_found_out_later_is_added() -> None:
         ({1: "a"}, r"expected a ServerInfo or a mapping with names, not \{1: 'a'\}"),
     ],
 )
-def test_a_value_of_another_type_is_refused_with_its_place(
-    info: Any, said: str, tmp_path: Path
-) -> None:
+def test_a_value_of_another_type_is_refused_with_its_place(info: Any, said: str, tmp_path):
     with pytest.raises(TypeError, match=said):
         Endpoint(base_url="http://h:1/v1", info=info)
     if isinstance(info, dict) and 1 not in info:
@@ -142,7 +140,7 @@ def test_a_value_of_another_type_is_refused_with_its_place(
             read_sessions(tmp_path)
 
 
-def test_a_session_without_any_is_read(tmp_path: Path) -> None:
+def test_a_session_without_any_is_read(tmp_path):
     _note(tmp_path, {"base_url": "http://h:1/v1"})
     assert [session.endpoint.info for session in read_sessions(tmp_path)] == [ServerInfo()]
 
@@ -175,12 +173,12 @@ def _note(run: Path, endpoint: dict[str, Any]) -> None:
         ("  host:8000 ", "http://host:8000/v1"),
     ],
 )
-def test_every_form_that_users_paste_is_resolved(given: str, resolved: str) -> None:
+def test_every_form_that_users_paste_is_resolved(given: str, resolved: str):
     assert normalise_base_url(given) == resolved
     assert normalise_base_url(resolved) == resolved
 
 
-def test_an_ipv6_address_without_brackets_is_told_so() -> None:
+def test_an_ipv6_address_without_brackets_is_told_so():
     with pytest.raises(PlanError, match=r"brackets, as in http://\[::1\]:8000/v1"):
         normalise_base_url("::1:8000")
 
@@ -201,7 +199,7 @@ def test_an_ipv6_address_without_brackets_is_told_so() -> None:
         "http://host/v1?api_key=sk-secret",
     ],
 )
-def test_what_is_no_address_or_holds_a_secret_is_refused_without_repeating_it(given: str) -> None:
+def test_what_is_no_address_or_holds_a_secret_is_refused_without_repeating_it(given: str):
     with pytest.raises(PlanError) as caught:
         normalise_base_url(given)
     assert "sk-secret" not in str(caught.value)
@@ -247,16 +245,16 @@ def _answer(finish: str | None, tokens: int = 0, **more: Any) -> Response:
         (_answer("stop", 20, stop_reason="repetition_detected"), Outcome.UNPARSED, None),
     ],
 )
-def test_the_cause_of_a_cut(response: Response, outcome: Outcome, cut: Cut | None) -> None:
+def test_the_cause_of_a_cut(response: Response, outcome: Outcome, cut: Cut | None):
     asked = SamplingParams(max_tokens=LIMIT, stop=("Q:",))
     assert find_cut(response, outcome, asked) is cut
 
 
-def test_a_token_or_two_are_cut_by_design() -> None:
+def test_a_token_or_two_are_cut_by_design():
     asked = SamplingParams(max_tokens=2)
     assert find_cut(_answer("length", 2), Outcome.WRONG, asked) is None
 
 
-def test_thoughts_that_end_without_stop_strings_were_not_cut_by_one() -> None:
+def test_thoughts_that_end_without_stop_strings_were_not_cut_by_one():
     answer = _answer("stop", 20, text="", reasoning="so")
     assert find_cut(answer, Outcome.REASONING_ONLY, SamplingParams(max_tokens=LIMIT)) is None

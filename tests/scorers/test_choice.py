@@ -32,7 +32,7 @@ from serve_eval.scorers.numeric import extract_flexible, extract_strict, normali
 )
 def test_the_first_letter_decides(
     text: str, target: str, value: float, outcome: Outcome, answer: str | None
-) -> None:
+):
     score = prefix_match(text, target)
     assert (score.value, score.outcome, score.answer) == (value, outcome, answer)
 
@@ -54,7 +54,7 @@ def test_the_first_letter_decides(
 )
 def test_the_first_answer_line_decides_and_the_last_one_stands_beside_it(
     text: str, outcome: Outcome, answer: str | None, last: float
-) -> None:
+):
     score = answer_letter(text, "B")
     assert (score.outcome, score.answer) == (outcome, answer)
     assert score.parts == {"first_answer": float(outcome is Outcome.CORRECT), "last_answer": last}
@@ -80,12 +80,12 @@ def test_the_first_answer_line_decides_and_the_last_one_stands_beside_it(
 )
 def test_the_stated_letter_or_else_any_that_stands_alone(
     text: str, outcome: Outcome, answer: str | None, phrase: float
-) -> None:
+):
     score = score_stated_letter(text, "C")
     assert (score.outcome, score.answer, score.parts["phrase"]) == (outcome, answer, phrase)
 
 
-def test_recorded_letters_of_two_models_score_as_their_letter_says(shared: Path) -> None:
+def test_recorded_letters_of_two_models_score_as_their_letter_says(shared: Path):
     rows = [
         json.loads(line)
         for line in (shared / "data/recorded/mmlu_helm.jsonl").read_text().splitlines()
@@ -116,7 +116,7 @@ def test_recorded_letters_of_two_models_score_as_their_letter_says(shared: Path)
         ("-3 or - 4", None, "4"),
     ],
 )
-def test_what_each_filter_takes(text: str, strict: str | None, flexible: str | None) -> None:
+def test_what_each_filter_takes(text: str, strict: str | None, flexible: str | None):
     assert extract_strict(text) == strict
     assert extract_flexible(text) == flexible
 
@@ -131,7 +131,7 @@ def test_what_each_filter_takes(text: str, strict: str | None, flexible: str | N
         ("3.50", "3.50"),
     ],
 )
-def test_the_form_in_which_numbers_are_compared(text: str, normalised: str) -> None:
+def test_the_form_in_which_numbers_are_compared(text: str, normalised: str):
     assert normalise(text) == normalised
 
 
@@ -139,7 +139,7 @@ NUMBERS = st.text(alphabet="0123456789.,$-# \nab", max_size=30)
 
 
 @given(st.lists(NUMBERS, max_size=12), st.sampled_from([0, 150, 190, 198, 199, 200, 201, 400]))
-def test_both_are_what_the_patterns_of_the_task_say(parts: list[str], gap: int) -> None:
+def test_both_are_what_the_patterns_of_the_task_say(parts: list[str], gap: int):
     text = (" " * gap).join(parts)
     found = re.findall(r"(-?[$0-9.,]{2,})|(-?[0-9]+)", text)
     assert extract_flexible(text) == ((found[-1][0] or found[-1][1]) if found else None)
@@ -157,7 +157,7 @@ def test_both_are_what_the_patterns_of_the_task_say(parts: list[str], gap: int) 
         "gsm8k_Meta-Llama-3.1-8B-Instruct",
     ],
 )
-def test_recorded_answers_score_as_lm_eval_scored_them(shared: Path, name: str) -> None:
+def test_recorded_answers_score_as_lm_eval_scored_them(shared: Path, name: str):
     golds = [
         json.loads(line)["answer"]
         for line in (shared / "data/gsm8k/test.jsonl").read_text().splitlines()
@@ -175,7 +175,7 @@ def test_recorded_answers_score_as_lm_eval_scored_them(shared: Path, name: str) 
 
 
 @given(st.text(alphabet="0123456789-$.,# \nAb١²", max_size=30))
-def test_a_number_in_digits_is_its_own_normal_form(text: str) -> None:
+def test_a_number_in_digits_is_its_own_normal_form(text: str):
     plain = re.sub(r"(?s).*#### ", "", re.sub(r"[,$]", "", text))
     assert normalise(text) == re.sub(r"\.(\n?)\Z", r"\1", plain).lower()
 
@@ -194,7 +194,7 @@ def test_a_number_in_digits_is_its_own_normal_form(text: str) -> None:
         ("", ""),
     ],
 )
-def test_the_place_of_the_answer(text: str, place: str) -> None:
+def test_the_place_of_the_answer(text: str, place: str):
     assert extract(text) == place
 
 
@@ -218,11 +218,11 @@ def test_the_place_of_the_answer(text: str, place: str) -> None:
 )
 def test_text_and_number_stand_side_by_side(
     text: str, outcome: Outcome, string: float, integer: float
-) -> None:
+):
     score = integer_answer(text, "70")
     assert (score.outcome, score.value) == (outcome, string)
     assert score.parts == {"string": string, "integer": integer}
 
 
-def test_a_target_with_leading_zeros_is_the_same_number() -> None:
+def test_a_target_with_leading_zeros_is_the_same_number():
     assert integer_answer(r"\boxed{33}", "033").parts["integer"] == 1.0

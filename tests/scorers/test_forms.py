@@ -27,7 +27,7 @@ PARSERS = (
 )
 
 
-def test_the_table_is_taken_from_tests_of_public_parsers() -> None:
+def test_the_table_is_taken_from_tests_of_public_parsers():
     assert len(FORMS) >= 150
     assert {form.kind for form in FORMS} == {"letter", "number", "yes_no", "code"}
     places = {form.file for form in FORMS}
@@ -39,14 +39,14 @@ def test_the_table_is_taken_from_tests_of_public_parsers() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form.kind} {form.text[:40]!r}")
-def test_a_form_is_read_as_a_person_reads_it_or_the_row_says_why(form: Form) -> None:
+def test_a_form_is_read_as_a_person_reads_it_or_the_row_says_why(form: Form):
     found = read(form.kind, form.text, form.choices)
     assert same(found, form.ours)
     assert form.why or (_agrees(found, form.theirs) and same(found, form.person))
 
 
 @pytest.mark.parametrize("kind", ["letter", "number"])
-def test_extractors_that_others_define_read_what_they_always_read(kind: str) -> None:
+def test_extractors_that_others_define_read_what_they_always_read(kind: str):
     rows = [form for form in FORMS if form.kind == kind and form.defined]
     assert len(rows) > 80
     for form in rows:
@@ -96,7 +96,7 @@ WRAPPINGS = st.lists(st.sampled_from(LATEX), max_size=4).flatmap(
 )
 def test_a_letter_is_read_in_any_nesting_of_wrappings(
     wrappings: list[str], sentence: str, letter: str, form: str
-) -> None:
+):
     text = sentence.replace("@", _wrap(wrappings, form.replace("@", letter)))
     assert read("letter", text) == letter, text
 
@@ -109,7 +109,7 @@ def test_a_letter_is_read_in_any_nesting_of_wrappings(
 )
 def test_yes_and_no_are_read_in_any_nesting_of_wrappings(
     wrappings: list[str], sentence: str, word: str
-) -> None:
+):
     text = sentence.replace("@", _wrap(wrappings, word))
     assert read("yes_no", text) == ("yes" if word.lower() in ("yes", "true") else "no"), text
 
@@ -136,7 +136,7 @@ NUMBERS = (
 )
 def test_a_number_is_read_in_any_form_and_any_nesting_of_wrappings(
     wrappings: list[str], sentence: str, number: tuple[str, str]
-) -> None:
+):
     value, form = number
     text = sentence.replace("@", _wrap(wrappings, form))
     assert same(read("number", text), float(value)), text
@@ -160,7 +160,7 @@ PIECES = st.sampled_from(
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(PIECES, max_size=80).map("".join), st.integers(0, 200))
-def test_the_end_of_a_text_is_read_as_the_whole_is(text: str, before: int) -> None:
+def test_the_end_of_a_text_is_read_as_the_whole_is(text: str, before: int):
     text = f"{'So we add 7 and 8. ' * before}{text}"
     numbers = find_stated_numbers(text)
     assert find_last_number(text) == (numbers[-1] if numbers else None)
@@ -179,9 +179,7 @@ BEFORE = ("", "The choices are:\n", "Answer: ", "The answer choices are ", "Let 
     between=st.sampled_from(BETWEEN),
     before=st.sampled_from(BEFORE),
 )
-def test_a_list_of_all_choices_is_no_answer(
-    order: list[str], item: str, between: str, before: str
-) -> None:
+def test_a_list_of_all_choices_is_no_answer(order: list[str], item: str, between: str, before: str):
     text = before + between.join(item.replace("@", letter) for letter in order)
     assert read("letter", text) is None, text
 
@@ -189,7 +187,7 @@ def test_a_list_of_all_choices_is_no_answer(
 @pytest.mark.parametrize("order", list(permutations(["yes", "no"])))
 @pytest.mark.parametrize("between", [" or ", "/", ", ", " and ", "; ", "\n", " "])
 @pytest.mark.parametrize("before", ["", "Answer: ", "The answer is ", "Is it "])
-def test_yes_or_no_is_no_answer(order: tuple[str, str], between: str, before: str) -> None:
+def test_yes_or_no_is_no_answer(order: tuple[str, str], between: str, before: str):
     assert read("yes_no", before + between.join(order)) is None
 
 
@@ -229,7 +227,7 @@ LETTERS = {letter: letter for letter in "ABCDI"}
         ("The answer is \\boxed{\\text{Option C: } 5}", "C"),
     ],
 )
-def test_lists_denials_and_retractions(text: str, said: str | None) -> None:
+def test_lists_denials_and_retractions(text: str, said: str | None):
     assert find_stated(text, LETTERS) == said
 
 
@@ -250,7 +248,7 @@ def test_lists_denials_and_retractions(text: str, said: str | None) -> None:
         ("9.9\\times10^{999}", [float("inf")]),
     ],
 )
-def test_numbers_of_sentences_with_symbols(text: str, numbers: list[float]) -> None:
+def test_numbers_of_sentences_with_symbols(text: str, numbers: list[float]):
     assert numbers_in(text) == numbers
 
 
@@ -275,11 +273,11 @@ CODE = "def f(x):\n    return x\n"
         f"[PYTHON]\n{CODE}[/PYTHON]",
     ],
 )
-def test_code_is_read_in_all_the_forms_that_fences_come_in(text: str) -> None:
+def test_code_is_read_in_all_the_forms_that_fences_come_in(text: str):
     assert read("code", text) == CODE
 
 
-def test_exact_and_sets_and_json_read_the_same_markup() -> None:
+def test_exact_and_sets_and_json_read_the_same_markup():
     response = Response(text=r"$\boxed{\text{Paris}}$", finish_reason="stop")
     assert made("exact", {}).score("Paris", response).outcome is Outcome.CORRECT
     assert made("any_of", {}).score(["Paris", "Lutetia"], response).value == 1.0
@@ -301,7 +299,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
-def test_long_hostile_texts_are_read(piece: str) -> None:
+def test_long_hostile_texts_are_read(piece: str):
     text = (piece * LONG)[:LONG]
     find_stated(text, LETTERS)
     find_stated_numbers(text)

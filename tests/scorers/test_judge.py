@@ -70,7 +70,7 @@ def _text(question: Question) -> str:
 )
 def test_a_verdict_stands_in_a_line_of_its_own_and_the_last_one_counts(
     said: str, value: float | None
-) -> None:
+):
     (question,) = _questions(_scorer())
     assert question.read(said) == value
 
@@ -89,13 +89,13 @@ def test_a_verdict_stands_in_a_line_of_its_own_and_the_last_one_counts(
         ("Verdict: good", None),
     ],
 )
-def test_points_are_a_share_of_the_most(said: str, value: float | None) -> None:
+def test_points_are_a_share_of_the_most(said: str, value: float | None):
     (question,) = _questions(_scorer(metrics=[{"name": "correctness", "points": 10}]))
     assert "N being a number from 0 (not at all) to 10" in _text(question)
     assert question.read(said) == (None if value is None else pytest.approx(value))
 
 
-def test_words_and_a_pattern_of_ones_own() -> None:
+def test_words_and_a_pattern_of_ones_own():
     own = {
         "name": "tone",
         "prompt": "Is ${answer} polite?",
@@ -115,7 +115,7 @@ def test_words_and_a_pattern_of_ones_own() -> None:
     assert [question.read(text) for text in ("[[FAIL]] no: [[PASS]]", "PASS")] == [1.0, None]
 
 
-def test_an_inverted_metric_is_good_when_it_is_low() -> None:
+def test_an_inverted_metric_is_good_when_it_is_low():
     scorer = _scorer(
         metrics=[
             "toxicity",
@@ -137,7 +137,7 @@ def test_an_inverted_metric_is_good_when_it_is_low() -> None:
     assert score.mode == "low length_inverted"
 
 
-def test_a_call_of_a_tool_is_shown_with_the_answer() -> None:
+def test_a_call_of_a_tool_is_shown_with_the_answer():
     calls = (ToolCall("weather", '{"city": "Paris"}'),)
     scorer = _scorer(metrics=["usefulness"])
     (question,) = scorer.questions(
@@ -146,7 +146,7 @@ def test_a_call_of_a_tool_is_shown_with_the_answer() -> None:
     assert '>\nweather({"city": "Paris"})\n<' in _text(question)
 
 
-def test_a_pattern_that_would_search_for_ever_finds_nothing() -> None:
+def test_a_pattern_that_would_search_for_ever_finds_nothing():
     (question,) = _questions(
         _scorer(metrics=[{"name": "own", "prompt": "${answer}", "pattern": r"^(\w+\s?)*$"}])
     )
@@ -154,7 +154,7 @@ def test_a_pattern_that_would_search_for_ever_finds_nothing() -> None:
 
 
 @given(answer=st.text(max_size=200), asked=st.text(max_size=50), expected=st.text(max_size=50))
-def test_no_answer_can_end_its_own_place(answer: str, asked: str, expected: str) -> None:
+def test_no_answer_can_end_its_own_place(answer: str, asked: str, expected: str):
     sample = Sample(id="s", prompt=asked, target="")
     own = {"name": "own", "prompt": "${prompt} ${expected} ${answer}"}
     for question in _questions(
@@ -165,7 +165,7 @@ def test_no_answer_can_end_its_own_place(answer: str, asked: str, expected: str)
         assert f"<answer-{mark}>\n{answer or 'x'}\n</answer-{mark}>" in _text(question)
 
 
-def test_what_is_filled_in_is_not_filled_again() -> None:
+def test_what_is_filled_in_is_not_filled_again():
     (question,) = _questions(
         _scorer(metrics=[{"name": "own", "prompt": "A: ${answer}"}]),
         "${expected} ${prompt}",
@@ -175,7 +175,7 @@ def test_what_is_filled_in_is_not_filled_again() -> None:
     assert "Paris" not in _text(question)
 
 
-def test_the_places_hold_turns_images_and_what_is_expected() -> None:
+def test_the_places_hold_turns_images_and_what_is_expected():
     url = ImageUrl(url="data:image/png;base64,AA==")
     turns = (
         Message(role="system", content="Be brief."),
@@ -191,7 +191,7 @@ def test_the_places_hold_turns_images_and_what_is_expected() -> None:
     assert "What is expected" not in _text(question)
 
 
-def test_a_metric_that_compares_needs_something_to_compare_with() -> None:
+def test_a_metric_that_compares_needs_something_to_compare_with():
     own = {"name": "own", "prompt": "${answer} ${expected}"}
     scorer = _scorer(metrics=["correctness", "usefulness", own])
     told = scorer.problems({"answer": ""})
@@ -205,7 +205,7 @@ def _score(scorer: Scorer, *values: tuple[str, str, int, float | None]) -> Any:
     return scorer.score("Paris", Response(text="x", finish_reason="stop", judgements=said))
 
 
-def test_the_mean_is_over_what_could_be_read_and_a_majority_decides_where_wished() -> None:
+def test_the_mean_is_over_what_could_be_read_and_a_majority_decides_where_wished():
     values = [
         ("a", "correctness", 1, 1.0),
         ("a", "correctness", 2, 1.0),
@@ -222,7 +222,7 @@ def test_the_mean_is_over_what_could_be_read_and_a_majority_decides_where_wished
     assert tied.answer == "correctness 0.5"
 
 
-def test_the_key_is_of_what_is_asked_and_not_of_where() -> None:
+def test_the_key_is_of_what_is_asked_and_not_of_where():
     def key(judge, answer="Paris", **options):
         return _hash_question(_questions(_scorer(judges=[judge], **options), answer)[-1])
 
@@ -241,7 +241,7 @@ def test_the_key_is_of_what_is_asked_and_not_of_where() -> None:
     assert len({key(judge), *others}) == 7
 
 
-def test_what_decides_a_score_is_told_without_addresses() -> None:
+def test_what_decides_a_score_is_told_without_addresses():
     told = [
         _scorer(judges=[{"base_url": url, "model": "a"}], rounds=2).decisive
         for url in ("host:1", "other:2")
@@ -320,13 +320,13 @@ def test_what_decides_a_score_is_told_without_addresses() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_the_options_is_said(options: dict[str, Any], problem: str) -> None:
+def test_what_is_wrong_with_the_options_is_said(options: dict[str, Any], problem: str):
     with pytest.raises(PlanError) as refused:
         _scorer(**options)
     assert problem in str(refused.value)
 
 
-def test_the_examples_of_the_page_are_options_of_the_scorer() -> None:
+def test_the_examples_of_the_page_are_options_of_the_scorer():
     page = (Path(__file__).resolve().parents[2] / "docs/judges.md").read_text()
     whole, metrics = (
         yaml.safe_load(block)

@@ -47,14 +47,14 @@ pytest.importorskip("math_verify", reason="needs the optional extra math")
 
 
 @pytest.mark.parametrize(("text", "target", "equal"), PAIRS)
-def test_equal_formulas_have_the_point(text: str, target: str, equal: bool) -> None:
+def test_equal_formulas_have_the_point(text: str, target: str, equal: bool):
     score = score_formula(text, target)
     assert score.value == float(equal), score
     assert score.parts == {TIMED_OUT: 0.0}
 
 
 @pytest.mark.parametrize(("text", "target", "equal"), PAIRS)
-def test_the_result_is_that_of_the_library(text: str, target: str, equal: bool) -> None:
+def test_the_result_is_that_of_the_library(text: str, target: str, equal: bool):
     from math_verify import ExprExtractionConfig, LatexExtractionConfig
     from math_verify.metric import math_metric
 
@@ -63,7 +63,7 @@ def test_the_result_is_that_of_the_library(text: str, target: str, equal: bool) 
     assert score_formula(text, target).value == value == float(equal)
 
 
-def test_the_answer_is_what_was_extracted() -> None:
+def test_the_answer_is_what_was_extracted():
     score = score_formula("So $x = 3$, or \\boxed{\\frac{2}{4}}.", "0.5")
     assert (score.answer, score.outcome) == ("\\frac{2}{4}", Outcome.CORRECT)
     silent = score_formula("I do not know.", "0.5")
@@ -71,7 +71,7 @@ def test_the_answer_is_what_was_extracted() -> None:
     assert score_formula("It is 2.", "3").mode == "another value"
 
 
-def test_precision_is_that_of_the_option() -> None:
+def test_precision_is_that_of_the_option():
     assert score_formula("It is 0.3333", "\\frac{1}{3}").value == 0.0
     assert score_formula("It is 0.3333", "\\frac{1}{3}", precision=3).value == 1.0
 
@@ -93,7 +93,7 @@ HOSTILE = [
 # An alarm within a callback of the garbage collector is lost there, and comes again.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_hostile_answer_ends_at_the_limit(text: str) -> None:
+def test_a_hostile_answer_ends_at_the_limit(text: str):
     began = time.monotonic()
     score = score_formula(text, "x^2 + 1", time_limit_s=0.5)
     assert time.monotonic() - began < 8.0
@@ -101,18 +101,18 @@ def test_a_hostile_answer_ends_at_the_limit(text: str) -> None:
     assert score.mode == (TIMED_OUT if score.parts[TIMED_OUT] else score.mode)
 
 
-def test_a_tower_of_powers_is_late_and_the_next_answer_is_not() -> None:
+def test_a_tower_of_powers_is_late_and_the_next_answer_is_not():
     score = score_formula("\\boxed{9^{9^{9^{9}}}}", "x^2 + 1", time_limit_s=0.5)
     assert (score.mode, score.parts, score.value) == (TIMED_OUT, {TIMED_OUT: 1.0}, 0.0)
     assert score_formula("\\boxed{x}", "x", time_limit_s=0.5).value == 1.0
 
 
-def test_the_same_text_is_right_however_long_a_comparison_takes() -> None:
+def test_the_same_text_is_right_however_long_a_comparison_takes():
     tower = "2^{2^{2^{2^{2}}}} + x"
     assert score_formula(write_answer(tower), tower).value == 1.0
 
 
-def test_it_scores_outside_of_the_main_thread() -> None:
+def test_it_scores_outside_of_the_main_thread():
     found = []
     thread = threading.Thread(target=lambda: found.append(score_formula("It is 0.5", "1/2")))
     thread.start()
@@ -120,7 +120,7 @@ def test_it_scores_outside_of_the_main_thread() -> None:
     assert found[0].value == 1.0
 
 
-def test_options_and_expectations_are_checked() -> None:
+def test_options_and_expectations_are_checked():
     for options in ({"precision": -1}, {"time_limit_s": 0.0}):
         with pytest.raises(PlanError, match="precision must be 0 or more"):
             scorer(**options)
@@ -134,6 +134,6 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared/data/math_500/test
 
 
 @pytest.mark.skipif(not SHARED.is_file(), reason="needs MATH-500 in ../shared/data")
-def test_the_published_solutions_are_right() -> None:
+def test_the_published_solutions_are_right():
     rows = [json.loads(line) for line in SHARED.read_text("utf-8").splitlines()]
     assert [row for row in rows if not score_formula(row["solution"], row["answer"]).value] == []

@@ -47,17 +47,17 @@ OPTIONS = ["a red cat", "blue", "$12$", "none of them"]
         ("E", None),
     ],
 )
-def test_the_letter_that_is_given(text: str, letter: str | None) -> None:
+def test_the_letter_that_is_given(text: str, letter: str | None):
     assert find_given_letter(text, OPTIONS) == letter
 
 
-def test_nothing_is_guessed() -> None:
+def test_nothing_is_guessed():
     assert choice("I cannot see it", "A", OPTIONS).outcome is Outcome.UNPARSED
     assert choice("(B)", "A", OPTIONS).outcome is Outcome.WRONG
     assert choice("(A)", "A", OPTIONS).value == 1.0
 
 
-def test_the_stated_letter_stands_beside_it() -> None:
+def test_the_stated_letter_stands_beside_it():
     score = choice("**Answer:** B\nso not (A)", "B", OPTIONS)
     assert (score.value, score.answer, score.parts) == (0.0, "A", {STATED: 1.0})
     assert choice("B", "B", OPTIONS).parts == {STATED: 1.0}
@@ -82,7 +82,7 @@ def test_the_stated_letter_stands_beside_it() -> None:
         ("", ["7"], False),
     ],
 )
-def test_short_answers(text: str, accepted: list[str], right: bool) -> None:
+def test_short_answers(text: str, accepted: list[str], right: bool):
     assert (short_answer(text, accepted).value == 1.0) == right
 
 
@@ -98,13 +98,13 @@ PLAINER = (
         "".join
     )
 )
-def test_the_numbers_are_those_of_the_original(text: str) -> None:
+def test_the_numbers_are_those_of_the_original(text: str):
     assert [pattern.findall(text) for pattern in mmmu._NUMBERS[1:]] == [
         pattern.findall(text) for pattern in PLAINER
     ]
 
 
-def test_a_long_run_of_digits_is_read_in_time_that_grows_with_its_length() -> None:
+def test_a_long_run_of_digits_is_read_in_time_that_grows_with_its_length():
     assert short_answer("x" + "1" * 300_000 + "y", ["7"]).value == 0.0
 
 
@@ -129,7 +129,7 @@ OPTIONS_MMMU_PRO = [f"thing {i}" for i in range(9)]
         ("", None),
     ],
 )
-def test_the_last_line_that_states_a_letter_decides(text: str, letter: str | None) -> None:
+def test_the_last_line_that_states_a_letter_decides(text: str, letter: str | None):
     score = mmmu_pro_choice(text, "C", OPTIONS_MMMU_PRO)
     assert score.answer == letter
     assert score.value == float(letter == "C")
@@ -161,7 +161,7 @@ LONG = "A long explanation that says a great deal and does not come to an end. "
         ("", ""),
     ],
 )
-def test_an_answer_is_shortened_as_in_the_suite(text: str, answer: str) -> None:
+def test_an_answer_is_shortened_as_in_the_suite(text: str, answer: str):
     assert shorten_answer(text, "E") == answer
 
 
@@ -177,12 +177,12 @@ def test_an_answer_is_shortened_as_in_the_suite(text: str, answer: str) -> None:
         ("kimi_k3_mmmu", "<think>x</think>Answer: E", "E"),
     ],
 )
-def test_the_post_processors_of_the_suite(by: str, text: str, answer: str) -> None:
+def test_the_post_processors_of_the_suite(by: str, text: str, answer: str):
     told = apply_post_process(text, by)
     assert told.endswith(answer) if by == "kimi_k3_mmmu" else told == answer
 
 
-def test_letters_go_up_to_the_last_option() -> None:
+def test_letters_go_up_to_the_last_option():
     assert shorten_answer("Answer: H", "E") == "Answer: H"
     assert shorten_answer("Answer: H", "J") == "H"
 
@@ -190,7 +190,7 @@ def test_letters_go_up_to_the_last_option() -> None:
 @pytest.mark.parametrize(
     "piece", [" ", "answer ", "Answer: ", "\\boxed{", "(or ", "(", "*", "**", "<|open|>", "A "]
 )
-def test_long_answers_are_read_in_time_that_grows_with_their_length(piece: str) -> None:
+def test_long_answers_are_read_in_time_that_grows_with_their_length(piece: str):
     text = piece * (200_000 // len(piece))
     began = time.process_time()
     for by in ("strip_thinking_mmmu", "kimi_k3_mmmu"):
@@ -218,11 +218,11 @@ def test_long_answers_are_read_in_time_that_grows_with_their_length(piece: str) 
         ("", None),
     ],
 )
-def test_the_letter_that_an_answer_gives(text: str, letter: str | None) -> None:
+def test_the_letter_that_an_answer_gives(text: str, letter: str | None):
     assert find_letter(text, "E") == letter
 
 
-def test_a_video_has_four_options() -> None:
+def test_a_video_has_four_options():
     assert find_letter("E, or B", "D") == "B"
     assert score_about("image", "E", "E").value == 1.0
     assert score_about("video", "E", "D").outcome is Outcome.UNPARSED
@@ -239,7 +239,7 @@ def test_a_video_has_four_options() -> None:
         ("\n \n audio:  a\tb ", "a b"),
     ],
 )
-def test_the_section_of_a_medium_counts(text: str, section: str) -> None:
+def test_the_section_of_a_medium_counts(text: str, section: str):
     assert find_section("audio", text) == section
 
 
@@ -256,17 +256,17 @@ def test_the_section_of_a_medium_counts(text: str, section: str) -> None:
         ("", False),
     ],
 )
-def test_half_of_the_words_may_be_wrong(text: str, right: bool) -> None:
+def test_half_of_the_words_may_be_wrong(text: str, right: bool):
     assert score_about("audio", text, "one two three four").value == float(right)
 
 
-def test_a_silent_clip_has_an_empty_transcript() -> None:
+def test_a_silent_clip_has_an_empty_transcript():
     assert score_about("audio", "...", "(silence)").value == 1.0
     assert score_about("audio", "hello", "(silence)").value == 0.0
 
 
 @pytest.mark.parametrize("piece", [" ", "\n", "answer ", "audio\n", "audio:", "a ", "( "])
-def test_long_answers_are_read_in_bounded_time(piece: str) -> None:
+def test_long_answers_are_read_in_bounded_time(piece: str):
     text = piece * (100_000 // len(piece))
     began = time.process_time()
     score_about("image", text, "A")
@@ -301,11 +301,11 @@ def test_long_answers_are_read_in_bounded_time(piece: str) -> None:
 )
 def test_what_each_metric_gives(
     metric: Callable[[str, str], float], text: str, answer: str, value: float
-) -> None:
+):
     assert metric(text, answer) == pytest.approx(value)
 
 
-def test_chinese_words_are_those_that_jieba_finds() -> None:
+def test_chinese_words_are_those_that_jieba_finds():
     pytest.importorskip("jieba", reason="needs the optional extra longbench")
     assert longbench.cut("我来到北京清华大学") == ["我", "来到", "北京", "清华大学"]
     assert longbench.qa_f1_zh("北京，清华大学。", "清华大学") == pytest.approx(2 / 3)
@@ -322,17 +322,15 @@ def test_chinese_words_are_those_that_jieba_finds() -> None:
         ("Foodie", "Food", 0.5),  # the longer class is not a part of the right one
     ],
 )
-def test_a_class_is_shared_with_the_others_that_are_named(
-    text: str, answer: str, value: float
-) -> None:
+def test_a_class_is_shared_with_the_others_that_are_named(text: str, answer: str, value: float):
     assert longbench.classification(["Food", "Foodie", "Color"])(text, answer) == value
 
 
-def test_a_class_after_a_dropped_one_is_kept_as_in_the_published_metric() -> None:
+def test_a_class_after_a_dropped_one_is_kept_as_in_the_published_metric():
     assert longbench.classification(["a", "ab", "abc"])("abc", "abc") == 0.5
 
 
-def test_the_best_answer_counts_and_only_code_keeps_its_outer_white_space() -> None:
+def test_the_best_answer_counts_and_only_code_keeps_its_outer_white_space():
     score = longbench.best(longbench.qa_f1, " blue ", ["red", "blue"])
     assert (score.value, score.outcome, score.answer) == (1.0, Outcome.CORRECT, "blue")
     assert longbench.best(longbench.qa_f1, "blue car", ["blue"]).outcome is Outcome.PARTIAL
@@ -340,7 +338,7 @@ def test_the_best_answer_counts_and_only_code_keeps_its_outer_white_space() -> N
 
 
 @given(st.text(alphabet="abc. \n", max_size=40), st.text(alphabet="abc. \n", max_size=40))
-def test_similarities_lie_between_0_and_1_and_a_text_is_like_itself(text: str, other: str) -> None:
+def test_similarities_lie_between_0_and_1_and_a_text_is_like_itself(text: str, other: str):
     for metric in (longbench.rouge_l, longbench.code_similarity, longbench.qa_f1):
         assert 0.0 <= metric(text, other) <= 1.0
     line = other.replace("\n", "")
@@ -369,7 +367,7 @@ def test_similarities_lie_between_0_and_1_and_a_text_is_like_itself(text: str, o
 @pytest.mark.parametrize("target", "ABCD")
 def test_the_greatest_sum_counts_and_of_several_the_first(
     told: list[list[float]], answer: str, tied: bool, target: str
-) -> None:
+):
     score = likeliest(told, "ABCD", target)
     assert (score.answer, score.parts) == (answer, {TIED: float(tied)})
     assert (score.value, score.outcome is Outcome.CORRECT) == (
@@ -379,7 +377,7 @@ def test_the_greatest_sum_counts_and_of_several_the_first(
 
 
 @given(st.lists(st.floats(-50, 0), min_size=4, max_size=4), st.floats(-20, 0))
-def test_what_all_choices_share_decides_nothing(values: list[float], shared: float) -> None:
+def test_what_all_choices_share_decides_nothing(values: list[float], shared: float):
     ordered = sorted(values)
     if ordered[3] - ordered[2] < 1e-6:
         return
@@ -398,7 +396,7 @@ def test_what_all_choices_share_decides_nothing(values: list[float], shared: flo
         (" lost", Outcome.UNPARSED, 0),
     ],
 )
-def test_the_first_run_of_digits_decides(text: str, outcome: Outcome, contained: float) -> None:
+def test_the_first_run_of_digits_decides(text: str, outcome: Outcome, contained: float):
     score = first_digits(text, "01868")
     assert score.outcome is outcome
     assert score.parts == {

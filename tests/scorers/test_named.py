@@ -46,11 +46,11 @@ def _score(name: str, expected: Any, text: str, **options: Any) -> Score:
         ("...", ""),
     ],
 )
-def test_punctuation_goes_and_what_means_something_stays(text: str, form: str) -> None:
+def test_punctuation_goes_and_what_means_something_stays(text: str, form: str):
     assert plain(text) == form
 
 
-def test_exact_wants_the_text_and_nothing_else() -> None:
+def test_exact_wants_the_text_and_nothing_else():
     assert _score("exact", "Paris", " paris.\n").outcome is Outcome.CORRECT
     assert _score("exact", "Paris", "It is Paris").outcome is Outcome.WRONG
     assert _score("exact", "Paris", "paris", ignore_case=False).outcome is Outcome.WRONG
@@ -74,7 +74,7 @@ def test_exact_wants_the_text_and_nothing_else() -> None:
 )
 def test_exact_compares_as_biochatter_does_when_told_to(
     expected: str, text: str, strict: float, usual: float
-) -> None:
+):
     """The option changes the answer but not the expectation.
 
     It removes only three punctuation marks, at any place.
@@ -87,7 +87,7 @@ def test_exact_compares_as_biochatter_does_when_told_to(
     ("text", "value"),
     [("Air, and OXYGEN", 1.0), ("b.r.e.a.t.h", 1.0), ("nothing", 0.5), ("", 0.0), ("air", 0.5)],
 )
-def test_words_counts_as_biochatter_does_when_told_to(text: str, value: float) -> None:
+def test_words_counts_as_biochatter_does_when_told_to(text: str, value: float):
     """A list holds synonyms.
 
     In a text any letter counts, here o of oxygen, or e.
@@ -99,7 +99,7 @@ def test_words_counts_as_biochatter_does_when_told_to(text: str, value: float) -
 @pytest.mark.parametrize(
     ("name", "options"), [("exact", {"ignore_case": False}), ("words", {"whole_words": True})]
 )
-def test_an_option_without_effect_is_refused(name: str, options: dict[str, bool]) -> None:
+def test_an_option_without_effect_is_refused(name: str, options: dict[str, bool]):
     with pytest.raises(
         PlanError,
         match="as_biochatter decides how answers are compared: leave out the other options",
@@ -145,7 +145,7 @@ PLACES = {"Paris": 1, "New York": 2, "York": 3, "type 2": 4}
         ("\u0131s it type 2", PLACES, 4),
     ],
 )
-def test_what_a_text_states(text: str, meanings: dict[str, Any], said: Any) -> None:
+def test_what_a_text_states(text: str, meanings: dict[str, Any], said: Any):
     assert find_stated(text, meanings) == said
 
 
@@ -162,7 +162,7 @@ def test_what_a_text_states(text: str, meanings: dict[str, Any], said: Any) -> N
         ("Unknown", Outcome.UNPARSED),
     ],
 )
-def test_yes_and_no_in_what_models_say(text: str, outcome: Outcome) -> None:
+def test_yes_and_no_in_what_models_say(text: str, outcome: Outcome):
     assert _score("yes_no", True, text).outcome is outcome
 
 
@@ -175,28 +175,28 @@ def test_yes_and_no_in_what_models_say(text: str, outcome: Outcome) -> None:
         ("aspirins in doses", 1.0),
     ],
 )
-def test_words_have_a_point_each_by_any_synonym(text: str, value: float) -> None:
+def test_words_have_a_point_each_by_any_synonym(text: str, value: float):
     assert (
         _score("words", {"words_in_response": ["aspirin", "dose|dosage|amount"]}, text).value
         == value
     )
 
 
-def test_words_may_be_literal_and_whole() -> None:
+def test_words_may_be_literal_and_whole():
     assert _score("words", ["a.c"], "abc").value == 0.0
     assert _score("words", ["cat"], "concatenate").value == 1.0
     assert _score("words", ["cat"], "concatenate", whole_words=True).value == 0.0
     assert _score("words", ["C++"], "in C++, say", whole_words=True).value == 1.0
 
 
-def test_regex_parts_have_a_point_each_and_a_pair_wants_either() -> None:
+def test_regex_parts_have_a_point_each_and_a_pair_wants_either():
     expected = {"parts_of_query": ["MATCH", ["WHERE a", "WHERE b"], r"RETURN \w+$"]}
     assert _score("regex", expected, "MATCH x WHERE b RETURN n").value == 1.0
     score = _score("regex", expected, "MATCH x WHERE c RETURN n;")
     assert (score.value, score.outcome, score.answer) == (1 / 3, Outcome.PARTIAL, "MATCH")
 
 
-def test_a_search_without_an_end_is_ended_and_costs_its_own_point_alone() -> None:
+def test_a_search_without_an_end_is_ended_and_costs_its_own_point_alone():
     score = _score("regex", [r"(a|aa)+$", "b"], "a" * 60 + "b", time_limit_s=0.05)
     assert (score.value, score.parts["timed out"], score.mode) == (0.5, 1.0, "timed out")
 
@@ -215,7 +215,7 @@ def test_a_search_without_an_end_is_ended_and_costs_its_own_point_alone() -> Non
         ".",
     ],
 )
-def test_a_text_is_made_up_that_matches(pattern: str) -> None:
+def test_a_text_is_made_up_that_matches(pattern: str):
     import regex
 
     text = build_match(pattern)
@@ -223,7 +223,7 @@ def test_a_text_is_made_up_that_matches(pattern: str) -> None:
     assert regex.search(pattern, text)
 
 
-def test_where_none_can_be_made_up_an_example_is_asked_for() -> None:
+def test_where_none_can_be_made_up_an_example_is_asked_for():
     scorer = made("regex", {})
     expected = {"parts_of_query": [r"(?<=q)\b(?!q)z+(?<!z)"]}
     assert not scorer.problems(expected)
@@ -233,7 +233,7 @@ def test_where_none_can_be_made_up_an_example_is_asked_for() -> None:
         scorer.answers(expected)
 
 
-def test_any_of_takes_the_best_score() -> None:
+def test_any_of_takes_the_best_score():
     assert _score("any_of", ["Paris", "Lutetia"], "lutetia").value == 1.0
     assert _score("any_of", [["a", "b"], ["c", "d", "e"]], "a d e", scorer="words").value == 2 / 3
     assert (
@@ -243,8 +243,8 @@ def test_any_of_takes_the_best_score() -> None:
 
 
 def test_another_version_of_the_scorer_within_any_of_decides_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     before = made("any_of", {}).decisive
     assert before == made("any_of", {"scorer": "exact"}).decisive
     assert before != made("any_of", {"scorer": {"exact": {"ignore_case": False}}}).decisive
@@ -265,7 +265,7 @@ def test_another_version_of_the_scorer_within_any_of_decides_otherwise(
         ("code", "runs the answer"),
     ],
 )
-def test_any_of_says_what_is_wrong_with_its_scorer(scorer: Any, told: str) -> None:
+def test_any_of_says_what_is_wrong_with_its_scorer(scorer: Any, told: str):
     with pytest.raises(PlanError, match=told):
         made("any_of", {"scorer": scorer})
 
@@ -285,11 +285,11 @@ def test_any_of_says_what_is_wrong_with_its_scorer(scorer: Any, told: str) -> No
         ("", []),
     ],
 )
-def test_a_set_is_read_in_each_of_its_forms(text: str, items: list[object]) -> None:
+def test_a_set_is_read_in_each_of_its_forms(text: str, items: list[object]):
     assert items_in(text) == items
 
 
-def test_a_set_is_measured() -> None:
+def test_a_set_is_measured():
     score = _score("set", ["A", "B", "C"], "a, b, x")
     assert score.value == pytest.approx(2 / 3)
     assert (score.parts["precision"], score.parts["recall"]) == (
@@ -316,11 +316,11 @@ def test_a_set_is_measured() -> None:
         ("none", []),
     ],
 )
-def test_numbers_of_a_sentence(text: str, numbers: list[float]) -> None:
+def test_numbers_of_a_sentence(text: str, numbers: list[float]):
     assert numbers_in(text) == numbers
 
 
-def test_a_number_counts_within_its_tolerance() -> None:
+def test_a_number_counts_within_its_tolerance():
     assert _score("numeric", 100, "from 7 to 101").value == 0.0
     assert _score("numeric", 100, "from 7 to 101", absolute=1.0).value == 1.0
     assert _score("numeric", -100, "-101", relative=0.01).value == 1.0
@@ -329,7 +329,7 @@ def test_a_number_counts_within_its_tolerance() -> None:
     assert _score("numeric", 7, "seven").outcome is Outcome.UNPARSED
 
 
-def test_rouge_is_a_share() -> None:
+def test_rouge_is_a_share():
     score = _score("rouge", "the cat sat", "the cat ran")
     assert (score.value, score.outcome) == (pytest.approx(2 / 3), Outcome.PARTIAL)
 
@@ -354,11 +354,11 @@ SCHEMA = {
         ({"equals": None}, "null", 1.0),
     ],
 )
-def test_json_is_valid_and_equal(expected: Any, text: str, value: float) -> None:
+def test_json_is_valid_and_equal(expected: Any, text: str, value: float):
     assert _score("json_schema", expected, text).value == value
 
 
-def test_json_that_a_validator_cannot_look_at_is_not_called_invalid() -> None:
+def test_json_that_a_validator_cannot_look_at_is_not_called_invalid():
     deep = {"$ref": "#/$defs/x", "$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}}}}
     with pytest.raises(RecursionError):
         _score("json_schema", {"schema": deep}, "[" * 500 + "]" * 500)
@@ -366,9 +366,7 @@ def test_json_that_a_validator_cannot_look_at_is_not_called_invalid() -> None:
 
 
 @pytest.mark.parametrize(("step", "value"), [(0.1, 1.0), (0.5, 1.0), (0.3, 0.0)])
-def test_a_number_that_no_float_holds_is_a_multiple_of_what_it_is(
-    step: float, value: float
-) -> None:
+def test_a_number_that_no_float_holds_is_a_multiple_of_what_it_is(step: float, value: float):
     assert _score("json_schema", {"schema": {"multipleOf": step}}, "1e999").value == value
     with pytest.raises(OverflowError, match="4000 digits"):
         _score("json_schema", {"schema": {"multipleOf": step}}, "1e99999")
@@ -393,13 +391,13 @@ def test_a_number_that_no_float_holds_is_a_multiple_of_what_it_is(
         {"prefixItems": [{"type": "string"}, {"type": "integer"}], "type": "array"},
     ],
 )
-def test_a_value_is_made_up_that_a_schema_allows(schema: Any) -> None:
+def test_a_value_is_made_up_that_a_schema_allows(schema: Any):
     import jsonschema
 
     jsonschema.validate(generate_instance(schema), schema)
 
 
-def test_where_no_json_can_be_made_up_an_example_is_asked_for() -> None:
+def test_where_no_json_can_be_made_up_an_example_is_asked_for():
     endless = {
         "$ref": "#/$defs/x",
         "$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 1}},
@@ -449,11 +447,11 @@ CITY = {"name": "weather", "arguments": {"city": "Paris", "days": 2}}
 )  # fmt: skip
 def test_calls_have_a_point_for_each_name_and_argument(
     expected: Any, calls: Any, options: dict[str, Any], value: float
-) -> None:
+):
     assert _calls(expected, *calls, **options) == pytest.approx(value)
 
 
-def test_a_text_is_no_call() -> None:
+def test_a_text_is_no_call():
     assert _score("tool_call", "no call", "It is sunny.").outcome is Outcome.CORRECT
     assert _score("tool_call", CITY, '{"name": "weather"}').outcome is Outcome.WRONG
 
@@ -477,7 +475,7 @@ CHECKED = {"checks": "assert double(2) == 4", "entry_point": "double"}
 )
 def test_code_is_run_in_the_sandbox_with_its_checks(
     sandbox: Sandbox, expected: Any, text: str, outcome: str
-) -> None:
+):
     scorer = made("code", {"time_limit_s": 2.0})
     response = Response(text=text, finish_reason="stop")
     assert not scorer.problems(expected)
@@ -500,7 +498,7 @@ def test_code_is_run_in_the_sandbox_with_its_checks(
         ("set", {"measure": "f2"}),
     ],
 )
-def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, Any]) -> None:
+def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, Any]):
     with pytest.raises(PlanError, match=name):
         made(name, options)
 
@@ -520,9 +518,7 @@ LONG = 300_000
         ("x and " * (LONG // 6), 1),
     ],
 )
-def test_the_items_of_any_text_are_found_in_time_that_grows_with_its_length(
-    text: str, items: int
-) -> None:
+def test_the_items_of_any_text_are_found_in_time_that_grows_with_its_length(text: str, items: int):
     assert len(items_in(text)) == items
 
 
@@ -535,6 +531,6 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=12).map("".join))
-def test_the_patterns_of_items_find_what_plainer_ones_find(text: str) -> None:
+def test_the_patterns_of_items_find_what_plainer_ones_find(text: str):
     assert set_scorer._MARKED.findall(text) == _MARKED.findall(text)
     assert set_scorer._BETWEEN.split(text) == _BETWEEN.split(text)

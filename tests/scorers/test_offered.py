@@ -305,7 +305,7 @@ def called(response: Response) -> Response:
     return Response(text=told.text or "", finish_reason=told.finish_reason, tool_calls=calls)
 
 
-def test_every_scorer_is_tried() -> None:
+def test_every_scorer_is_tried():
     missing = sorted(set(NAMES) - ACCEPTED.keys())
     assert missing == [], "add a row for each to the table of docs/scorers.md"
     gone = sorted((TAKEN.keys() | REFUSED.keys()) - set(NAMES))
@@ -313,7 +313,7 @@ def test_every_scorer_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("name", "tried"), CASES)
-def test_the_right_answer_has_full_marks_and_the_wrong_one_nothing(name: str, tried: Tried) -> None:
+def test_the_right_answer_has_full_marks_and_the_wrong_one_nothing(name: str, tried: Tried):
     scorer = made(name, tried.options)
     assert list(scorer.problems(tried.expected)) == []
     right, wrong = scorer.answers(tried.expected)
@@ -329,7 +329,7 @@ def test_the_right_answer_has_full_marks_and_the_wrong_one_nothing(name: str, tr
 
 @pytest.mark.parametrize("name", ACCEPTED)
 @pytest.mark.parametrize("expected", NONSENSE, ids=repr)
-def test_nonsense_is_refused_with_what_to_write(name: str, expected: Any) -> None:
+def test_nonsense_is_refused_with_what_to_write(name: str, expected: Any):
     told = made(name, ACCEPTED[name][0].options).problems(expected)
     assert told
     assert all(line.startswith("expected") and len(line) > 20 for line in told)
@@ -339,7 +339,7 @@ def test_nonsense_is_refused_with_what_to_write(name: str, expected: Any) -> Non
     ("name", "tried"),
     [pytest.param(n, t, id=f"{n}-{i}") for n in NAMES for i, t in enumerate(REFUSED.get(n, []))],
 )
-def test_what_is_nearly_right_is_refused_too(name: str, tried: Tried) -> None:
+def test_what_is_nearly_right_is_refused_too(name: str, tried: Tried):
     assert made(name, tried.options).problems(tried.expected)
 
 
@@ -348,7 +348,7 @@ def test_what_is_nearly_right_is_refused_too(name: str, tried: Tried) -> None:
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_any_text_has_a_score_between_0_and_1(name: str, tried: Tried, data: st.DataObject) -> None:
+def test_any_text_has_a_score_between_0_and_1(name: str, tried: Tried, data: st.DataObject):
     scorer = made(name, tried.options)
     right, wrong = scorer.answers(tried.expected)
     pieces = st.one_of(
@@ -385,7 +385,7 @@ def test_any_text_has_a_score_between_0_and_1(name: str, tried: Tried, data: st.
         max_leaves=6,
     )
 )
-def test_what_is_not_refused_can_be_scored(name: str, expected: Any) -> None:
+def test_what_is_not_refused_can_be_scored(name: str, expected: Any):
     scorer = made(name, ACCEPTED[name][0].options)
     if scorer.problems(expected):
         return
@@ -393,14 +393,14 @@ def test_what_is_not_refused_can_be_scored(name: str, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_every_scorer_says_what_it_is(name: str) -> None:
+def test_every_scorer_says_what_it_is(name: str):
     assert 20 < len(registry.summary(registry.SCORERS, name)) <= 140
     options = registry.options_of(registry.function(registry.SCORERS, name))
     assert canonical({option: parameter.default for option, parameter in options.items()})
     assert made(name, ACCEPTED[name][0].options).version >= 1
 
 
-def test_the_table_has_a_row_for_every_scorer_but_the_one_with_a_page_of_its_own() -> None:
+def test_the_table_has_a_row_for_every_scorer_but_the_one_with_a_page_of_its_own():
     named = {*(row[0] for row in ROWS), "judge"}
     assert [name for name in NAMES if name not in named] == [], "add a row to docs/scorers.md"
     assert named - set(NAMES) == set(), "docs/scorers.md names scorers that do not exist"
@@ -410,7 +410,7 @@ def test_the_table_has_a_row_for_every_scorer_but_the_one_with_a_page_of_its_own
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_the_example_has_the_score_that_the_page_says(row: list[str]) -> None:
+def test_the_example_has_the_score_that_the_page_says(row: list[str]):
     name, _, _, expected, answer, points = row
     scorer = made(name, {})
     value = yaml.safe_load(expected.strip("`"))
@@ -423,7 +423,7 @@ def test_the_example_has_the_score_that_the_page_says(row: list[str]) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_every_option_stands_there_with_its_default(row: list[str]) -> None:
+def test_every_option_stands_there_with_its_default(row: list[str]):
     assert find_wrong_options(row) == []
 
 
@@ -470,7 +470,7 @@ def find_wrong_options(row: list[str]) -> list[str]:
         ("`whole_words: false`", "`whole_words`", ["lacks the option `whole_words: false`"]),
     ],
 )
-def test_a_wrong_option_of_a_row_is_named(right: str, wrong: str, told: list[str]) -> None:
+def test_a_wrong_option_of_a_row_is_named(right: str, wrong: str, told: list[str]):
     [row] = [one for one in ROWS if one[0] == "words"]
     assert right in row[2]
     changed = [*row[:2], row[2].replace(right, wrong), *row[3:]]

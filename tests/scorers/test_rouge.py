@@ -24,9 +24,7 @@ pytest.importorskip("rouge_score", reason="needs the optional extra rouge")
         ("", "cat", 0.0, Outcome.WRONG),
     ],
 )
-def test_rouge_1_is_f_of_the_common_words(
-    text: str, target: str, value: float, outcome: Outcome
-) -> None:
+def test_rouge_1_is_f_of_the_common_words(text: str, target: str, value: float, outcome: Outcome):
     score = rouge1(text, target)
     assert score.value == pytest.approx(value)
     assert score.outcome is outcome
@@ -35,7 +33,7 @@ def test_rouge_1_is_f_of_the_common_words(
 
 
 @given(st.text(alphabet="ab c.é\n", max_size=30), st.text(alphabet="ab c.é\n", max_size=30))
-def test_rouge_1_is_what_its_definition_says(text: str, target: str) -> None:
+def test_rouge_1_is_what_its_definition_says(text: str, target: str):
     found, wanted = (Counter(re.findall("[a-z0-9]+", t.lower())) for t in (text, target))
     total = found.total() + wanted.total()
     assert f_measures(text, target)["rouge1"] == pytest.approx(

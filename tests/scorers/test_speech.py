@@ -48,7 +48,7 @@ pytest.importorskip("jiwer", reason="needs the optional extra media")
         ("", ""),
     ],
 )
-def test_a_transcript_is_normalized_like_in_the_suite(text: str, words: str) -> None:
+def test_a_transcript_is_normalized_like_in_the_suite(text: str, words: str):
     assert normalize_transcript(text) == words
 
 
@@ -67,7 +67,7 @@ def test_a_transcript_is_normalized_like_in_the_suite(text: str, words: str) -> 
 )
 def test_edits_are_counted_by_kind(
     answer: str, reference: str, counts: tuple[int, int, int, int, int]
-) -> None:
+):
     words, hits, substitutions, deletions, insertions = counts
     assert count_word_errors(answer, reference) == WordErrors(
         words=words,
@@ -92,7 +92,7 @@ def test_edits_are_counted_by_kind(
 )
 def test_a_score_is_the_edits_per_reference_word(
     answer: str, reference: str, value: float, outcome: Outcome
-) -> None:
+):
     score = score_transcript(answer, reference)
     assert score.value == pytest.approx(value)
     assert score.outcome is outcome
@@ -103,7 +103,7 @@ words = st.lists(st.sampled_from("abc"), max_size=7)
 
 
 @given(words, words)
-def test_edits_are_the_levenshtein_distance(answer: list[str], reference: list[str]) -> None:
+def test_edits_are_the_levenshtein_distance(answer: list[str], reference: list[str]):
     found = count_word_errors(" ".join(answer), " ".join(reference))
     assert found.edits == _distance(reference, answer)
     assert found.words == len(reference)
@@ -143,7 +143,7 @@ sacrebleu = pytest.importorskip("sacrebleu", reason="needs the optional extra me
 )
 def test_the_translation_is_what_follows_the_name_of_the_language(
     text: str, translation: str, in_form: bool
-) -> None:
+):
     assert extract_translation(text, "German") == (translation, in_form)
 
 
@@ -157,7 +157,7 @@ def test_the_translation_is_what_follows_the_name_of_the_language(
         ("", Outcome.WRONG),
     ],
 )
-def test_a_score_is_bleu_of_the_sentence_with_all_its_counts(answer: str, outcome: Outcome) -> None:
+def test_a_score_is_bleu_of_the_sentence_with_all_its_counts(answer: str, outcome: Outcome):
     score = score_translation(answer, "Guten Tag, Herr Meier.", "German", "13a")
     assert score.outcome is outcome
     assert (score.value == 1.0) is (outcome is Outcome.CORRECT)
@@ -172,7 +172,7 @@ sentences = st.lists(st.sampled_from(["a", "b,", "c.", "d"]), max_size=8).map(" 
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(sentences, sentences), min_size=1, max_size=8))
-def test_bleu_of_a_corpus_is_that_of_sacrebleu(pairs: list[tuple[str, str]]) -> None:
+def test_bleu_of_a_corpus_is_that_of_sacrebleu(pairs: list[tuple[str, str]]):
     scores = [score_translation(one, other, "German", "13a") for one, other in pairs]
     sums = [math.fsum(score.parts[name] for score in scores) for name in COUNTS]
     answers, references = zip(*pairs, strict=True)
@@ -180,7 +180,7 @@ def test_bleu_of_a_corpus_is_that_of_sacrebleu(pairs: list[tuple[str, str]]) -> 
     assert 100.0 * corpus_bleu(sums) == pytest.approx(expected, abs=1e-9)
 
 
-def test_chinese_is_cut_into_characters_and_japanese_needs_another_package() -> None:
+def test_chinese_is_cut_into_characters_and_japanese_needs_another_package():
     score = score_translation("你好世界", "你好世界。", "Chinese", "zh")
     assert (score.parts["answer length"], score.parts["reference length"]) == (4.0, 5.0)
     try:

@@ -67,7 +67,7 @@ TARGET = '{"name": "a", "size": 1}'
 )
 def test_exact_valid_and_parsed_are_counted_apart(
     text: str, outcome: Outcome, exact: float, valid: float, parsed: float
-) -> None:
+):
     score = exact_match(text, TARGET, SCHEMA)
     assert score.outcome is outcome
     assert score.value == exact
@@ -75,7 +75,7 @@ def test_exact_valid_and_parsed_are_counted_apart(
 
 
 @pytest.mark.parametrize("schema", ["{", '{"type": 3}', '{"type": "nothing"}'])
-def test_a_broken_schema_is_an_error_of_the_data(schema: str) -> None:
+def test_a_broken_schema_is_an_error_of_the_data(schema: str):
     with pytest.raises(DatasetError, match="not a JSON schema"):
         check_schema(schema)
 
@@ -96,12 +96,12 @@ def test_a_broken_schema_is_an_error_of_the_data(schema: str) -> None:
 )
 def test_a_schema_that_refers_to_nothing_is_found_out_before_it_is_asked(
     schema: object, named: str
-) -> None:
+):
     with pytest.raises(DatasetError, match=f"it refers to {named}, which is not in it"):
         check_schema(json.dumps(schema))
 
 
-def test_a_reference_within_an_address_of_its_own_is_followed() -> None:
+def test_a_reference_within_an_address_of_its_own_is_followed():
     inner = {
         "$id": "http://made.up/x",
         "$ref": "#/$defs/text",
@@ -123,9 +123,7 @@ VALUES = st.recursive(
 
 
 @given(st.lists(VALUES, max_size=5), st.sampled_from([2, 0.5, 0.1, 3]))
-def test_unique_items_and_multiples_are_what_jsonschema_says(
-    items: list[object], step: float
-) -> None:
+def test_unique_items_and_multiples_are_what_jsonschema_says(items: list[object], step: float):
     schema = {"uniqueItems": True, "items": {"multipleOf": step}}
     text = json.dumps(items)
     # jsonschema sorts lists and compares neighbours. In Python's order true equals 1, so it may
@@ -141,7 +139,7 @@ def _alike(one: object, other: object) -> bool:
     return jsonschema.Draft202012Validator({"const": one}).is_valid(other)
 
 
-def test_a_long_list_is_told_apart_in_time_that_grows_with_its_length() -> None:
+def test_a_long_list_is_told_apart_in_time_that_grows_with_its_length():
     items = [{"a": i} for i in range(100_000)]
     assert (
         exact_match(json.dumps(items), "[]", '{"uniqueItems": true}').parts["schema_valid"] == 1.0
@@ -227,11 +225,11 @@ RIGHT = read_expectation(AUTO).calls[0].arguments
 )
 def test_each_error_is_found_alone(
     sample: Sample, response: Response, faults: tuple[CallFault, ...]
-) -> None:
+):
     assert find_faults(sample, response) == faults
 
 
-def test_a_token_is_a_byte_at_least_so_that_no_sound_answer_is_accused() -> None:
+def test_a_token_is_a_byte_at_least_so_that_no_sound_answer_is_accused():
     shown = "東京" * 40
     most = count_most_tokens(shown, 0)
     assert most >= len(shown.encode())
@@ -240,11 +238,11 @@ def test_a_token_is_a_byte_at_least_so_that_no_sound_answer_is_accused() -> None
     assert accused == (CallFault.LOST_TOKENS,)
 
 
-def test_every_error_points_to_a_part_of_a_server() -> None:
+def test_every_error_points_to_a_part_of_a_server():
     assert set(POINTS_TO) == set(CallFault)
 
 
-def test_the_set_is_fixed_by_its_seed_and_any_part_has_all_kinds() -> None:
+def test_the_set_is_fixed_by_its_seed_and_any_part_has_all_kinds():
     whole = task().load(DataRoots(), 1000)
     assert (len(whole.samples), whole.total) == (368, 368)
     assert not {sample.metadata["kind"] for sample in whole.samples} & {*OF_TRTLLM}
@@ -254,7 +252,7 @@ def test_the_set_is_fixed_by_its_seed_and_any_part_has_all_kinds() -> None:
     assert other != whole.samples
 
 
-def test_hidden_thoughts_are_no_lost_tokens() -> None:
+def test_hidden_thoughts_are_no_lost_tokens():
     counted = Usage(completion_tokens=460)
     hidden = Usage(completion_tokens=460, reasoning_tokens=448)
     text = "No tool is needed."
@@ -264,7 +262,7 @@ def test_hidden_thoughts_are_no_lost_tokens() -> None:
     assert find_faults(NONE, _say(text, usage=lost)) == (CallFault.LOST_TOKENS,)
 
 
-def test_a_client_sees_the_servers_own_finish_reason() -> None:
+def test_a_client_sees_the_servers_own_finish_reason():
     assert find_faults(AUTO, _call(AUTO, server_finish="tool_use")) == (CallFault.FINISH,)
 
 
@@ -285,7 +283,7 @@ def test_a_client_sees_the_servers_own_finish_reason() -> None:
         ("", ""),
     ],
 )
-def test_a_completion_ends_at_the_first_stop_string(text: str, kept: str) -> None:
+def test_a_completion_ends_at_the_first_stop_string(text: str, kept: str):
     assert continuation(text, STOP) == kept
 
 
@@ -319,18 +317,18 @@ BLOCK = "def f(x):\n    return x\n"
 )
 def test_of_a_chat_answer_the_last_block_that_defines_the_function_is_taken(
     text: str, found: str | None
-) -> None:
+):
     assert find_defining_block(text, "f") == found
 
 
-def test_a_block_comes_behind_its_prompt_and_future_imports_before_it() -> None:
+def test_a_block_comes_behind_its_prompt_and_future_imports_before_it():
     block = "from __future__ import annotations\nimport math\ndef f(x: T): return math.pi\n"
     code = behind("def f(x):\n    'doc'\n", block)
     compile(code, "code", "exec")
     assert code.index("from __future__") < code.index("'doc'") < code.index("import math")
 
 
-def test_the_tests_call_the_function_that_was_asked_for() -> None:
+def test_the_tests_call_the_function_that_was_asked_for():
     made = program(
         "def f(x): return x", "def check(candidate):\n    assert candidate(1) == 1", "f", 3.0
     )
@@ -342,7 +340,7 @@ def test_the_tests_call_the_function_that_was_asked_for() -> None:
         exec(made.checks, {})
 
 
-def test_only_the_end_of_the_tests_is_worth_a_point() -> None:
+def test_only_the_end_of_the_tests_is_worth_a_point():
     assert score_run("code", ExecutionResult(ended=ExitReason.PASSED, exit=0)).value == 1.0
     for ended in set(ExitReason) - {ExitReason.PASSED}:
         score = score_run("code", ExecutionResult(ended=ended, exit=0, stdout="passed"))

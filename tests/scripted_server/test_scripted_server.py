@@ -71,7 +71,7 @@ def _said(
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("chat", [False, True])
-def test_an_answer_has_the_form_that_was_asked_for(chat: bool, streamed: bool) -> None:
+def test_an_answer_has_the_form_that_was_asked_for(chat: bool, streamed: bool):
     said = _said(answer("four", finish="length", usage=(3, 1)), chat=chat, streamed=streamed)
     assert isinstance(said, Response), said
     assert (said.text, said.finish_reason) == ("four", "length")
@@ -89,14 +89,14 @@ def test_an_answer_has_the_form_that_was_asked_for(chat: bool, streamed: bool) -
         (reset(), FailureKind.DISCONNECTED, ""),
     ],
 )
-def test_what_is_no_answer_is_a_failure(reply: Reply, kind: FailureKind, message: str) -> None:
+def test_what_is_no_answer_is_a_failure(reply: Reply, kind: FailureKind, message: str):
     said = _said(reply)
     assert isinstance(said, Failure)
     assert said.kind is kind
     assert message in said.message
 
 
-def test_silence_lasts_until_the_client_hangs_up() -> None:
+def test_silence_lasts_until_the_client_hangs_up():
     silence = stall()
     for _ in range(2):  # in separate event loops
         said = _said(silence, stall_s=0.1)
@@ -104,7 +104,7 @@ def test_silence_lasts_until_the_client_hangs_up() -> None:
         assert said.kind is FailureKind.TIMEOUT
 
 
-def test_a_stream_sends_events_of_every_kind() -> None:
+def test_a_stream_sends_events_of_every_kind():
     piece = {"choices": [{"index": 0, "text": "fo", "finish_reason": None}]}
     last = {"choices": [{"index": 0, "text": "ur", "finish_reason": "stop"}]}
     said = _said(
@@ -128,13 +128,13 @@ def _post(server: ScriptedServer, *paths: str) -> Sequence[httpx.Response]:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_tool_is_called(streamed: bool) -> None:
+def test_a_tool_is_called(streamed: bool):
     said = _said(tool_call("weather", {"city": "Paris"}), chat=True, streamed=streamed)
     assert isinstance(said, Response), said
     assert said.tool_calls == (ToolCall("weather", '{"city": "Paris"}'),)
 
 
-def test_log_probabilities_are_as_openai_writes_them() -> None:
+def test_log_probabilities_are_as_openai_writes_them():
     chat, text = "/v1/chat/completions", "/v1/completions"
     token = TokenLogprob(text="yes", logprob=-0.5, top={"no": -1.0})
     told = _post(ScriptedServer([logprobs([token])]), chat)[0].json()["choices"][0]["logprobs"]
@@ -143,7 +143,7 @@ def test_log_probabilities_are_as_openai_writes_them() -> None:
     assert told == {"tokens": ["yes"], "token_logprobs": [-0.5], "top_logprobs": [{"no": -1.0}]}
 
 
-def test_a_list_goes_on_with_its_last_reply_and_a_function_may_wait() -> None:
+def test_a_list_goes_on_with_its_last_reply_and_a_function_may_wait():
     path = "/v1/completions"
     server = ScriptedServer([fail(429), answer("4")])
     assert sorted(reply.status_code for reply in _post(server, path, path, path)) == [200, 200, 429]
@@ -159,7 +159,7 @@ def test_a_list_goes_on_with_its_last_reply_and_a_function_may_wait() -> None:
     assert (texts, server.max_in_flight, server.in_flight) == (["1", "2"], 2, 0)
 
 
-def test_fixed_routes_and_the_script_are_recorded_apart() -> None:
+def test_fixed_routes_and_the_script_are_recorded_apart():
     server = ScriptedServer(
         [answer("4")], routes={"/v1/models": models("m"), "/version": version("1.2")}
     )
@@ -177,13 +177,13 @@ def test_fixed_routes_and_the_script_are_recorded_apart() -> None:
     assert server.bodies == [asked.body]
 
 
-def test_a_script_can_answer_every_path_and_a_server_may_have_none() -> None:
+def test_a_script_can_answer_every_path_and_a_server_may_have_none():
     server = ScriptedServer(lambda request: raw(request.path.encode()), paths=EVERY_PATH)
     assert [reply.content for reply in _post(server, "/a/b", "/")] == [b"/a/b", b"/"]
     assert [reply.status_code for reply in _post(ScriptedServer(), "/v1/completions")] == [404]
 
 
-def test_the_example_of_the_page_is_a_test_that_passes() -> None:
+def test_the_example_of_the_page_is_a_test_that_passes():
     page = Path(__file__).parents[2] / "docs/testing.md"
     [example] = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     names = {}
@@ -192,7 +192,7 @@ def test_the_example_of_the_page_is_a_test_that_passes() -> None:
     test()
 
 
-def test_a_thread_serves_what_has_no_loop_to_share() -> None:
+def test_a_thread_serves_what_has_no_loop_to_share():
     with ScriptedServer(routes={"/v1/models": models("m")}).serve_in_thread() as url:
         assert httpx.get(f"{url}/models", trust_env=False).json()["data"][0]["id"] == "m"
     with pytest.raises(httpx.ConnectError):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.secrets.search import ENOUGH, Search, glance, search
@@ -52,31 +50,31 @@ CODES = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Search:
+def found(tmp_path_factory) -> Search:
     return search(tmp_path_factory.mktemp("search"))
 
 
-def test_no_output_of_the_commands_of_every_day_has_a_secret(tmp_path: Path) -> None:
+def test_no_output_of_the_commands_of_every_day_has_a_secret(tmp_path):
     found = glance(tmp_path).found
     assert len(found) > 20
     assert {place: longest for place, longest in found.items() if longest >= ENOUGH} == {}
 
 
 @pytest.mark.slow
-def test_no_output_has_a_secret_or_half_of_one(found: Search) -> None:
+def test_no_output_has_a_secret_or_half_of_one(found: Search):
     assert {place: longest for place, longest in found.found.items() if longest >= ENOUGH} == {}
 
 
 @pytest.mark.slow
 def test_the_search_saw_every_kind_of_output_of_commands_that_came_to_their_end(
     found: Search,
-) -> None:
+):
     assert {output for _, output in found.found} >= OUTPUTS
     assert {name: found.codes[name] for name in CODES} == CODES
     assert 2 not in found.codes.values()
 
 
-def test_the_log_of_a_run_that_was_killed_is_told_without_its_key(tmp_path: Path) -> None:
+def test_the_log_of_a_run_that_was_killed_is_told_without_its_key(tmp_path):
     from tests.cli.command import serve_eval
     from tests.secrets.echoing import KEY
 
@@ -103,7 +101,7 @@ def test_the_log_of_a_run_that_was_killed_is_told_without_its_key(tmp_path: Path
     assert "RuntimeError: {'Authorization': 'Bearer ***'}" in told
 
 
-def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
+def test_the_search_finds_what_is_there(tmp_path):
     from tests.secrets.echoing import KEY, WRITINGS, left
 
     for how, written in WRITINGS.items():

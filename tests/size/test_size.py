@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.size import __main__ as size
 from tests.size import count_tokens, list_excesses
 
 
-def test_a_package_above_its_budget_and_one_without_are_told() -> None:
+def test_a_package_above_its_budget_and_one_without_are_told():
     budget = {"serve_eval/client": 1000, "bench": 100, "tests/gone": 5}
     found = {"serve_eval/client": 1020, "bench": 103, "serve_eval/new": 1}
     assert list_excesses(found, budget) == [
@@ -21,14 +19,12 @@ def test_a_package_above_its_budget_and_one_without_are_told() -> None:
 
 
 @pytest.mark.parametrize(("allowed", "code"), [(1000, 0), (981, 0), (980, 1)])
-def test_more_than_the_tolerated_share_is_exit_code_1(
-    allowed: int, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_than_the_tolerated_share_is_exit_code_1(allowed: int, code: int, capsys):
     assert size.check({"launchers": 1000}, {"launchers": allowed}) == code
     assert ("make size UPDATE=1" in capsys.readouterr().err) == bool(code)
 
 
-def test_words_and_layout_cost_nothing(tmp_path: Path) -> None:
+def test_words_and_layout_cost_nothing(tmp_path):
     file = tmp_path / "a.py"
     file.write_text('"""Words and words."""\n\n# A comment.\nif x:\n    y = f(1,\n        2)\n')
     assert count_tokens(file) == len(

@@ -154,7 +154,7 @@ def until(true: Callable[[], Any], timeout_s: float = 60.0) -> None:
 
 
 @pytest.fixture
-def site(slurm: dict[str, str], tmp_path: Path, data_root: Path) -> Site:
+def site(slurm: dict[str, str], tmp_path, data_root: Path) -> Site:
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/gsm8k.yaml").write_text(f"{MODEL}: [{{accuracy: 75}}]\n")
     environ = {
@@ -170,7 +170,7 @@ def site(slurm: dict[str, str], tmp_path: Path, data_root: Path) -> Site:
 
 
 @pytest.fixture(params=WRAPPERS)
-def wrapper(request: pytest.FixtureRequest, site: Site) -> str:
+def wrapper(request, site: Site) -> str:
     """Return the version of the wrapper in the image of the site."""
     site.environ["PATH"] = f"{BIN / request.param}{os.pathsep}{site.environ['PATH']}"
     return str(request.param)

@@ -77,7 +77,7 @@ def report(site: Site) -> Any:
 @pytest.mark.parametrize(("launcher", "where"), CASES)
 def test_a_job_script_that_evaluates(
     site: Site, launcher: dict[str, Any], where: dict[str, tuple[str, str | None]]
-) -> None:
+):
     job = site.submit(site.script(site.command("run", str(site.plan(launcher)))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
     (task,) = report(site)["tasks"]
@@ -97,7 +97,7 @@ def test_a_job_script_that_evaluates(
     assert not site.servers()
 
 
-def test_ranks_are_tasks_of_pmix_on_both_nodes(site: Site) -> None:
+def test_ranks_are_tasks_of_pmix_on_both_nodes(site: Site):
     job = site.submit(site.script(site.command("run", str(site.plan({"trtllm": {"tp": 8}})))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
     log = (site.out / "logs/trtllm.log").read_text()
@@ -110,7 +110,7 @@ DOCKER = {"container": {"image": "image:1", "engine": "docker"}}
 
 
 @pytest.fixture
-def engine(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+def engine(site: Site, monkeypatch) -> Iterator[Engine]:
     """Put `docker` on PATH of the site, with a daemon that belongs to no job."""
     place = site.folder / "docker.sock"
     (client := site.folder / "bin/docker").parent.mkdir()
@@ -127,7 +127,7 @@ def engine(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
             daemon.terminate()
 
 
-def test_a_job_script_that_evaluates_servers_in_containers(site: Site, engine: Engine) -> None:
+def test_a_job_script_that_evaluates_servers_in_containers(site: Site, engine: Engine):
     plan = site.plan({"trtllm_disaggregated": {"generation_servers": {"tp": 4}}, **DOCKER})
     job = site.submit(site.script(site.command("run", str(plan))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
@@ -153,9 +153,7 @@ def test_a_job_script_that_evaluates_servers_in_containers(site: Site, engine: E
 
 
 @pytest.mark.parametrize("supervisors", [False, True])
-def test_a_tool_that_is_killed_leaves_no_container(
-    site: Site, engine: Engine, supervisors: bool
-) -> None:
+def test_a_tool_that_is_killed_leaves_no_container(site: Site, engine: Engine, supervisors: bool):
     """If the supervisors are killed as well, no process is left that could end the containers.
 
     The batch script continues, so the end of the job does not end them. One of them ignores
@@ -182,7 +180,7 @@ def test_a_tool_that_is_killed_leaves_no_container(
     site.run("scancel", job)
 
 
-def test_a_step_that_slurm_kills_leaves_no_container(site: Site, engine: Engine) -> None:
+def test_a_step_that_slurm_kills_leaves_no_container(site: Site, engine: Engine):
     """Scancel of a step immediately kills all its processes, including the engine's client."""
     plan = site.plan({"trtllm": {"env": {"STANDIN_FAULTS": SLOW}}, **DOCKER})
     job = site.submit(site.script(site.command("run", str(plan), "--concurrency", "1")))
@@ -192,7 +190,7 @@ def test_a_step_that_slurm_kills_leaves_no_container(site: Site, engine: Engine)
     assert engine.names() == []
 
 
-def test_a_cancelled_job_leaves_no_container(site: Site, engine: Engine) -> None:
+def test_a_cancelled_job_leaves_no_container(site: Site, engine: Engine):
     """Its steps are killed immediately, and no new one can be started."""
     faults = json.dumps({"ignore_sigterm": True, "latency_s": 0.5})
     plan = site.plan({"trtllm": {"env": {"STANDIN_FAULTS": faults}}, **DOCKER, "stop_timeout_s": 2})
@@ -225,7 +223,7 @@ def slow_job(site: Site, time_limit: str = "10") -> tuple[str, Path]:
     return job, script
 
 
-def test_a_cancelled_job_is_resumed_in_another_allocation(site: Site) -> None:
+def test_a_cancelled_job_is_resumed_in_another_allocation(site: Site):
     job, script = slow_job(site)
     site.run("scancel", job)
     assert site.ended(job)[0] == "CANCELLED"
@@ -238,7 +236,7 @@ def test_a_cancelled_job_is_resumed_in_another_allocation(site: Site) -> None:
     assert answered(site) == 80
 
 
-def test_a_time_limit_leaves_a_run_that_can_be_resumed(site: Site) -> None:
+def test_a_time_limit_leaves_a_run_that_can_be_resumed(site: Site):
     job, script = slow_job(site, time_limit="1")
     assert site.ended(job)[0] == "TIMEOUT"
     gone(site, job)
@@ -247,7 +245,7 @@ def test_a_time_limit_leaves_a_run_that_can_be_resumed(site: Site) -> None:
     assert result(site) == (80, 75.0, "PASS")
 
 
-def test_a_server_that_dies_ends_the_run_by_its_name(site: Site) -> None:
+def test_a_server_that_dies_ends_the_run_by_its_name(site: Site):
     plan = site.plan({"trtllm_disaggregated": {}})
     faults = json.dumps({"crash_after": 30, "when": {"config": "generation_servers.yaml"}})
     job = site.submit(site.script(site.command("run", str(plan))), STANDIN_FAULTS=faults)
@@ -257,7 +255,7 @@ def test_a_server_that_dies_ends_the_run_by_its_name(site: Site) -> None:
     assert answered(site) < 80
 
 
-def test_a_server_that_does_not_end_by_sigterm_is_cancelled(site: Site) -> None:
+def test_a_server_that_does_not_end_by_sigterm_is_cancelled(site: Site):
     plan = site.plan({"trtllm": {}, "mpi": "none", "wrapper": "", "stop_timeout_s": 2})
     job = site.submit(
         site.script(site.command("run", str(plan)), "sleep 60"),
@@ -270,7 +268,7 @@ def test_a_server_that_does_not_end_by_sigterm_is_cancelled(site: Site) -> None:
     site.run("scancel", job)
 
 
-def test_a_tool_that_is_killed_leaves_no_step(site: Site) -> None:
+def test_a_tool_that_is_killed_leaves_no_step(site: Site):
     """The batch script continues, so the end of the job does not end the steps."""
     plan = site.plan(ONE_AND_ONE)
     script = site.script(
@@ -287,7 +285,7 @@ def test_a_tool_that_is_killed_leaves_no_step(site: Site) -> None:
     site.run("scancel", job)
 
 
-def test_ctrl_c_ends_a_run_from_outside_of_the_allocation(site: Site) -> None:
+def test_ctrl_c_ends_a_run_from_outside_of_the_allocation(site: Site):
     """The client runs outside the allocation and names it."""
     job = site.submit(site.script("sleep 100"))
     until(lambda: site.state(job) == "RUNNING")
@@ -308,7 +306,7 @@ def test_ctrl_c_ends_a_run_from_outside_of_the_allocation(site: Site) -> None:
     site.run("scancel", job)
 
 
-def test_the_client_runs_as_a_step(site: Site) -> None:
+def test_the_client_runs_as_a_step(site: Site):
     plan = site.plan(ONE_AND_ONE)
     words = site.command("run", str(plan))
     job = site.submit(site.script(f"srun --overlap --nodes=1 --ntasks=1 {words}"))
@@ -317,7 +315,7 @@ def test_the_client_runs_as_a_step(site: Site) -> None:
     gone(site, job)
 
 
-def test_outside_of_an_allocation_a_script_is_shown_that_works(site: Site) -> None:
+def test_outside_of_an_allocation_a_script_is_shown_that_works(site: Site):
     plan = site.plan({**ONE_AND_ONE, "gpus_per_node": 4, "sbatch_args": ["--time=5"]})
     words = site.command("run", str(plan)).split()
     done = site.run(*words)
@@ -344,7 +342,7 @@ def test_outside_of_an_allocation_a_script_is_shown_that_works(site: Site) -> No
         ({"trtllm": {"tp": 16}}, "4 nodes are needed, and there are 2"),
     ],
 )
-def test_what_this_slurm_cannot_do_is_told(site: Site, options: dict[str, Any], told: str) -> None:
+def test_what_this_slurm_cannot_do_is_told(site: Site, options: dict[str, Any], told: str):
     plan = site.plan({"wrapper": "trtllm-llmapi-launch", **options})
     job = site.submit(site.script(site.command("run", str(plan))))
     state, code = site.ended(job)
@@ -352,7 +350,7 @@ def test_what_this_slurm_cannot_do_is_told(site: Site, options: dict[str, Any], 
     assert told in site.output(job)
 
 
-def test_servers_of_a_job_are_held_and_used_by_its_runs(site: Site) -> None:
+def test_servers_of_a_job_are_held_and_used_by_its_runs(site: Site):
     plan = str(site.plan({"trtllm_disaggregated": {}, "mpi": "none", "wrapper": ""}))
     job = site.submit(
         site.script(

@@ -47,7 +47,7 @@ def _log(folder: Path) -> str:
     return "\n".join(file.read_text() for file in sorted(folder.glob("*.log")))
 
 
-def test_a_written_job_is_taken_runs_and_resumes(site: Site) -> None:
+def test_a_written_job_is_taken_runs_and_resumes(site: Site):
     folder = site.folder / "my job"
     more = ["--sbatch-arg", "--comment=two words", "--sbatch-arg=--time", "--sbatch-arg=10"]
     plan = site.plan(LAUNCHER)
@@ -73,7 +73,7 @@ def test_a_written_job_is_taken_runs_and_resumes(site: Site) -> None:
     assert not site.servers()
 
 
-def test_an_array_of_four_merges_to_one_run(site: Site) -> None:
+def test_an_array_of_four_merges_to_one_run(site: Site):
     plan = site.plan(LAUNCHER, limits={"order_seed": 11})
     one, parts = site.folder / "one", site.folder / "parts"
     printed = _write(site, "run", "--write-job", str(one), plan=plan)
@@ -99,7 +99,7 @@ def test_an_array_of_four_merges_to_one_run(site: Site) -> None:
     assert "different random orders" not in str(_report(parts / "run"))
 
 
-def test_the_shards_of_an_array_draw_one_order(site: Site) -> None:
+def test_the_shards_of_an_array_draw_one_order(site: Site):
     parts = site.folder / "parts"
     plan = site.folder / "plan.yaml"
     asked = {"tasks": ["gsm8k"], "dataset_root": site.environ["DATA_ROOT"], "limit": 30}
@@ -111,7 +111,7 @@ def test_the_shards_of_an_array_draw_one_order(site: Site) -> None:
     assert len(seeds) == 1, _log(parts)
 
 
-def test_a_suite_is_submitted_too(site: Site) -> None:
+def test_a_suite_is_submitted_too(site: Site):
     folder = site.folder / "suite"
     site.plan(LAUNCHER)
     suite = site.folder / "suite.yaml"
@@ -127,7 +127,7 @@ def test_a_suite_is_submitted_too(site: Site) -> None:
     assert [row["outcome"] for row in report["rows"]] == ["PASS", "PASS"]
 
 
-def test_a_heterogeneous_job_is_refused_by_name(site: Site) -> None:
+def test_a_heterogeneous_job_is_refused_by_name(site: Site):
     plan = site.plan(LAUNCHER)
     script = site.folder / "het.sh"
     script.write_text(
@@ -169,9 +169,7 @@ def wait(site: Site, job: str) -> None:
     until(lambda: not site.run("squeue", "-h", f"--jobs={job}").stdout.strip(), 240)
 
 
-def test_a_task_with_the_id_of_its_array_has_its_own_nodes(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_with_the_id_of_its_array_has_its_own_nodes(site: Site, monkeypatch):
     """With that id, squeue lists the nodes of all tasks."""
     script = site.script("sleep 60", nodes=1)
     done = site.run("sbatch", "--parsable", "--array=1-2", str(script))
@@ -188,7 +186,7 @@ def test_a_task_with_the_id_of_its_array_has_its_own_nodes(
     assert array in places
 
 
-def test_the_tasks_of_an_array_run_side_by_side_and_are_merged_by_a_job(site: Site) -> None:
+def test_the_tasks_of_an_array_run_side_by_side_and_are_merged_by_a_job(site: Site):
     """One task waits meanwhile. The GPUs of a node are as sinfo tells."""
     folder = site.folder / "50% of it's job"
     printed = write(site, folder, site.plan({"wrapper": ""}), "--job-array", "3")
@@ -212,7 +210,7 @@ def test_the_tasks_of_an_array_run_side_by_side_and_are_merged_by_a_job(site: Si
     assert not site.servers()
 
 
-def test_a_heterogeneous_job_is_refused_from_outside(site: Site) -> None:
+def test_a_heterogeneous_job_is_refused_from_outside(site: Site):
     script = site.folder / "het.sh"
     options = f"--nodes=1 --time=5 --output={site.folder}/%j.out"
     script.write_text(
@@ -240,7 +238,7 @@ def test_a_heterogeneous_job_is_refused_from_outside(site: Site) -> None:
         (["-p all", "-J", "my job", "--comment= x "], " x"),
     ],
 )
-def test_sbatch_reads_the_value_that_was_given(site: Site, words: list[str], comment: str) -> None:
+def test_sbatch_reads_the_value_that_was_given(site: Site, words: list[str], comment: str):
     folder = site.folder / "50% of it's job"
     given = [f"--sbatch-arg={word}" for word in [*words, "--hold"]]
     plan = site.plan({"wrapper": ""})
@@ -256,9 +254,7 @@ def test_sbatch_reads_the_value_that_was_given(site: Site, words: list[str], com
 
 
 @pytest.mark.parametrize("launcher", ["slurm", "trtllm"])
-def test_a_slurm_without_gpus_gives_whole_nodes_with_their_memory(
-    site: Site, launcher: str
-) -> None:
+def test_a_slurm_without_gpus_gives_whole_nodes_with_their_memory(site: Site, launcher: str):
     """It refuses to be asked for GPUs, and without --mem=0 gives a job half of the memory."""
     folder = site.folder / "job"
     options = {"name": launcher}
@@ -277,12 +273,12 @@ def test_a_slurm_without_gpus_gives_whole_nodes_with_their_memory(
     assert (report["tasks"][0]["result"]["value"], report["exit_code"]) == (75.0, 0)
 
 
-def test_the_memory_of_the_user_replaces_ours(site: Site) -> None:
+def test_the_memory_of_the_user_replaces_ours(site: Site):
     plan = site.plan({"wrapper": ""})
     write(site, site.folder / "job", plan, "--sbatch-arg=--mem-per-gpu=0")
 
 
-def test_a_job_is_written_for_the_nodes_that_a_plan_names(site: Site) -> None:
+def test_a_job_is_written_for_the_nodes_that_a_plan_names(site: Site):
     folder = site.folder / "job"
     write(site, folder, site.plan({"wrapper": "", "nodes": [NODES[1]]}))
     job = site.submit(folder / "job.sbatch")

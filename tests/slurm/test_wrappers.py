@@ -54,7 +54,7 @@ def address(site: Site, name: str) -> str:
 # What the imitations do
 
 
-def test_the_imitations_differ_as_the_wrappers_do(site: Site, wrapper: str) -> None:
+def test_the_imitations_differ_as_the_wrappers_do(site: Site, wrapper: str):
     """After a server's failure, the newest wrapper passes the exit code on.
 
     With the older one srun does not end.
@@ -77,7 +77,7 @@ def test_the_imitations_differ_as_the_wrappers_do(site: Site, wrapper: str) -> N
 
 def test_two_of_the_older_wrapper_choose_the_same_port_and_of_the_newest_none_does(
     site: Site, wrapper: str
-) -> None:
+):
     (site.folder / "waits").write_text(
         "until [ -e $SITE/enough ] || [ $SECONDS -gt 120 ]; do sleep 0.1; done\n"
     )
@@ -131,7 +131,7 @@ def test_two_of_the_older_wrapper_choose_the_same_port_and_of_the_newest_none_do
 )
 def test_servers_work_with_either(
     site: Site, wrapper: str, launcher: dict[str, Any], led: tuple[str, ...]
-) -> None:
+):
     job = site.submit(site.script(site.command("run", str(site.plan(launcher)))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
     assert result(site) == (80, 75.0, "PASS")
@@ -155,7 +155,7 @@ def test_servers_work_with_either(
 )
 def test_a_server_without_its_model_ends_the_run(
     site: Site, wrapper: str, launcher: dict[str, Any], name: str
-) -> None:
+):
     faults = [
         {"no_model": True, "when": {"config": "generation_servers.yaml"}},
         {"no_model": True, "when": {"gpus": "0,1,2,3"}},
@@ -172,7 +172,7 @@ def test_a_server_without_its_model_ends_the_run(
 @pytest.mark.parametrize("given", [WITH, {}], ids=["wrapped", "the example"])
 def test_a_server_with_a_config_that_it_does_not_know_ends_the_run(
     site: Site, wrapper: str, given: dict[str, Any]
-) -> None:
+):
     sides = {
         **EXAMPLE,
         "context_servers": {"num_instances": 2, "tp": 2, "config": {"no_such_key": 1}},
@@ -185,7 +185,7 @@ def test_a_server_with_a_config_that_it_does_not_know_ends_the_run(
     gone(site, job)
 
 
-def test_ranks_end_with_the_server_of_the_first_of_them(site: Site, wrapper: str) -> None:
+def test_ranks_end_with_the_server_of_the_first_of_them(site: Site, wrapper: str):
     faults = json.dumps({"crash_after": 30})
     job = site.submit(site.script(site.command("run", str(site.plan(WIDE)))), STANDIN_FAULTS=faults)
     assert site.ended(job) == ("FAILED", 4)
@@ -196,7 +196,7 @@ def test_ranks_end_with_the_server_of_the_first_of_them(site: Site, wrapper: str
     until(lambda: not living(site), 20)
 
 
-def test_a_server_ends_with_any_of_its_ranks(site: Site, wrapper: str) -> None:
+def test_a_server_ends_with_any_of_its_ranks(site: Site, wrapper: str):
     """The rank is on the other node."""
     job = site.submit(
         site.script(site.command("run", str(site.plan(WIDE)), "--concurrency", "1")),
@@ -231,7 +231,7 @@ DAEMONS = {"pypi": "prte", "debian": "orted"}
 
 
 @pytest.fixture(params=["pypi", "debian"])
-def mpi(request: pytest.FixtureRequest, site: Site) -> str:
+def mpi(request, site: Site) -> str:
     """Return the MPI of the site's image."""
     given = variables(request.param)
     path = os.pathsep.join([site.environ["PATH"], *given.pop("PATH").split(os.pathsep)])
@@ -278,7 +278,7 @@ def daemons(site: Site, mpi: str) -> list[int]:
 )
 def test_mpi_spawns_the_ranks_of_a_step(
     site: Site, mpi: str, launcher: dict[str, Any], sizes: dict[str, int]
-) -> None:
+):
     job = site.submit(site.script(site.command("run", str(site.plan(launcher)))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
     assert result(site) == (80, 75.0, "PASS")
@@ -296,7 +296,7 @@ def test_mpi_spawns_the_ranks_of_a_step(
 
 
 @pytest.mark.parametrize("who", ["server", "tool", "job"])
-def test_no_rank_is_left(site: Site, mpi: str, who: str) -> None:
+def test_no_rank_is_left(site: Site, mpi: str, who: str):
     """A batch script continues after its tool.
 
     Open MPI 5's daemon, which would end the ranks, hangs. That of 4.1 leaves the session of its

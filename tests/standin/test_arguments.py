@@ -70,13 +70,11 @@ def check(row: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("row", OWN, ids=lambda row: " ".join([row["flavour"], *row["argv"]]))
-def test_command_lines_of_ours(row: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_lines_of_ours(row: dict[str, Any], capsys):
     check(row, capsys)
 
 
-def test_every_command_line_of_the_conformance_file(
-    shared: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_line_of_the_conformance_file(shared: Path, capsys):
     rows = json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())["argv"]
     failed = []
     for number, row in enumerate(rows):
@@ -87,7 +85,7 @@ def test_every_command_line_of_the_conformance_file(
     assert not failed, f"{len(failed)} of {len(rows)}: {failed}"
 
 
-def test_the_help_names_every_option() -> None:
+def test_the_help_names_every_option():
     for flavour in ("v12", "main"):
         command = group(flavour, lambda *_: None).commands["serve"]
         text = command.get_help(click.Context(command))
@@ -155,11 +153,11 @@ def check_config(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("row", OWN_CONFIG, ids=lambda row: json.dumps(row["config"]))
-def test_orchestrator_files_of_ours(row: dict[str, Any]) -> None:
+def test_orchestrator_files_of_ours(row: dict[str, Any]):
     check_config(row)
 
 
-def test_every_orchestrator_file_of_the_conformance_file(shared: Path) -> None:
+def test_every_orchestrator_file_of_the_conformance_file(shared: Path):
     for row in json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())[
         "disagg_config"
     ]:
@@ -173,7 +171,7 @@ def _worker(argv: list[str], flavour: Flavour) -> WorkerConfig:
     return command.main(argv, standalone_mode=False)
 
 
-def test_the_file_wins_in_the_1_2_line_and_the_command_line_on_main(tmp_path: Path) -> None:
+def test_the_file_wins_in_the_1_2_line_and_the_command_line_on_main(tmp_path):
     file = tmp_path / "w.yaml"
     file.write_text("tensor_parallel_size: 4\nmax_batch_size: 7\n")
     argv = ["M", "--tp_size", "2", "--config", str(file)]
@@ -185,7 +183,7 @@ def test_the_file_wins_in_the_1_2_line_and_the_command_line_on_main(tmp_path: Pa
     assert _worker(argv, "main").args["max_batch_size"] == 7
 
 
-def test_what_a_worker_refuses(tmp_path: Path) -> None:
+def test_what_a_worker_refuses(tmp_path):
     with pytest.raises(FileNotFoundError):
         _worker(["M", "--config", str(tmp_path / "none.yaml")], "v12")
     with pytest.raises(AssertionError):
@@ -252,11 +250,11 @@ def check_fields(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("row", OWN_FIELDS, ids=lambda row: json.dumps(row["body"]))
-def test_bodies_of_ours(row: dict[str, Any]) -> None:
+def test_bodies_of_ours(row: dict[str, Any]):
     check_fields(row)
 
 
-def test_every_body_of_the_conformance_file(shared: Path) -> None:
+def test_every_body_of_the_conformance_file(shared: Path):
     rows = json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())["request"]
     failed = []
     for number, row in enumerate(rows):
@@ -267,12 +265,12 @@ def test_every_body_of_the_conformance_file(shared: Path) -> None:
     assert not failed, f"{len(failed)} of {len(rows)}: {failed}"
 
 
-def test_broken_json_is_a_validation_error() -> None:
+def test_broken_json_is_a_validation_error():
     with pytest.raises(Invalid, match=r"'json_invalid', 'loc': \('body', 9\)"):
         parse(b'{"model":', chat=False, flavour="v12", path="/v1/completions")
 
 
-def test_main_knows_more_fields() -> None:
+def test_main_knows_more_fields():
     body = {**CHAT, "priority": 0.5, "agent_hierarchy": [["a", 1]]}
     assert set_fields(parse(body, chat=True, flavour="main", path="")) == {**body}
     with pytest.raises(Invalid):

@@ -54,7 +54,7 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(tmp_path_factory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("pair")
     (folder / "answers").write_bytes(b"\n".join(msgspec.json.encode(entry) for entry in ANSWERS))
     (folder / "w.yaml").write_text(yaml.safe_dump(TRANSCEIVER))
@@ -97,7 +97,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 )
 def test_an_answer_is_the_same_from_one_worker_and_from_two(
     pair: Pair, route: str, body: dict[str, Any]
-) -> None:
+):
     one, two = post(pair.gen, body, route).json(), post(pair.front, body, route).json()
     for answer in (one, two):
         answer["id"] = answer["created"] = answer["prompt_token_ids"] = None
@@ -117,13 +117,13 @@ def test_an_answer_is_the_same_from_one_worker_and_from_two(
     assert choices[0] == choices[1] != []
 
 
-def test_known_prompts_get_their_answers(pair: Pair) -> None:
+def test_known_prompts_get_their_answers(pair: Pair):
     assert post(pair.front, TEXT).json()["choices"][0]["text"] == " 4, of course"
     chat = post(pair.front, CHAT, "chat/completions").json()
     assert chat["choices"][0]["message"]["content"] == "I am ünïcode 数学."
 
 
-def test_what_the_context_worker_finishes(pair: Pair) -> None:
+def test_what_the_context_worker_finishes(pair: Pair):
     assert post(pair.front, {**TEXT, "max_tokens": 1, "stream": True}).text == "data: [DONE]\n\n"
     lost = post(pair.front, {**TEXT, "stop": " 4"})
     assert lost.status_code == 500
@@ -132,7 +132,7 @@ def test_what_the_context_worker_finishes(pair: Pair) -> None:
     }
 
 
-def test_a_refusal_of_a_worker_becomes_a_500(pair: Pair) -> None:
+def test_a_refusal_of_a_worker_becomes_a_500(pair: Pair):
     started = time.monotonic()
     answer = post(pair.front, {**TEXT, "max_tokens": 0})
     assert answer.status_code == 500
@@ -144,7 +144,7 @@ def test_a_refusal_of_a_worker_becomes_a_500(pair: Pair) -> None:
     assert post(pair.front, {**TEXT, "prompt_logprobs": 1}).status_code == 400
 
 
-def test_a_pair_of_other_tensor_parallel_sizes_answers_wrongly(pair: Pair) -> None:
+def test_a_pair_of_other_tensor_parallel_sizes_answers_wrongly(pair: Pair):
     params = {"request_type": "context_only", "disagg_request_id": 2**41}
     context = post(pair.ctx, {**TEXT, "disaggregated_params": params}).json()
     [choice] = context["choices"]
@@ -158,7 +158,7 @@ def test_a_pair_of_other_tensor_parallel_sizes_answers_wrongly(pair: Pair) -> No
     assert post(pair.gen, other).json()["choices"][0]["text"].startswith(" 4,")
 
 
-def test_workers_take_what_a_real_orchestrator_sent(pair: Pair, shared: Path) -> None:
+def test_workers_take_what_a_real_orchestrator_sent(pair: Pair, shared: Path):
     scenarios = json.loads((shared / "recorded_orchestrator/static.json").read_text())
     sent = 0
     for url, name in ((pair.ctx, "ctx_saw"), (pair.gen, "gen_saw")):
@@ -187,7 +187,7 @@ def test_workers_take_what_a_real_orchestrator_sent(pair: Pair, shared: Path) ->
     assert sent > 25
 
 
-def test_an_orchestrator_without_workers_ends(tmp_path: Path) -> None:
+def test_an_orchestrator_without_workers_ends(tmp_path):
     cases = [("v12", 0), ("main", 3)]
     with ExitStack() as stack:
         started = []
@@ -202,7 +202,7 @@ def test_an_orchestrator_without_workers_ends(tmp_path: Path) -> None:
         assert [process.wait(READY_S) for process in started] == [code for _, code in cases]
 
 
-def test_workers_that_register_themselves(tmp_path: Path) -> None:
+def test_workers_that_register_themselves(tmp_path):
     """On main: msgpack between servers, 503 for the 500 of 1.2, worker messages in errors."""
     port = free_port()
     cluster = {"cluster_uri": f"http://localhost:{port}", "cluster_name": "c"}
@@ -235,8 +235,8 @@ def test_workers_that_register_themselves(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_orchestrator_takes_its_port_at_once_and_listens_when_its_workers_are_healthy(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """The config has generation first, a late worker, and one that registers without heartbeats."""
     ports = [free_port() for _ in range(3)]
     urls = [{"urls": [f"localhost:{port}"]} for port in ports]
@@ -280,7 +280,7 @@ def test_an_orchestrator_takes_its_port_at_once_and_listens_when_its_workers_are
 
 
 @pytest.mark.slow
-def test_a_worker_without_heartbeats_is_forgotten(tmp_path: Path) -> None:
+def test_a_worker_without_heartbeats_is_forgotten(tmp_path):
     port = free_port()
     cluster = {
         "cluster_uri": f"http://localhost:{port}",

@@ -50,9 +50,7 @@ def evaluate(data_root: Path, folder: Path, name: str, *more: str) -> str:
     return ("PASS", "FAIL")[done.returncode]
 
 
-def test_a_sound_pair_passes_and_a_corrupt_generation_worker_fails(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_a_sound_pair_passes_and_a_corrupt_generation_worker_fails(data_root: Path, tmp_path):
     simulated = ["--launcher", "simulated", "--set", "launcher.accuracy=0.9"]
     assert evaluate(data_root, tmp_path, "simulated", *simulated) == "PASS"
     answers = tmp_path / "simulated/logs/simulated.answers.jsonl"

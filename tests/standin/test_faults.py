@@ -50,7 +50,7 @@ def post(url: str, body: dict[str, Any], route: str = "completions") -> httpx.Re
 
 
 @pytest.mark.slow
-def test_an_engine_that_dies_leaves_a_server_without_one(tmp_path: Path) -> None:
+def test_an_engine_that_dies_leaves_a_server_without_one(tmp_path):
     port, log = free_port(), tmp_path / "log"
     with running(
         ["M", "--port", str(port)], log, environment(faults={"unhealthy_after": 1})
@@ -63,7 +63,7 @@ def test_an_engine_that_dies_leaves_a_server_without_one(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_or_ends_it(tmp_path: Path) -> None:
+def test_or_ends_it(tmp_path):
     port, log = free_port(), tmp_path / "log"
     with running(
         ["M", "--port", str(port)], log, environment(faults={"executor_crash_after": 0})
@@ -72,7 +72,7 @@ def test_or_ends_it(tmp_path: Path) -> None:
         assert process.wait(READY_S) == -signal.SIGINT
 
 
-def test_faults_of_one_process_and_a_crash(tmp_path: Path) -> None:
+def test_faults_of_one_process_and_a_crash(tmp_path):
     faults = [
         {"crash_after": 1, "corrupt_after": 0, "when": {"gpus": "1"}},
         {"error_after": 0, "when": {"gpus": "0"}},
@@ -89,7 +89,7 @@ def test_faults_of_one_process_and_a_crash(tmp_path: Path) -> None:
         assert process.wait(READY_S) == 1
 
 
-def test_faults_of_servers_with_some_arguments() -> None:
+def test_faults_of_servers_with_some_arguments():
     wanted = {"kv_cache_config.dtype": "fp8", "enable_chunked_prefill": True, "command": "serve"}
     text = json.dumps({"corrupt_after": 0, "when": wanted})
 
@@ -104,7 +104,7 @@ def test_faults_of_servers_with_some_arguments() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["v12", "main"])
-def test_streams_that_fail(flavour: Flavour, tmp_path: Path) -> None:
+def test_streams_that_fail(flavour: Flavour, tmp_path):
     port, log = free_port(), tmp_path / "log"
     with running(
         ["M", "--port", str(port)], log, environment(flavour, faults={"fail_stream": 2})
@@ -121,7 +121,7 @@ def test_streams_that_fail(flavour: Flavour, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_hangs(tmp_path: Path) -> None:
+def test_hangs(tmp_path):
     port, log = free_port(), tmp_path / "log"
     faults = {"hang_after": 0, "ignore_sigterm": True}
     with running(["M", "--port", str(port)], log, environment(faults=faults)) as process:
@@ -138,7 +138,7 @@ def test_hangs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("faults", "code"), [({"crash_at_start": 9}, 9), ({"no_gpu": True}, 1)])
-def test_a_start_that_fails(faults: dict[str, Any], code: int, tmp_path: Path) -> None:
+def test_a_start_that_fails(faults: dict[str, Any], code: int, tmp_path):
     with running(
         ["M", "--port", str(free_port())], tmp_path / "log", environment(faults=faults)
     ) as process:
@@ -149,7 +149,7 @@ def test_a_start_that_fails(faults: dict[str, Any], code: int, tmp_path: Path) -
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> Path:
+def known(tmp_path) -> Path:
     """Write a prompt that is always answered right, and one that is right half the time."""
     prompts = [
         ("sure", "the one answer", "another answer", 1.0),
@@ -204,7 +204,7 @@ def ask(
 RIGHT, WRONG = "the one answer", "another answer"
 
 
-def test_corruption_from_a_request_on_and_of_a_share(known: Path) -> None:
+def test_corruption_from_a_request_on_and_of_a_share(known: Path):
     def asked(seed):
         return ask(
             aggregated(MadeUpModel(known), {"corrupt_after": 20, "share": 0.5, "seed": seed}), 60
@@ -217,7 +217,7 @@ def test_corruption_from_a_request_on_and_of_a_share(known: Path) -> None:
     assert said != asked(1)
 
 
-def test_corruption_of_prompts_by_their_length() -> None:
+def test_corruption_of_prompts_by_their_length():
     async def each(**faults):
         said = {}
         async with (
@@ -241,7 +241,7 @@ def test_corruption_of_prompts_by_their_length() -> None:
         assert 0 < len(hit) < len(lengths)
 
 
-def test_one_generation_server_and_one_pair_are_wrong(known: Path) -> None:
+def test_one_generation_server_and_one_pair_are_wrong(known: Path):
     """Servers take turns, so the first context server always serves the first and third."""
 
     def asked(**more):
@@ -259,13 +259,13 @@ def one_pair(known: Path, **generation: Any) -> AbstractAsyncContextManager[Depl
     return deployed(1, 1, answers=known, greeted=False, faults={"generation_0": generation})
 
 
-def test_a_lost_cache_gives_empty_answers(known: Path) -> None:
+def test_a_lost_cache_gives_empty_answers(known: Path):
     assert ask(one_pair(known, kv_loss_after=2), 5) == [RIGHT, RIGHT, "", "", ""]
     # No cache was transferred.
     assert ask(aggregated(MadeUpModel(known), {"kv_loss_after": 0}), 2) == [RIGHT, RIGHT]
 
 
-def test_streams_and_refusals_of_a_share(known: Path) -> None:
+def test_streams_and_refusals_of_a_share(known: Path):
     dropped = ask(one_pair(known, drop_stream=1, share=0.4), 30, stream=True)
     assert set(dropped) == {None, RIGHT}
     assert 5 <= dropped.count(None) <= 20
@@ -275,14 +275,14 @@ def test_streams_and_refusals_of_a_share(known: Path) -> None:
     assert 5 <= refused.count(400) <= 20
 
 
-def test_a_slow_leg_is_slow_by_as_much_as_was_drawn() -> None:
+def test_a_slow_leg_is_slow_by_as_much_as_was_drawn():
     pauses = [Faults(latency_s=2.0, latency_jitter_s=1.0).pause_s(number) for number in range(50)]
     assert min(pauses) >= 2.0
     assert max(pauses) <= 3.0
     assert len(set(pauses)) == 50
 
 
-def test_a_server_flips_where_it_is_not_sure(known: Path) -> None:
+def test_a_server_flips_where_it_is_not_sure(known: Path):
     def asked(times, prompt="unsure"):
         return ask(aggregated(MadeUpModel(known, varied=True)), times, prompt)
 
@@ -327,7 +327,7 @@ def _stamp(fields: Any, name: str) -> str:
     return str(found)
 
 
-async def test_the_file_has_a_line_a_request_that_the_answers_fields_name(tmp_path: Path) -> None:
+async def test_the_file_has_a_line_a_request_that_the_answers_fields_name(tmp_path):
     asked = [{"body": {}, "headers": ASKED}, {"body": {"stream": True}, "headers": ASKED}]
     there, (whole, stream) = await _told(tmp_path, asked)
     _, _, behind = stream.content.partition(DONE)
@@ -357,8 +357,8 @@ async def test_the_file_has_a_line_a_request_that_the_answers_fields_name(tmp_pa
     ("headers", "front"), [({}, {}), ({RETURN: "0"}, {}), (ASKED, {"return_perf_metrics": False})]
 )
 async def test_nobody_gets_fields_that_were_not_asked_for_on_both_sides(
-    tmp_path: Path, headers: dict[str, str], front: dict[str, Any]
-) -> None:
+    tmp_path, headers: dict[str, str], front: dict[str, Any]
+):
     asked = [{"body": {"stream": stream}, "headers": headers} for stream in (False, True)]
     _, (whole, stream) = await _told(tmp_path, asked, front=front)
     assert TIMING not in whole.headers
@@ -367,8 +367,8 @@ async def test_nobody_gets_fields_that_were_not_asked_for_on_both_sides(
 
 
 async def test_perf_metrics_is_gone_and_an_answer_of_one_token_has_a_generation_server(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     async with (
         deployed(1, 1, flavour="main", metrics_dir=tmp_path, greeted=False) as there,
         httpx.AsyncClient(trust_env=False, timeout=20.0) as http,
@@ -384,9 +384,7 @@ async def test_perf_metrics_is_gone_and_an_answer_of_one_token_has_a_generation_
     assert (bool(one["ctx_server"]), bool(one["gen_server"])) == (True, True)
 
 
-async def test_traces_name_requests_by_their_header(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_traces_name_requests_by_their_header(tmp_path, monkeypatch):
     monkeypatch.setenv(TRACE_VARIABLE, str(tmp_path / "traces"))
     asked = [{"body": {}}, {"body": {"stream": True}}, {"body": {"prompt": 7.5}}]
     await _told(tmp_path, asked)
@@ -409,7 +407,7 @@ async def test_traces_name_requests_by_their_header(
 
 
 @pytest.mark.parametrize("cut", range(40))
-def test_the_event_of_a_worker_is_taken_out_wherever_its_stream_is_cut(cut: int) -> None:
+def test_the_event_of_a_worker_is_taken_out_wherever_its_stream_is_cut(cut: int):
     stream = b"data: {}\n\n" + DONE + b'event: trtllm.perf_metrics\ndata: {"a":"b"}\n\n'
     stripped = Stripped()
     kept = b"".join(stripped.feed(part) for part in (stream[:cut], stream[cut:]))
@@ -433,7 +431,7 @@ async def _story(*, perf_metrics: bool, requests: int = 6, **more: Any) -> Any:
         return there, told
 
 
-async def test_the_orchestrator_tells_once_which_servers_had_each_request() -> None:
+async def test_the_orchestrator_tells_once_which_servers_had_each_request():
     there, (told, again) = await _story(perf_metrics=True)
     assert again == []
     assert Counter(one["ctx_server"] for one in told) == {
@@ -457,10 +455,10 @@ async def test_the_orchestrator_tells_once_which_servers_had_each_request() -> N
         )
 
 
-async def test_without_the_configs_nothing_is_told() -> None:
+async def test_without_the_configs_nothing_is_told():
     assert (await _story(perf_metrics=False))[1] == [[], []]
 
 
-async def test_no_more_is_kept_than_was_asked_for() -> None:
+async def test_no_more_is_kept_than_was_asked_for():
     _, (told, _) = await _story(perf_metrics=True, front={"perf_metrics_max_requests": 2})
     assert len(told) == 2

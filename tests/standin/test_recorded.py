@@ -281,12 +281,12 @@ def _check_requests(scenario: dict[str, Any], recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize(("name", "count"), [("static", 46), ("genfirst", 4)])
-async def test_every_recorded_scenario(name: str, count: int, shared: Path, tmp_path: Path) -> None:
+async def test_every_recorded_scenario(name: str, count: int, shared: Path, tmp_path):
     assert await replay(shared / "recorded_orchestrator", name, tmp_path, []) == count
 
 
 @pytest.mark.slow
-async def test_a_slow_generation_worker_as_recorded(shared: Path, tmp_path: Path) -> None:
+async def test_a_slow_generation_worker_as_recorded(shared: Path, tmp_path):
     folder = shared / "recorded_orchestrator"
     assert await replay(folder, "request_timeout", tmp_path, ["-r", "2"], gen_s=60.0) == 3
 
@@ -404,5 +404,5 @@ def _plain(said: str) -> Any:
 
 
 @pytest.mark.slow
-async def test_service_discovery_as_recorded(shared: Path, tmp_path: Path) -> None:
+async def test_service_discovery_as_recorded(shared: Path, tmp_path):
     assert await replay_cluster(shared / "recorded_orchestrator", tmp_path) == 14

@@ -6,7 +6,6 @@ import asyncio
 import signal
 import socket
 import time
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -54,9 +53,7 @@ def _get(url: str) -> httpx.Response | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flavour", ALL)
-def test_the_merged_versions_refuse_connections_until_they_have_loaded(
-    flavour: Flavour, tmp_path: Path
-) -> None:
+def test_the_merged_versions_refuse_connections_until_they_have_loaded(flavour: Flavour, tmp_path):
     port, env = free_port(), environment(flavour, load_s=300.0)
     log = tmp_path / "log"
     with running(["M", "--port", str(port)], log, env) as process:
@@ -71,7 +68,7 @@ def test_the_merged_versions_refuse_connections_until_they_have_loaded(
 
 
 @pytest.mark.slow
-def test_an_open_change_listens_while_it_loads_and_says_so_on_every_route(tmp_path: Path) -> None:
+def test_an_open_change_listens_while_it_loads_and_says_so_on_every_route(tmp_path):
     port, env = free_port(), environment("main", load_s=300.0, STANDIN_STARTING="1")
     url = f"http://localhost:{port}"
     with running(["M", "--port", str(port)], tmp_path / "log", env) as process:
@@ -90,7 +87,7 @@ def test_an_open_change_listens_while_it_loads_and_says_so_on_every_route(tmp_pa
 
 
 @pytest.mark.slow
-def test_main_that_has_loaded_says_so_no_more(tmp_path: Path) -> None:
+def test_main_that_has_loaded_says_so_no_more(tmp_path):
     port, env = free_port(), environment("main", load_s=0.2, STANDIN_STARTING="1")
     with running(["M", "--port", str(port)], tmp_path / "log", env) as process:
         url = wait_healthy(process, port, tmp_path / "log")
@@ -101,7 +98,7 @@ def test_main_that_has_loaded_says_so_no_more(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("listens", ["0", "1"])
-def test_what_ends_the_loading_ends_main(listens: str, tmp_path: Path) -> None:
+def test_what_ends_the_loading_ends_main(listens: str, tmp_path):
     port = free_port()
     env = environment("main", load_s=0.3, faults={"crash_at_start": 7}, STANDIN_STARTING=listens)
     with running(["M", "--port", str(port)], tmp_path / "log", env) as process:
@@ -113,7 +110,7 @@ def test_what_ends_the_loading_ends_main(listens: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("flavour", "status"), [("v12", 404), ("main", 200)])
-def test_the_models_of_an_orchestrator(flavour: Flavour, status: int) -> None:
+def test_the_models_of_an_orchestrator(flavour: Flavour, status: int):
     async def main():
         async with (
             deployed(1, 1, flavour=flavour, greeted=False) as found,
@@ -129,7 +126,7 @@ def test_the_models_of_an_orchestrator(flavour: Flavour, status: int) -> None:
     assert "--model" in caught.value.hint
 
 
-def test_an_orchestrator_of_main_without_a_context_worker_lists_nothing_yet() -> None:
+def test_an_orchestrator_of_main_without_a_context_worker_lists_nothing_yet():
     async def main():
         async with (
             deployed(
@@ -158,7 +155,7 @@ def test_an_orchestrator_of_main_without_a_context_worker_lists_nothing_yet() ->
 @pytest.mark.parametrize(("flavour", "status"), [("v12", 500), ("main", 400)])
 async def test_a_refusal_of_a_worker_is_no_attempt_to_repeat(
     flavour: Flavour, status: int, role: str
-) -> None:
+):
     faults = {role: {"error_after": 0}}
     front = {"max_retries": 0}
     async with deployed(1, 1, flavour=flavour, greeted=False, faults=faults, front=front) as found:
@@ -173,7 +170,7 @@ async def test_a_refusal_of_a_worker_is_no_attempt_to_repeat(
     assert (result.retryable, len(result.attempts), result.status) == (False, 1, status)
 
 
-async def test_a_failure_of_a_worker_stays_a_500_on_main() -> None:
+async def test_a_failure_of_a_worker_stays_a_500_on_main():
     faults = {"context_0": {"error_after": 0, "error_status": 500}}
     async with deployed(
         1, 1, flavour="main", greeted=False, faults=faults, front={"max_retries": 0}
@@ -184,8 +181,8 @@ async def test_a_failure_of_a_worker_stays_a_500_on_main() -> None:
 
 
 async def test_main_gives_up_what_its_client_no_longer_waits_for(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    capfd,
+):
     async with deployed(
         1, 1, flavour="main", greeted=False, faults={"context_0": {"hang_after": 0}}
     ) as found:
@@ -208,7 +205,7 @@ def _router(**args: Any) -> dict[str, Any]:
 )
 async def test_a_load_that_is_counted_in_tokens(
     flavour: Flavour, tokens: bool, statuses: tuple[int, int]
-) -> None:
+):
     async with deployed(1, 1, flavour=flavour, greeted=False) as plain:
         sections = {
             f"{one}_servers": {**_router(use_tokens=tokens), "urls": [plain.host(f"{one}_0")]}
@@ -224,7 +221,7 @@ ROLES = ("context", "generation")
 
 
 @pytest.mark.parametrize(("flavour", "kind"), [("v12", "remote_http"), ("main", "load_balancng")])
-def test_a_router_that_a_version_does_not_have_is_refused(flavour: Flavour, kind: str) -> None:
+def test_a_router_that_a_version_does_not_have_is_refused(flavour: Flavour, kind: str):
     async def main():
         async with deployed(
             1, 1, flavour=flavour, front={"context_servers": {"router": {"type": kind}}}
@@ -239,7 +236,7 @@ def test_a_router_that_a_version_does_not_have_is_refused(flavour: Flavour, kind
 
 
 @pytest.mark.parametrize("flavour", ["v12", "main"])
-def test_fields_are_checked_where_the_real_one_checks_them(flavour: Flavour) -> None:
+def test_fields_are_checked_where_the_real_one_checks_them(flavour: Flavour):
     async def main():
         async with deployed(1, 1, flavour=flavour, greeted=False) as found:
             worker = found.workers["context_0"]
@@ -265,7 +262,7 @@ def test_fields_are_checked_where_the_real_one_checks_them(flavour: Flavour) -> 
 @pytest.mark.skipif(
     not conformance.RECORDED.is_file(), reason="the recordings are not next to the checkout"
 )
-async def test_the_stand_in_answers_as_the_serving_layer_but_for_what_is_listed() -> None:
+async def test_the_stand_in_answers_as_the_serving_layer_but_for_what_is_listed():
     rows = conformance.read()
     found = await conformance.compare(rows)
     unlike = {
@@ -289,7 +286,7 @@ async def test_the_stand_in_answers_as_the_serving_layer_but_for_what_is_listed(
 )
 def test_a_difference_is_named(
     theirs: tuple[int, str, bool], ours: tuple[int, str, bool], unlike: list[str]
-) -> None:
+):
     shapes = [
         conformance.shape_of(status, {"Content-Type": "application/json"}, body, broken=broken)
         for status, body, broken in (theirs, ours)
@@ -307,7 +304,7 @@ def test_a_difference_is_named(
         'data: {"a": 1, "b": 1}\n\ndata: [DONE]\n\n',
     ],
 )
-def test_streams_are_compared_by_events_and_ends(ours: str) -> None:
+def test_streams_are_compared_by_events_and_ends(ours: str):
     events = {"content-type": "text/event-stream; charset=utf-8"}
     theirs = 'data: {"a": 1}\n\ndata: {"a": 2}\n\ndata: [DONE]\n\n'
     one, other, same = (

@@ -42,7 +42,7 @@ TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
 
 
 @given(TEXTS)
-def test_a_text_comes_back_from_its_ids(text: str) -> None:
+def test_a_text_comes_back_from_its_ids(text: str):
     ids = encode(text)
     assert decode(ids) == text
     assert prompt_of([BOS, *ids]) == text
@@ -50,16 +50,16 @@ def test_a_text_comes_back_from_its_ids(text: str) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "system", "assistant"]), TEXTS), min_size=1))
-def test_messages_come_back_from_their_ids(turns: list[tuple[str, str]]) -> None:
+def test_messages_come_back_from_their_ids(turns: list[tuple[str, str]]):
     wanted = tuple(Message(role=role, content=content) for role, content in turns)
     assert prompt_of(encode_messages(turns)) == wanted
 
 
-def test_ids_of_no_text_are_written_out() -> None:
+def test_ids_of_no_text_are_written_out():
     assert decode([5, 6, BOS, EOS]) == "<5><6>"
 
 
-def test_a_known_prompt_gets_its_text(tmp_path: Path) -> None:
+def test_a_known_prompt_gets_its_text(tmp_path):
     entry = {"sha256": prompt_sha256("2 + 2 ="), "right": " 4", "wrong": " 5", "probability": 1.0}
     (tmp_path / "answers").write_bytes(msgspec.json.encode(entry))
     model = MadeUpModel(tmp_path / "answers")
@@ -74,7 +74,7 @@ def test_a_known_prompt_gets_its_text(tmp_path: Path) -> None:
 
 
 @given(st.sampled_from(["", "a < b", "seven"]), st.sampled_from(["", "<", "is </ it"]))
-def test_thoughts_are_kept_apart_at_every_moment_of_a_stream(thoughts: str, answer: str) -> None:
+def test_thoughts_are_kept_apart_at_every_moment_of_a_stream(thoughts: str, answer: str):
     text = f"<think>{thoughts}</think>{answer}"
     assert split_thoughts(text) == (thoughts, answer)
     assert split_thoughts(answer) == ("", answer)
@@ -86,13 +86,13 @@ def test_thoughts_are_kept_apart_at_every_moment_of_a_stream(thoughts: str, answ
     assert before == (thoughts, answer)
 
 
-def test_an_answer_of_nothing_is_filled_up_when_it_must_be_longer() -> None:
+def test_an_answer_of_nothing_is_filled_up_when_it_must_be_longer():
     body = {"model": "m", "prompt": "x", "min_tokens": 3}
     request = parse(body, chat=False, flavour="v12", path="")
     assert generate([EOS], request, 9).text == "..."
 
 
-def test_a_sampled_answer_is_its_seeds() -> None:
+def test_a_sampled_answer_is_its_seeds():
     ids = [BOS, *encode("hi")]
     sampled = [MadeUpModel().answer(ids, sampled=seed) for seed in range(5)]
     assert sampled == [MadeUpModel().answer(ids, sampled=seed) for seed in range(5)]
@@ -108,7 +108,7 @@ def test_a_sampled_answer_is_its_seeds() -> None:
         ("The pass key is 123. Grass.\nWhat is the pass key?", " 123"),
     ],
 )
-def test_a_skilled_model_answers_what_can_be_answered_by_rule(question: str, answer: str) -> None:
+def test_a_skilled_model_answers_what_can_be_answered_by_rule(question: str, answer: str):
     for ids in ([BOS, *encode(question)], encode_messages([("user", question)])):
         assert decode(MadeUpModel(skilled=True).answer(ids)) == answer
         assert decode(MadeUpModel().answer(ids)) != answer
@@ -120,7 +120,7 @@ TEXT = {"model": "m", "prompt": "hi"}
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def worker(tmp_path_factory) -> Iterator[str]:
     folder, port = tmp_path_factory.mktemp("worker"), free_port()
     (folder / "Model").mkdir()
     with running(
@@ -133,7 +133,7 @@ def post(url: str, body: dict[str, Any], route: str = "completions") -> httpx.Re
     return HTTP.post(f"{url}/v1/{route}", json=body)
 
 
-def test_small_routes(worker: str) -> None:
+def test_small_routes(worker: str):
     def get(path):
         return HTTP.get(worker + path)
 
@@ -149,7 +149,7 @@ def test_small_routes(worker: str) -> None:
     assert get("/health").headers["server"] == "uvicorn"
 
 
-def test_every_body_of_the_conformance_file_over_http(worker: str, shared: Path) -> None:
+def test_every_body_of_the_conformance_file_over_http(worker: str, shared: Path):
     rows = json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())["request"]
     handled_later = (
         "max_tokens",
@@ -185,13 +185,13 @@ def test_every_body_of_the_conformance_file_over_http(worker: str, shared: Path)
         ),
     ],
 )
-def test_refusals_while_handling(worker: str, body: dict[str, Any], message: str) -> None:
+def test_refusals_while_handling(worker: str, body: dict[str, Any], message: str):
     error = post(worker, body).json()
     assert message in error.pop("message")
     assert error == {"object": "error", "type": "BadRequestError", "param": None, "code": 400}
 
 
-def test_completions(worker: str) -> None:
+def test_completions(worker: str):
     whole = post(worker, TEXT).json()
     [choice] = whole["choices"]
     assert choice["finish_reason"] == "stop"
@@ -224,7 +224,7 @@ def test_completions(worker: str) -> None:
     )
 
 
-def test_streams_say_the_same(worker: str) -> None:
+def test_streams_say_the_same(worker: str):
     for route, body in (("completions", TEXT), ("chat/completions", CHAT)):
         whole = post(worker, body, route).json()
         events = post(worker, {**body, "stream": True, "stream_options": {}}, route).text.split(
@@ -246,7 +246,7 @@ def test_streams_say_the_same(worker: str) -> None:
         assert [one["finish_reason"] for one in choices if one["finish_reason"]] == ["stop"]
 
 
-def test_a_port_is_taken_at_once_and_refuses_until_the_model_is_loaded(tmp_path: Path) -> None:
+def test_a_port_is_taken_at_once_and_refuses_until_the_model_is_loaded(tmp_path):
     port, log = free_port(), tmp_path / "log"
     with running(["M", "--port", str(port)], log, environment(load_s=0.7)) as process:
         deadline = time.monotonic() + READY_S
@@ -265,7 +265,7 @@ def test_a_port_is_taken_at_once_and_refuses_until_the_model_is_loaded(tmp_path:
         assert process.wait(READY_S) == -signal.SIGTERM
 
 
-def test_sigterm_lets_open_requests_finish(tmp_path: Path) -> None:
+def test_sigterm_lets_open_requests_finish(tmp_path):
     port, log = free_port(), tmp_path / "log"
     with running(
         ["M", "--port", str(port)], log, environment(faults={"latency_s": 0.6})
@@ -279,7 +279,7 @@ def test_sigterm_lets_open_requests_finish(tmp_path: Path) -> None:
         assert process.wait(READY_S) == -signal.SIGINT
 
 
-def test_exit_codes(tmp_path: Path) -> None:
+def test_exit_codes(tmp_path):
     cases = [
         (["--host", "h", "M"], 2, "No such option '--host'"),
         (["M", "--port", "0"], 1, "AssertionError"),
@@ -299,7 +299,7 @@ def test_exit_codes(tmp_path: Path) -> None:
             assert said in (tmp_path / str(number)).read_text()
 
 
-def test_main_reports_its_address_and_decodes_msgpack(tmp_path: Path) -> None:
+def test_main_reports_its_address_and_decodes_msgpack(tmp_path):
     report = tmp_path / "address"
     arguments = [
         "M",
@@ -340,9 +340,7 @@ TOOL = {
 WITH_TOOL = {**CHAT, "tools": [TOOL], "max_completion_tokens": 200}
 
 
-def test_a_tool_parser_tells_calls_apart_and_without_one_they_are_text(
-    worker: str, tmp_path: Path
-) -> None:
+def test_a_tool_parser_tells_calls_apart_and_without_one_they_are_text(worker: str, tmp_path):
     port = free_port()
     with running(["M", "--port", str(port), "--tool_parser", "qwen3"], tmp_path / "log") as process:
         url = wait_healthy(process, port, tmp_path / "log")

@@ -54,11 +54,11 @@ def _both_ways(
 @pytest.mark.parametrize(("differences", "null", "side", "last", "largest"), CASES)
 def test_the_wealth_equals_a_plain_loop(
     differences: list[float], null: float, side: str, last: float, largest: float
-) -> None:
+):
     _both_ways(differences, null, side, last, largest, 1e-9)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
+def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any):
     for vector in vectors("betting"):
         inputs, expected = vector["inputs"], vector["expected"]
         assert tuple(inputs["grid"]) == GRID
@@ -79,7 +79,7 @@ VALUES = st.lists(st.sampled_from([-1.0, -0.3, 0.0, 0.0, 0.0, 0.4, 1.0]), min_si
 @given(VALUES, st.sampled_from([0.2, 0.05, 0.001]))
 def test_the_bound_lies_below_the_mean_and_its_test_rejects_exactly_at_it(
     values: list[float], alpha: float
-) -> None:
+):
     lower = mean_lower_bound(values, alpha)
     assert -1.0 <= lower <= float(numpy.mean(values)) + 1e-12
     if lower > -1.0:
@@ -88,18 +88,18 @@ def test_the_bound_lies_below_the_mean_and_its_test_rejects_exactly_at_it(
 
 
 @given(VALUES, st.data())
-def test_a_better_value_never_lowers_the_bound(values: list[float], data: st.DataObject) -> None:
+def test_a_better_value_never_lowers_the_bound(values: list[float], data: st.DataObject):
     place = data.draw(st.integers(0, len(values) - 1))
     better = [1.0 if i == place else value for i, value in enumerate(values)]
     assert mean_lower_bound(better, 0.05) >= mean_lower_bound(values, 0.05) - 1e-12
 
 
-def test_identical_answers_say_little_when_they_are_few() -> None:
+def test_identical_answers_say_little_when_they_are_few():
     assert mean_lower_bound([0.0], 0.05) < -0.9
     assert mean_lower_bound([0.0] * 1000, 0.05) == pytest.approx(-0.0046, abs=2e-4)
 
 
-def test_an_impossible_hypothesis_is_refuted_and_an_empty_one_is_not() -> None:
+def test_an_impossible_hypothesis_is_refuted_and_an_empty_one_is_not():
     assert log_wealth([0.0], -1.0) == math.inf
     assert log_wealth([-1.0], -1.0) == 0.0
     assert log_wealth([1.0], 1.0) == 0.0
@@ -109,13 +109,13 @@ def test_an_impossible_hypothesis_is_refuted_and_an_empty_one_is_not() -> None:
     ("values", "message"),
     [([], "one or more"), ([1.5], r"outside -1\.\.1"), ([math.nan], "position 0 is nan")],
 )
-def test_values_outside_the_range_are_refused(values: list[float], message: str) -> None:
+def test_values_outside_the_range_are_refused(values: list[float], message: str):
     with pytest.raises(ServeEvalError, match=message) as caught:
         log_wealth(values, 0.0)
     assert caught.value.hint
 
 
-def test_the_bound_checks_its_level() -> None:
+def test_the_bound_checks_its_level():
     with pytest.raises(ServeEvalError, match="alpha"):
         mean_lower_bound([0.0], 0.0)
 
@@ -143,7 +143,7 @@ def _cross(evidence: Evidence, share: float, true: float, n: int) -> float:
 @pytest.mark.parametrize("part", [1.0, 0.5, 0.1])
 def test_a_true_hypothesis_is_rejected_at_the_level_at_most_over_all_looks(
     share: float, part: float
-) -> None:
+):
     assert _cross(log_evidence_above, share, share * part, 100) <= ALPHA
     more = share + (1 - share) * (1 - part)
     assert _cross(log_evidence_below, share, more, 100) <= ALPHA
@@ -153,11 +153,11 @@ def test_a_true_hypothesis_is_rejected_at_the_level_at_most_over_all_looks(
     ("share", "true", "n", "power"),
     [(0.05, 0.54, 20, 0.99), (0.05, 0.8, 8, 0.98), (0.05, 0.2, 100, 0.95), (0.01, 0.08, 120, 0.8)],
 )
-def test_a_false_hypothesis_is_found_soon(share: float, true: float, n: int, power: float) -> None:
+def test_a_false_hypothesis_is_found_soon(share: float, true: float, n: int, power: float):
     assert _cross(log_evidence_above, share, true, n) >= power
 
 
-def test_a_share_without_hits_is_bounded() -> None:
+def test_a_share_without_hits_is_bounded():
     assert share_upper_bound(0, 48, ALPHA) > 0.095 > share_upper_bound(0, 50, ALPHA)
     assert share_upper_bound(0, 0, ALPHA) == 1.0
     assert share_upper_bound(5, 0, ALPHA) == 1.0
@@ -167,13 +167,13 @@ def test_a_share_without_hits_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(("hits", "misses", "share"), [(-1, 2, 0.1), (1, -1, 0.1), (1, 1, 0.0)])
-def test_what_is_no_count_or_share_is_refused(hits: int, misses: int, share: float) -> None:
+def test_what_is_no_count_or_share_is_refused(hits: int, misses: int, share: float):
     for evidence in (log_evidence_above, log_evidence_below):
         with pytest.raises(ServeEvalError, match="do not fit"):
             evidence(hits, misses, share)
 
 
-def test_the_shares_of_all_rounds_sum_to_one() -> None:
+def test_the_shares_of_all_rounds_sum_to_one():
     begun = [betting.compute_starting_share(t) for t in range(1, 5001)]
     assert min(begun) > 0.0
     assert math.isclose(math.fsum(begun) + betting.compute_waiting_share(5000), 1.0)
@@ -188,7 +188,7 @@ def test_the_shares_of_all_rounds_sum_to_one() -> None:
 )
 def test_no_stake_grows_on_average_where_the_pool_is_as_good_as_the_hypothesis_says(
     prompts: list[tuple[float, float]], asked: int
-) -> None:
+):
     """Enumerate every subset and every answer.
 
     Prompts have a chance of a right answer and any usual score.
@@ -209,7 +209,7 @@ def test_no_stake_grows_on_average_where_the_pool_is_as_good_as_the_hypothesis_s
     assert (mean <= 1.0 + 1e-9).all()
 
 
-def test_the_recursion_is_the_mixture_over_all_beginnings() -> None:
+def test_the_recursion_is_the_mixture_over_all_beginnings():
     random = numpy.random.default_rng(0)
     gained = random.normal(size=(7, len(GRID)))
     logs = numpy.full(len(GRID), -numpy.inf)
@@ -223,7 +223,7 @@ def test_the_recursion_is_the_mixture_over_all_beginnings() -> None:
     assert math.isclose(float(betting.log_evidence(logs, 7)), math.log(wealth))
 
 
-def test_a_change_is_noticed_after_months_of_healthy_rounds() -> None:
+def test_a_change_is_noticed_after_months_of_healthy_rounds():
     logs, t = numpy.full(len(GRID), -numpy.inf), 0
     good, bad = [0.0] * 20, [0.0] * 12 + [-1.0] * 8
     for _ in range(20_000):
@@ -236,7 +236,7 @@ def test_a_change_is_noticed_after_months_of_healthy_rounds() -> None:
     assert betting.log_evidence(logs, t) >= math.log(200.0)
 
 
-def test_many_watches_are_played_at_once_as_each_alone() -> None:
+def test_many_watches_are_played_at_once_as_each_alone():
     values = numpy.array([[0.0, -1.0], [0.5, 0.0]])
     together = betting.gains(values, [-0.1, 0.2], 1.0)
     for row, null, found in zip(values, (-0.1, 0.2), together, strict=True):
@@ -244,13 +244,13 @@ def test_many_watches_are_played_at_once_as_each_alone() -> None:
     assert (betting.gains([], 0.0, 1.0) == 0.0).all()
 
 
-def test_there_is_no_bet_against_what_cannot_be_missed() -> None:
+def test_there_is_no_bet_against_what_cannot_be_missed():
     with pytest.raises(ServeEvalError, match="can be exceeded"):
         betting.gains([0.0], 1.0, 1.0)
 
 
 @given(st.integers(1, 12), st.data())
-def test_a_spread_subset_holds_every_place_equally_often(n: int, data: st.DataObject) -> None:
+def test_a_spread_subset_holds_every_place_equally_often(n: int, data: st.DataObject):
     """Try starts from 0 to 1 in small steps.
 
     No boundary between two subsets is inside a step.
@@ -269,15 +269,13 @@ def test_a_spread_subset_holds_every_place_equally_often(n: int, data: st.DataOb
 @pytest.mark.parametrize(
     ("n", "asked", "start"), [(3, 4, 0.0), (3, 0, 0.0), (3, 1, 1.0), (3, 1, -0.1)]
 )
-def test_a_subset_that_cannot_be_chosen_is_refused(n: int, asked: int, start: float) -> None:
+def test_a_subset_that_cannot_be_chosen_is_refused(n: int, asked: int, start: float):
     with pytest.raises(ServeEvalError):
         betting.spread_subset(n, asked, start)
 
 
 @given(st.lists(st.integers(0, 8).map(lambda right: right / 8), min_size=1, max_size=9), st.data())
-def test_no_subset_has_more_room_than_the_highest_mean(
-    usual: list[float], data: st.DataObject
-) -> None:
+def test_no_subset_has_more_room_than_the_highest_mean(usual: list[float], data: st.DataObject):
     asked = data.draw(st.integers(1, len(usual)))
     highest = betting.highest_mean(usual, asked)
     start = data.draw(st.floats(0.0, 1.0, exclude_max=True))
@@ -297,7 +295,7 @@ def test_no_subset_has_more_room_than_the_highest_mean(
 )
 def test_a_bet_on_a_rounds_mean_does_not_grow_whatever_its_answers_share(
     prompts: list[tuple[float, int]], most: int, share: float
-) -> None:
+):
     """Enumerate all rounds exactly.
 
     In a share of the rounds every answer is right. In the others the chances make the mean over the
@@ -331,14 +329,14 @@ def test_a_bet_on_a_rounds_mean_does_not_grow_whatever_its_answers_share(
     assert (wealth >= 1.0 - 1e-9).all()  # nothing is wasted either
 
 
-def test_the_floor_is_below_the_mean_and_nearer_to_it_with_more_passes() -> None:
+def test_the_floor_is_below_the_mean_and_nearer_to_it_with_more_passes():
     few, many = (betting.floor(numpy.ones((passes, 200)), 0.002) for passes in (2, 8))
     assert few < many < 1.0
     assert 1.0 - many < (math.log(500) + 2.5) / 1400
     assert betting.floor(numpy.zeros((3, 50)), 0.002) == 0.0
 
 
-def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit() -> None:
+def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit():
     """Compute by hand: each answer less the mean of the same prompt's earlier ones."""
     random = numpy.random.default_rng(2)
     scores = (random.random((5, 40)) < random.random(40) ** 0.2).astype(float)
@@ -358,7 +356,7 @@ def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit() -> None
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.3])
-def test_the_floor_is_too_high_no_more_often_than_it_says(shift: float) -> None:
+def test_the_floor_is_too_high_no_more_often_than_it_says(shift: float):
     """Answers may follow those of the pass before.
 
     A prompt that was wrong at first is then wrong more often.
@@ -373,7 +371,7 @@ def test_the_floor_is_too_high_no_more_often_than_it_says(shift: float) -> None:
     assert over <= 45  # binomial(300, .1): more with probability .002
 
 
-def test_the_floor_is_nearer_than_against_the_first_pass_alone() -> None:
+def test_the_floor_is_nearer_than_against_the_first_pass_alone():
     random, nearer = numpy.random.default_rng(5), []
     for _ in range(40):
         scores = run(
@@ -388,7 +386,7 @@ def test_the_floor_is_nearer_than_against_the_first_pass_alone() -> None:
 @pytest.mark.parametrize(
     "scores", [[[1.0, 0.0]], [1.0, 0.0], [[], []], [[1.0], [1.5]], [[1.0], [math.nan]]]
 )
-def test_passes_that_make_no_floor_are_refused(scores: list[Any]) -> None:
+def test_passes_that_make_no_floor_are_refused(scores: list[Any]):
     with pytest.raises(ServeEvalError) as caught:
         betting.floor(scores, 0.01)
     assert caught.value.hint

@@ -42,8 +42,8 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs/method.md").read_text()
 
 
 def test_a_small_calibration_prints_the_tables_of_the_method(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     for name in ("REPLICATES", "FEWER", "CHUNK"):
         monkeypatch.setattr(calibrate, name, 40)
     jobs = calibrate.jobs_of("JSON", 100, 0.034)
@@ -66,7 +66,7 @@ def test_a_small_calibration_prints_the_tables_of_the_method(
 
 
 @pytest.mark.parametrize("name", calibrate_all.MODULES)
-def test_the_tables_of_every_part_have_their_place_in_the_docs(name: str) -> None:
+def test_the_tables_of_every_part_have_their_place_in_the_docs(name: str):
     pages = [path.read_text() for path in calibrate_all.DOCS.glob("*.md")]
     found = [
         text[slice(*span)]
@@ -86,9 +86,7 @@ def _exact(row: str) -> list[str]:
 PAGE_CALIBRATE_DRIFT = (Path(__file__).resolve().parents[2] / "docs/drift.md").read_text()
 
 
-def test_the_worst_cell_keeps_its_promise_and_would_not_if_the_estimate_were_taken_for_the_variance() -> (  # noqa: E501
-    None
-):
+def test_the_worst_cell_keeps_its_promise_and_would_not_if_the_estimate_were_taken_for_the_variance():  # noqa: E501
     """Use 720 series of 100 prompts that are wrong with .03, and two reference runs."""
     random = numpy.random.default_rng(12)
     cell = calibrate_drift.measure(random, "all .03", 100, 2, own=False, endpoint_count=18)
@@ -97,7 +95,7 @@ def test_the_worst_cell_keeps_its_promise_and_would_not_if_the_estimate_were_tak
     assert min(cell.limits) > 10.0
 
 
-def test_runs_are_drawn_from_the_law_of_their_prompts() -> None:
+def test_runs_are_drawn_from_the_law_of_their_prompts():
     random = numpy.random.default_rng(13)
     for name, difficulty in calibrate_drift.DIFFICULTIES.items():
         wrong = difficulty(random, 300)
@@ -108,8 +106,8 @@ def test_runs_are_drawn_from_the_law_of_their_prompts() -> None:
 
 
 def test_the_page_of_the_method_has_rows_for_the_same_series(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     for name in ("ENDPOINTS", "SERIES", "EFFECT_SERIES", "FALL_SERIES"):
         monkeypatch.setattr(calibrate_drift, name, 1)
     rows = [line for line in calibrate_drift.tables().splitlines() if line.startswith("|")]
@@ -123,14 +121,14 @@ PAGE_CALIBRATE_FLIPS = (
 ).read_text()
 
 
-def test_the_page_has_rows_for_the_same_endpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_rows_for_the_same_endpoints(monkeypatch):
     monkeypatch.setattr(calibrate_flips, "ROUNDS", 2)
     monkeypatch.setattr(calibrate_batches, "ROUNDS", 2)
     for row in (*calibrate_flips.tables().splitlines(), *calibrate_batches.tables().splitlines()):
         assert "|".join(row.split("|")[:-3]) in PAGE_CALIBRATE_FLIPS
 
 
-def test_the_page_of_the_method_has_rows_for_the_same_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_the_method_has_rows_for_the_same_runs(monkeypatch):
     monkeypatch.setattr(calibrate_onset, "HEALTHY", dict.fromkeys(calibrate_onset.HEALTHY, 1))
     monkeypatch.setattr(calibrate_onset, "LOOKED_AT", dict.fromkeys(calibrate_onset.LOOKED_AT, 1))
     monkeypatch.setattr(calibrate_onset, "RUNS", 5)
@@ -143,7 +141,7 @@ PAGE_CALIBRATE_WATCH = (Path(__file__).resolve().parents[2] / "docs/watch.md").r
 
 
 @pytest.mark.slow
-def test_the_page_has_rows_for_the_same_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_rows_for_the_same_watches(monkeypatch):
     monkeypatch.setattr(calibrate_watch, "RUNS", 2)
     monkeypatch.setattr(calibrate_watch, "LATE", (0,))
     monkeypatch.setattr(calibrate_watch, "BASELINES", 2)
@@ -160,7 +158,7 @@ def test_the_page_has_rows_for_the_same_watches(monkeypatch: pytest.MonkeyPatch)
     assert int(printed[4]) <= 10
 
 
-def test_healthy_watches_do_not_alarm_and_a_large_fall_is_noticed() -> None:
+def test_healthy_watches_do_not_alarm_and_a_large_fall_is_noticed():
     random = numpy.random.default_rng(3)
     known = calibrate_watch.watches(random, 30)
     healthy = calibrate_watch.alarms(random, known, 150, 20)
@@ -173,7 +171,7 @@ def test_healthy_watches_do_not_alarm_and_a_large_fall_is_noticed() -> None:
         assert not fallen["failures"].any()
 
 
-def test_rounds_that_are_worse_as_a_whole_are_no_alarm_where_their_means_are_bet_on() -> None:
+def test_rounds_that_are_worse_as_a_whole_are_no_alarm_where_their_means_are_bet_on():
     random = numpy.random.default_rng(4)
     known = calibrate_watch.varying(random, 30, 60, calibrate_watch.sometimes_worse)
     shares = []
@@ -195,7 +193,7 @@ def test_rounds_that_are_worse_as_a_whole_are_no_alarm_where_their_means_are_bet
 PAGE_CALIBRATE_WORKERS = (Path(__file__).resolve().parents[2] / "docs/workers.md").read_text()
 
 
-def test_the_page_has_rows_for_the_same_deployments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_rows_for_the_same_deployments(monkeypatch):
     monkeypatch.setattr(calibrate_workers, "ROUNDS", 2)
     monkeypatch.setattr(calibrate_workers, "ANSWERS", 40)
     for row in calibrate_workers.tables().splitlines():
@@ -228,11 +226,11 @@ def _p(job: Job) -> list[float]:
     ],
     ids=lambda job: f"{job.name}, {job.before}, {job.after}" if isinstance(job, Job) else None,
 )
-def test_the_worst_cells_keep_their_level(job: Job, level: float) -> None:
+def test_the_worst_cells_keep_their_level(job: Job, level: float):
     assert sum(p <= level for p in _p(job)) <= acceptance_region(REPLICATES, level)[1]
 
 
-def test_the_worst_cell_of_student_is_seen_to_break() -> None:
+def test_the_worst_cell_of_student_is_seen_to_break():
     """The cells above test nothing if the t test passes them as well."""
     random = numpy.random.default_rng(1)
     job = Job("all .01", 100, 10)
@@ -243,7 +241,7 @@ def test_the_worst_cell_of_student_is_seen_to_break() -> None:
 
 
 @pytest.mark.parametrize("altered", [0.0, 0.04], ids=["the same endpoint", "another build"])
-def test_a_suite_of_forty_small_tasks_alarms_at_its_level(altered: float) -> None:
+def test_a_suite_of_forty_small_tasks_alarms_at_its_level(altered: float):
     random = numpy.random.default_rng(3)
     job = Job("Beta(1, 9)", 30) if not altered else Job("flip rate .034", 100, altered=altered)
     alarms = 0
@@ -261,7 +259,7 @@ def test_a_suite_of_forty_small_tasks_alarms_at_its_level(altered: float) -> Non
     ],
     ids=["three runs", "half scores", "all nearly right"],
 )
-def test_a_true_drop_of_the_margin_is_excluded_at_the_level_of_the_bound(job: Job) -> None:
+def test_a_true_drop_of_the_margin_is_excluded_at_the_level_of_the_bound(job: Job):
     random = numpy.random.default_rng(7)
     margin = job.drop or 0.99 * job.everywhere
     excluded = sum(noninferiority(draw(job, random), margin, 0.05).holds for _ in range(REPLICATES))
@@ -269,7 +267,7 @@ def test_a_true_drop_of_the_margin_is_excluded_at_the_level_of_the_bound(job: Jo
     assert excluded >= REPLICATES // 100  # a bound that never excludes anything would pass too
 
 
-def test_an_interval_is_exact_and_marks_what_is_beyond() -> None:
+def test_an_interval_is_exact_and_marks_what_is_beyond():
     assert interval(0, 100) == pytest.approx((0.0, 0.0362), abs=1e-4)
     assert interval(8, 100) == pytest.approx((0.0352, 0.1516), abs=1e-4)
     assert beyond(12, 100, 0.05)
@@ -278,12 +276,12 @@ def test_an_interval_is_exact_and_marks_what_is_beyond() -> None:
     assert share(12, 100) == "12.00 [6.36, 20.02]"
 
 
-def test_the_prompts_that_anchors_take() -> None:
+def test_the_prompts_that_anchors_take():
     assert calibrate_paired_calibrate.anchor_sizes(0.034) == [4378, 3276, 2655, 1574, 1058]
 
 
 @pytest.mark.slow
-def test_a_small_calibration_prints_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_calibration_prints_every_table(monkeypatch):
     monkeypatch.setattr(calibrate_paired_calibrate, "REPLICATES", 20)
     monkeypatch.setattr(calibrate_paired_calibrate, "SUITES", 1)
     jobs = {
@@ -314,7 +312,7 @@ REPLICATES_CALIBRATE_REPEATS = 150
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_drop_is_exactly_the_margin(moved: bool) -> None:
+def test_a_drop_is_exactly_the_margin(moved: bool):
     random = numpy.random.default_rng(1)
     before = random.beta(0.5, 0.5, 40)
     after = lose(random, before, 0.07, moved=moved)
@@ -322,7 +320,7 @@ def test_a_drop_is_exactly_the_margin(moved: bool) -> None:
     assert (after >= -1e-12).all()
 
 
-def test_the_drawn_cells_are_those_of_the_seed_and_of_all_sizes() -> None:
+def test_the_drawn_cells_are_those_of_the_seed_and_of_all_sizes():
     margins, builds = draw_cells()
     assert draw_cells() == (margins, builds)
     assert draw_cells(1) != (margins, builds)
@@ -332,9 +330,7 @@ def test_the_drawn_cells_are_those_of_the_seed_and_of_all_sizes() -> None:
 
 
 @pytest.mark.parametrize("seed", [52, 2026])
-def test_margins_of_drawn_cells_keep_their_level(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_margins_of_drawn_cells_keep_their_level(seed: int, monkeypatch):
     monkeypatch.setattr(calibrate_repeats_calibrate, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
     jobs = [job for job in draw_cells(seed, 8)[0] if job.k * job.m * job.n < 20_000][:4]
     for job in jobs:
@@ -352,9 +348,7 @@ def test_margins_of_drawn_cells_keep_their_level(
     ],
     ids=lambda job: f"{job.shape} {job.kind}",
 )
-def test_the_worst_builds_keep_their_level_and_break_that_of_signs(
-    job: BuildJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_worst_builds_keep_their_level_and_break_that_of_signs(job: BuildJob, monkeypatch):
     monkeypatch.setattr(calibrate_repeats_calibrate, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
     found = calibrate_repeats_calibrate.prove(job)
     most = acceptance_region(REPLICATES_CALIBRATE_REPEATS, 0.05)[1]
@@ -364,16 +358,14 @@ def test_the_worst_builds_keep_their_level_and_break_that_of_signs(
 @pytest.mark.parametrize(
     "job", [BuildJob("all .5", "same", 100, 3, 1, 0.1), BuildJob("all .5", "same", 30, 8, 8, 0.08)]
 )
-def test_the_power_given_up_for_symmetric_differences_is_small(
-    job: BuildJob, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_power_given_up_for_symmetric_differences_is_small(job: BuildJob, monkeypatch):
     """With the end of the whole range, 30 prompts with 8 answers would give up 5.4 points."""
     monkeypatch.setattr(calibrate_repeats_calibrate, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
     found = calibrate_repeats_calibrate.prove(job)
     assert found.flips[0] - found.auto[0] <= 0.05 * REPLICATES_CALIBRATE_REPEATS
 
 
-def test_the_cells_measure_the_automatic_test() -> None:
+def test_the_cells_measure_the_automatic_test():
     job = BuildJob("Beta(.2, .1)", "redrawn", 30, 3, 2)
     random = numpy.random.default_rng(4)
     for _ in range(20):
@@ -387,8 +379,8 @@ def test_the_cells_measure_the_automatic_test() -> None:
 
 @pytest.mark.slow
 def test_a_small_calibration_prints_every_table_calibrate_repeats(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     for name, value in (("REPLICATES", 10), ("SUITES", 1), ("DRAWN", 1)):
         monkeypatch.setattr(calibrate_repeats_calibrate, name, value)
     margins = [job for job in calibrate_repeats_calibrate.MARGIN_JOBS if job.k < 64][:2]
@@ -410,6 +402,6 @@ def test_a_small_calibration_prints_every_table_calibrate_repeats(
     assert {row.count("|") for row in rows} == {8, 9, 10, 4}
 
 
-def test_a_margin_that_is_no_drop_of_the_shape_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_margin_that_is_no_drop_of_the_shape_is_left_out(monkeypatch):
     monkeypatch.setattr(calibrate_repeats_calibrate, "REPLICATES", 3)
     assert calibrate_repeats_calibrate.exclude(MarginJob("all .12 (floor)", 10, 1, 1, 0.2)).of == 0

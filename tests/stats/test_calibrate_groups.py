@@ -16,19 +16,19 @@ The expected numbers at the levels are 7.5, 7.5, 1.5 and 7.5.
 
 
 @pytest.fixture(autouse=True)
-def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+def _few(monkeypatch) -> None:
     monkeypatch.setattr(calibrate_groups, "REPLICATES", COMPARISONS)
     monkeypatch.setattr(calibrate_groups, "SLICE_REPLICATES", 20)
 
 
-def test_each_level_holds_with_groups_and_breaks_without() -> None:
+def test_each_level_holds_with_groups_and_breaks_without():
     found = count(Job(400, 10, builds=0.2), 0)
     for kind, most in MOST.items():
         assert found[f"{kind} named"] <= most, kind
         assert found[f"{kind} ignored"] >= LEAST, kind
 
 
-def test_no_subject_is_named_for_passages_that_another_build_misreads() -> None:
+def test_no_subject_is_named_for_passages_that_another_build_misreads():
     found = count_slices(Job(200, 20, builds=0.4), 0)
     assert found["named"] == 0
     assert found["ignored"] >= 10

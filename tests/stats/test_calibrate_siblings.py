@@ -15,18 +15,18 @@ TRIALS = 25
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def few(monkeypatch) -> None:
     monkeypatch.setattr(simulated, "TRIALS", TRIALS)
 
 
 @pytest.mark.parametrize("cell", simulated.HEALTHY, ids=lambda cell: cell.name)
-def test_healthy_servers_are_rarely_accused(cell: simulated.Cell) -> None:
+def test_healthy_servers_are_rarely_accused(cell: simulated.Cell):
     outcomes, _ = simulated.measure(cell)
     assert sum(outcomes[one] for one in simulated.RED) <= 2
     assert f"| {cell.name} |" in PAGE
 
 
-def test_faults_are_found() -> None:
+def test_faults_are_found():
     found = {cell.name: cell for cell in simulated.list_faults()}
     for name in ("four-bit weights", "W8A8", "2 % from another state"):
         outcomes, _ = simulated.measure(found[name])
@@ -35,12 +35,12 @@ def test_faults_are_found() -> None:
 
 
 @pytest.mark.parametrize(("hits", "interval"), [(0, (0.0, 0.138)), (25, (0.862, 1.0))])
-def test_the_interval_is_exact(hits: int, interval: tuple[float, float]) -> None:
+def test_the_interval_is_exact(hits: int, interval: tuple[float, float]):
     """Clopper and Pearson's bound without a hit is 1 - (alpha / 2) ** (1 / n): .137 of 25."""
     assert simulated.interval(hits, 25) == pytest.approx(interval, abs=2e-3)
 
 
-def test_an_answer_that_does_not_return_is_repeated_too() -> None:
+def test_an_answer_that_does_not_return_is_repeated_too():
     own = numpy.full(200, 0.01)
     own[5] = 3.0
     sibling = numpy.abs(0.02 * numpy.random.default_rng(1).standard_normal(300))

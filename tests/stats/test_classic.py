@@ -54,13 +54,13 @@ def test_theta_and_threshold_equal_the_published_ones(
     better: bool,
     theta: float,
     threshold: float,
-) -> None:
+):
     test = classic_test(n, reference, sigma, alpha, beta, better)
     assert test.theta == pytest.approx(theta, abs=5e-7)
     assert test.threshold == pytest.approx(threshold, abs=5e-7)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance(shared: Path) -> None:
+def test_the_shared_vectors_hold_to_their_tolerance(shared: Path):
     vectors = json.loads((shared / "vectors" / "verdict_vectors.json").read_text())["vectors"]
     seen = 0
     for vector in vectors:
@@ -85,25 +85,25 @@ def test_the_shared_vectors_hold_to_their_tolerance(shared: Path) -> None:
     assert seen == 14
 
 
-def test_the_power_table_is_the_readme_table_of_the_suite() -> None:
+def test_the_power_table_is_the_readme_table_of_the_suite():
     rows = power_table(14042, 50, 0.05, 0.2)
     assert [n for n, _ in rows] == [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 14042]
     assert rows[-1][1].threshold == pytest.approx(-0.981517, abs=5e-7)
 
 
-def test_a_total_that_is_a_power_of_two_stands_once_in_the_table() -> None:
+def test_a_total_that_is_a_power_of_two_stands_once_in_the_table():
     assert [n for n, _ in power_table(64, 50, 0.05, 0.2)] == [32, 64]
     assert [n for n, _ in power_table(10, 50, 0.05, 0.2)] == [10]
 
 
-def test_a_new_task_with_theta_3_needs_3435_samples() -> None:
+def test_a_new_task_with_theta_3_needs_3435_samples():
     assert num_samples_for(3.0, 50.0, 0.05, 0.2) == 3435
 
 
 @given(st.floats(0.5, 30), st.floats(1, 80), st.floats(0.001, 0.4), st.floats(0.01, 0.4))
 def test_planned_samples_reach_theta_and_one_less_does_not(
     theta: float, sigma: float, alpha: float, beta: float
-) -> None:
+):
     n = num_samples_for(theta, sigma, alpha, beta)
     assert classic_test(n, 0, sigma, alpha, beta).theta <= theta * (1 + 1e-9)
     if n > 1:
@@ -125,14 +125,14 @@ def test_planned_samples_reach_theta_and_one_less_does_not(
 )
 def test_a_decision_needs_both_bounds(
     bounds: tuple[float, float], threshold: float, better: bool, decision: Decision
-) -> None:
+):
     assert decide(bounds, threshold, better) is decision
 
 
 @given(st.floats(-100, 100), st.floats(0, 50), st.floats(0, 50), st.booleans())
 def test_a_better_value_never_makes_the_decision_worse(
     value: float, width: float, gain: float, better: bool
-) -> None:
+):
     rank = {Decision.FAIL: 0, Decision.UNDECIDED: 1, Decision.PASS: 2}
     step = gain if better else -gain
     before = decide((value, value + width), 0.0, better)
@@ -153,18 +153,18 @@ def test_a_better_value_never_makes_the_decision_worse(
         ({"reference": math.nan}, "reference"),
     ],
 )
-def test_a_parameter_out_of_range_is_named(change: dict[str, float], message: str) -> None:
+def test_a_parameter_out_of_range_is_named(change: dict[str, float], message: str):
     arguments = {"n": 100, "reference": 50.0, "sigma": 50.0, "alpha": 0.05, "beta": 0.2} | change
     with pytest.raises(ServeEvalError, match=message):
         classic_test(**arguments)
 
 
-def test_the_paired_formula_equals_its_vectors() -> None:
+def test_the_paired_formula_equals_its_vectors():
     assert compute_pairs(0.0275, 0.0615, 0.05, 0.2) == pytest.approx(500.6829087123065, abs=1e-9)
     assert compute_pairs(0.0484, 0.0824, 0.05, 0.2) == pytest.approx(215.36999221719884, abs=1e-9)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance_planning(vectors: Any) -> None:
+def test_the_shared_vectors_hold_to_their_tolerance_planning(vectors: Any):
     for vector in vectors("n_paired"):
         inputs = dict(vector["inputs"])
         n = compute_pairs(inputs["drop"], inputs["flip_rate"], inputs["alpha"], inputs["beta"])
@@ -196,7 +196,7 @@ def test_power_on_mmlu_equals_the_table_of_the_method(
     at_half: float,
     level: float,
     paired_half: float,
-) -> None:
+):
     assert classic_power(0.0, 4096, flip_rate, 0.05) == pytest.approx(alarms, abs=5e-5)
     assert classic_power(0.0275, 4096, flip_rate, 0.05) == pytest.approx(at_theta, abs=1.1e-3)
     assert classic_power(0.01375, 4096, flip_rate, 0.05) == pytest.approx(at_half, abs=1.1e-3)
@@ -214,17 +214,17 @@ def test_power_on_mmlu_equals_the_table_of_the_method(
 )
 def test_the_exact_level_of_mid_p_equals_the_table_of_the_method(
     n: int, flip_rate: float, level: float
-) -> None:
+):
     assert compute_paired_power(0.0, n, flip_rate, 0.05) == pytest.approx(level, abs=5e-4)
 
 
-def test_the_level_of_tango_at_the_boundary_stays_close_to_alpha() -> None:
+def test_the_level_of_tango_at_the_boundary_stays_close_to_alpha():
     for n in (200, 1319):
         for margin in (0.01, 0.03):
             assert 0.03 < noninferiority_power(margin, n, 0.034, 0.05, drop=margin) < 0.056
 
 
-def test_needed_prompts_come_within_three_percent_of_the_table_of_the_method() -> None:
+def test_needed_prompts_come_within_three_percent_of_the_table_of_the_method():
     """The table was read off a coarse grid of n; these are the exact values."""
     assert num_noninferior_for(0.01, 0.011, 0.05, 0.2) == 847
     assert num_noninferior_for(0.01, 0.034, 0.05, 0.2) == pytest.approx(2235, rel=0.03)
@@ -236,11 +236,11 @@ def test_needed_prompts_come_within_three_percent_of_the_table_of_the_method() -
         )
 
 
-def test_without_any_flip_268_identical_answers_exclude_one_point() -> None:
+def test_without_any_flip_268_identical_answers_exclude_one_point():
     assert num_noninferior_for(0.01, 0.0, 0.05, 0.2) == 268
 
 
-def test_the_planned_number_has_the_power_and_one_less_has_not() -> None:
+def test_the_planned_number_has_the_power_and_one_less_has_not():
     n = num_pairs_for(0.02, 0.034, 0.05, 0.2)
     assert (
         compute_paired_power(0.02, n, 0.034, 0.05)
@@ -250,17 +250,17 @@ def test_the_planned_number_has_the_power_and_one_less_has_not() -> None:
 
 
 @pytest.mark.parametrize(("n", "flip_rate"), [(8, 0.0), (198, 0.034), (1319, 0.19), (4096, 0.034)])
-def test_the_least_drop_is_proven_and_a_little_less_is_not(n: int, flip_rate: float) -> None:
+def test_the_least_drop_is_proven_and_a_little_less_is_not(n: int, flip_rate: float):
     drop = find_least_drop(n, flip_rate, 0.05, 0.2)
     assert compute_paired_power(drop, n, flip_rate, 0.05) >= 0.8
     assert compute_paired_power(drop - 2e-5, n, flip_rate, 0.05) < 0.8
 
 
-def test_few_prompts_prove_no_drop() -> None:
+def test_few_prompts_prove_no_drop():
     assert find_least_drop(3, 0.034, 0.05, 0.2) is None
 
 
-def test_power_where_every_prompt_changes_or_none_does() -> None:
+def test_power_where_every_prompt_changes_or_none_does():
     assert compute_paired_power(1.0, 10, 0.0, 0.05) == 1.0
     assert compute_paired_power(0.0, 10, 0.0, 0.05) == 0.0
     assert classic_power(0.0, 10, 0.0, 0.05) == 0.0
@@ -291,7 +291,7 @@ def test_power_where_every_prompt_changes_or_none_does() -> None:
         (lambda: num_noninferior_for(1e-9, 0.9, 0.05, 0.2), "more than 10000000 prompts"),
     ],
 )
-def test_plans_that_cannot_be_made_are_refused(call: Any, message: str) -> None:
+def test_plans_that_cannot_be_made_are_refused(call: Any, message: str):
     with pytest.raises(ServeEvalError, match=message) as caught:
         call()
     assert caught.value.hint

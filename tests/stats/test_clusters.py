@@ -43,12 +43,12 @@ from serve_eval.stats.slices import (
 )
 def test_prompts_without_a_name_are_alone_and_names_that_nobody_shares_are_none(
     names: list[str], keys: list[object] | None
-) -> None:
+):
     assert cluster_keys(names) == keys
 
 
 @given(st.integers(0, 30), st.integers(0, 30))
-def test_independent_prompts_give_mcnemars_p(down: int, up: int) -> None:
+def test_independent_prompts_give_mcnemars_p(down: int, up: int):
     signs = [-1] * down + [1] * up
     assert two_sided_p(signs, [""] * len(signs)) == mcnemar(down, up).p_exact_two_sided
     # Clusters of one changed prompt each beside one of two whose changes cancel.
@@ -56,7 +56,7 @@ def test_independent_prompts_give_mcnemars_p(down: int, up: int) -> None:
     assert two_sided_p([*signs, -1, 1], names) == pytest.approx(mcnemar(down, up).p_exact_two_sided)
 
 
-def test_a_cluster_counts_once_by_its_net_change() -> None:
+def test_a_cluster_counts_once_by_its_net_change():
     signs = [-1] * 12
     assert two_sided_p(signs, [""] * 12) == 2.0 * 0.5**12
     assert two_sided_p(signs, ["a"] * 6 + ["b"] * 6) == pytest.approx(0.5)
@@ -65,7 +65,7 @@ def test_a_cluster_counts_once_by_its_net_change() -> None:
         two_sided_p(signs, ["a"] * 11)
 
 
-def test_the_runs_of_a_cluster_are_exchanged_as_a_whole() -> None:
+def test_the_runs_of_a_cluster_are_exchanged_as_a_whole():
     """The candidate, the worst of three runs on each prompt, is drawn there by one in three."""
     alone, grouped = (
         pair([[1.0] * 12] * 2, [[0.0] * 12], lo=0.0, hi=1.0, higher_is_better=True, clusters=groups)
@@ -76,7 +76,7 @@ def test_the_runs_of_a_cluster_are_exchanged_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize(("m", "r"), [(5, 1.0), (20, 1.0), (10, 0.5), (10, 0.0)])
-def test_the_design_effect_is_that_of_kish(m: int, r: float) -> None:
+def test_the_design_effect_is_that_of_kish(m: int, r: float):
     random, groups = numpy.random.default_rng(1), 2000
     shared = numpy.sqrt(r) * random.standard_normal((groups, 1))
     values = (shared + numpy.sqrt(1.0 - r) * random.standard_normal((groups, m))).ravel()
@@ -85,7 +85,7 @@ def test_the_design_effect_is_that_of_kish(m: int, r: float) -> None:
     assert effective_size(values, codes) == pytest.approx(groups * m / (1 + (m - 1) * r), rel=0.1)
 
 
-def test_without_clusters_or_spread_there_is_no_effect() -> None:
+def test_without_clusters_or_spread_there_is_no_effect():
     codes = numpy.array([0, 0, 1, 1])
     assert design_effect([1.0, 0.0, 1.0, 0.0], None) == 1.0
     assert design_effect([1.0] * 4, codes) == 1.0
@@ -93,7 +93,7 @@ def test_without_clusters_or_spread_there_is_no_effect() -> None:
     assert effective_size([1.0, 0.0, 1.0, 0.0], None) == 4.0
 
 
-def test_few_clusters_make_the_effective_size_small() -> None:
+def test_few_clusters_make_the_effective_size_small():
     found = effective_size([1.0, 0.0] * 6, number_keys("aaaabbbbcccc"))
     assert found == pytest.approx(12 * (2.2009852 / 4.3026527) ** 2, rel=1e-6)
 
@@ -111,21 +111,21 @@ def _lose(count: int) -> tuple[list[float], list[float]]:
     return [1.0] * PROMPTS, [0.0] * count + [1.0] * (PROMPTS - count)
 
 
-def test_three_lost_passages_are_no_slice() -> None:
+def test_three_lost_passages_are_no_slice():
     before, after = _lose(30)
     alone = find_paired_slice(before, after, INSIDE, level=0.0015)
     assert alone.lost == 30
     assert find_paired_slice(before, after, INSIDE, level=0.0015, clusters=PASSAGES) is None
 
 
-def test_twelve_of_twenty_lost_passages_are_a_slice() -> None:
+def test_twelve_of_twenty_lost_passages_are_a_slice():
     before, after = _lose(120)
     inside = (numpy.arange(PROMPTS) < 120)[:, None].astype(float)
     found = find_paired_slice(before, after, inside, level=0.0015, clusters=PASSAGES)
     assert (found.lost, found.all_lost) == (120, 120)
 
 
-def test_lost_passages_without_a_reference_are_permuted_as_a_whole() -> None:
+def test_lost_passages_without_a_reference_are_permuted_as_a_whole():
     lost = numpy.arange(PROMPTS) < 30
     strata = [0] * PROMPTS
     alone = find_unpaired_slice(lost, INSIDE, strata, level=0.0015)
@@ -133,7 +133,7 @@ def test_lost_passages_without_a_reference_are_permuted_as_a_whole() -> None:
     assert find_unpaired_slice(lost, INSIDE, strata, level=0.0015, clusters=PASSAGES) is None
 
 
-def test_the_p_of_whole_passages_is_their_share_of_all_choices() -> None:
+def test_the_p_of_whole_passages_is_their_share_of_all_choices():
     # One of twenty passages is lost, and the slice is that passage: one choice of twenty.
     lost = (PASSAGES == 3).astype(float)
     random = numpy.random.default_rng(1)
@@ -144,7 +144,7 @@ def test_the_p_of_whole_passages_is_their_share_of_all_choices() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 5, 20])
-def test_runs_whose_groups_move_as_a_whole_have_their_size_as_design_effect(size: int) -> None:
+def test_runs_whose_groups_move_as_a_whole_have_their_size_as_design_effect(size: int):
     random = numpy.random.default_rng(size)
     runs = numpy.repeat((random.random((3, 60)) < 0.7).astype(float), size, axis=1)
     clusters = numpy.repeat(numpy.arange(60), size)
@@ -152,7 +152,7 @@ def test_runs_whose_groups_move_as_a_whole_have_their_size_as_design_effect(size
     assert design_effect_of_runs(runs[:1].repeat(2, axis=0), clusters) == 1.0
 
 
-def test_runs_of_independent_prompts_have_a_design_effect_near_one_though_groups_are_hard() -> None:
+def test_runs_of_independent_prompts_have_a_design_effect_near_one_though_groups_are_hard():
     """Their values differ by passage, which the effect of single scores takes for dependence."""
     random = numpy.random.default_rng(2)
     clusters = numpy.repeat(numpy.arange(300), 10)
@@ -179,7 +179,7 @@ def _table(*slices: NDArray[Any]) -> NDArray[Any]:
 @pytest.mark.parametrize(("lost", "named"), [(4, False), (5, False), (6, True)])
 def test_a_slice_of_few_lost_groups_is_not_named_however_many_prompts_they_have(
     lost: int, named: bool
-) -> None:
+):
     """Four groups are 20 prompts, and the test of whole groups has a p below the level."""
     bad, table = _of(lost), _table(_of(8), ~_of(8))
     found = find_unpaired_slice(bad, table, numpy.zeros(N), level=0.01, clusters=CLUSTERS)
@@ -189,7 +189,7 @@ def test_a_slice_of_few_lost_groups_is_not_named_however_many_prompts_they_have(
 
 
 @pytest.mark.parametrize(("lost", "named"), [(4, False), (8, True)])
-def test_a_slice_of_answers_needs_as_many_groups(lost: int, named: bool) -> None:
+def test_a_slice_of_answers_needs_as_many_groups(lost: int, named: bool):
     before, bad = (CLUSTERS < 60).astype(float), _of(lost)
     short = numpy.zeros(N, dtype=bool)
     sides = _table(short, short), _table(_of(8), ~_of(8))
@@ -200,7 +200,7 @@ def test_a_slice_of_answers_needs_as_many_groups(lost: int, named: bool) -> None
 
 
 @pytest.mark.parametrize(("inside", "named"), [(7, False), (8, True)])
-def test_a_slice_has_eight_groups_inside_and_outside(inside: int, named: bool) -> None:
+def test_a_slice_has_eight_groups_inside_and_outside(inside: int, named: bool):
     """Seven groups are 35 prompts."""
     bad = _of(7)
     for table in (_of(inside), GROUPS - inside <= CLUSTERS):
@@ -213,7 +213,7 @@ def test_a_slice_has_eight_groups_inside_and_outside(inside: int, named: bool) -
     assert almost.tolist() == [False, True]  # 93 % of the prompts, and 89 %
 
 
-def test_parts_of_groups_are_inside_and_outside() -> None:
+def test_parts_of_groups_are_inside_and_outside():
     """A slice with one prompt of each group has all groups inside, and all outside."""
     one = numpy.arange(N) % SIZE == 0
     table = as_table(_table(one), N)
@@ -226,7 +226,7 @@ def test_parts_of_groups_are_inside_and_outside() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_units_agree_with_plain_counts(seed: int) -> None:
+def test_units_agree_with_plain_counts(seed: int):
     random = numpy.random.default_rng(seed)
     clusters = random.integers(0, 12, 60)
     change = random.integers(-1, 2, 60).astype(float)
@@ -245,7 +245,7 @@ def test_units_agree_with_plain_counts(seed: int) -> None:
     assert (single.in_units(change[:4], table, change > 0) == change[:4]).all()
 
 
-def test_the_same_damage_everywhere_in_whole_groups_concentrates_nowhere() -> None:
+def test_the_same_damage_everywhere_in_whole_groups_concentrates_nowhere():
     """A fifth of the groups is spoiled, slices are of whole groups. The level is .05.
 
     With single prompts the test takes chance for a concentration in most of the runs.
@@ -274,7 +274,7 @@ def test_the_same_damage_everywhere_in_whole_groups_concentrates_nowhere() -> No
     assert found["prompts"] >= 20
 
 
-def test_answers_of_whole_groups_are_in_a_slice_by_chance() -> None:
+def test_answers_of_whole_groups_are_in_a_slice_by_chance():
     """A fifth of the groups is lost, and a third is in a slice of answers. The level is .05.
 
     With single prompts, a fifth of these chances and more are proofs.

@@ -39,13 +39,11 @@ SIDE = st.integers(0, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0,
 
 
 @given(SIDE, SIDE)
-def test_one_table_is_the_one_sided_test_of_fisher(
-    its: tuple[int, int], others: tuple[int, int]
-) -> None:
+def test_one_table_is_the_one_sided_test_of_fisher(its: tuple[int, int], others: tuple[int, int]):
     assert no_worse([(*its, *others)]) == pytest.approx(float(_fisher(*its, *others)), rel=1e-9)
 
 
-def test_small_tables_have_the_p_that_is_worked_out_by_hand() -> None:
+def test_small_tables_have_the_p_that_is_worked_out_by_hand():
     assert no_worse([(3, 3, 3, 0)]) == pytest.approx(1 / 20)
     assert no_worse([(4, 3, 4, 1)]) == pytest.approx(
         17 / 70
@@ -59,20 +57,20 @@ def test_small_tables_have_the_p_that_is_worked_out_by_hand() -> None:
 @pytest.mark.parametrize(
     "tables", [[], [(0, 0, 5, 3)], [(5, 0, 5, 0)], [(5, 5, 5, 5)], [(4, 0, 9, 7)]]
 )
-def test_what_cannot_be_worse_has_p_one(tables: list[tuple[int, int, int, int]]) -> None:
+def test_what_cannot_be_worse_has_p_one(tables: list[tuple[int, int, int, int]]):
     assert no_worse(tables) == 1.0
 
 
 @given(st.integers(0, 40), st.integers(0, 40))
 def test_two_workers_that_were_asked_the_same_prompts_are_compared_by_mcnemars_exact_test(
     down: int, up: int
-) -> None:
+):
     strata = [(1, 1, 1, 0)] * down + [(1, 0, 1, 1)] * up + [(1, 1, 1, 1), (1, 0, 1, 0)]
     expected = mcnemar(down, up).p_exact if down else 1.0
     assert no_worse(strata) == pytest.approx(expected, rel=1e-9)
 
 
-def test_counts_that_make_no_table_are_refused() -> None:
+def test_counts_that_make_no_table_are_refused():
     with pytest.raises(ServeEvalError, match="do not make a table"):
         no_worse([(3, 4, 5, 1)])
 
@@ -132,11 +130,11 @@ def _accused(cells: list[Cell], alpha: float = ALPHA) -> list[str]:
 )
 def test_who_is_to_blame_is_named_and_nobody_else(
     router: Router, chance: Callable[[int, int], float], named: list[str]
-) -> None:
+):
     assert _accused(_cells(router, chance)) == named
 
 
-def test_workers_that_always_work_together_are_one_row() -> None:
+def test_workers_that_always_work_together_are_one_row():
     found = rows({"wrong answers": _cells(IN_TURNS["2 x 2"], lambda c, g: 0.3)}, ALPHA)
     assert [(row.role, row.worker) for row in found] == [
         ("pair", ("c0", "g0")),
@@ -144,7 +142,7 @@ def test_workers_that_always_work_together_are_one_row() -> None:
     ]
 
 
-def test_a_row_has_the_worker_and_all_others_of_its_role() -> None:
+def test_a_row_has_the_worker_and_all_others_of_its_role():
     cells = [
         Cell("c0", "g0", 50, 48),
         Cell("c0", "g1", 70, 5),
@@ -163,12 +161,12 @@ def test_a_row_has_the_worker_and_all_others_of_its_role() -> None:
     assert first.p_holm == pytest.approx(3 * first.p)
 
 
-def test_a_measure_without_any_bad_answer_has_no_rows() -> None:
+def test_a_measure_without_any_bad_answer_has_no_rows():
     good = [Cell(None, "g0", 50, 0), Cell(None, "g1", 50, 0)]
     assert not rows({"wrong answers": good, "failures": []}, ALPHA)
 
 
-def test_the_correction_is_over_all_measures() -> None:
+def test_the_correction_is_over_all_measures():
     cells = [Cell(None, "g0", 50, 9), Cell(None, "g1", 50, 1)]
     alone = rows({"wrong answers": cells}, ALPHA)
     both = rows({"wrong answers": cells, "failures": cells}, ALPHA)
@@ -190,7 +188,7 @@ CELLS = st.lists(
 @given(CELLS)
 def test_any_table_gives_probabilities_and_never_more_bad_answers_than_answers(
     cells: list[Cell],
-) -> None:
+):
     for row in rows({"wrong answers": cells}, ALPHA):
         assert 0.0 <= row.p <= row.p_holm <= 1.0
         assert row.accused == (row.p_holm <= ALPHA)
@@ -199,7 +197,7 @@ def test_any_table_gives_probabilities_and_never_more_bad_answers_than_answers(
 
 
 @given(CELLS, st.randoms())
-def test_the_order_of_the_answers_does_not_matter(cells: list[Cell], rng: random.Random) -> None:
+def test_the_order_of_the_answers_does_not_matter(cells: list[Cell], rng: random.Random):
     mixed = list(cells)
     rng.shuffle(mixed)
     before, after = rows({"m": cells}, ALPHA), rows({"m": mixed}, ALPHA)
@@ -208,7 +206,7 @@ def test_the_order_of_the_answers_does_not_matter(cells: list[Cell], rng: random
     ]
 
 
-def test_healthy_workers_are_rarely_accused() -> None:
+def test_healthy_workers_are_rarely_accused():
     """Use a level of a fifth, where few rounds suffice: P(Bin(60, 0.2) > 23) is 0.0003."""
     for name, router in {**IN_TURNS, "at random": AT_RANDOM}.items():
         false = sum(
@@ -217,7 +215,7 @@ def test_healthy_workers_are_rarely_accused() -> None:
         assert false <= 23, name
 
 
-def test_what_a_server_says_alike_with_every_partner_counts_once() -> None:
+def test_what_a_server_says_alike_with_every_partner_counts_once():
     """Four prompts that one of two healthy servers gets wrong by its own numerics count four times.
 
     They do not count sixteen times.
@@ -233,7 +231,7 @@ def test_what_a_server_says_alike_with_every_partner_counts_once() -> None:
     assert not row.accused
 
 
-def test_a_server_that_fails_does_not_make_the_others_look_wrong() -> None:
+def test_a_server_that_fails_does_not_make_the_others_look_wrong():
     """g0 answers half of the time; all servers get all prompts wrong.
 
     The others get more prompts wrong only because they answer.
@@ -251,7 +249,7 @@ def test_a_server_that_fails_does_not_make_the_others_look_wrong() -> None:
 @given(st.lists(st.lists(st.integers(0, 1), min_size=3, max_size=3), max_size=8))
 def test_blocks_of_one_answer_each_are_tables_of_one_against_the_others(
     blocks: list[list[int]],
-) -> None:
+):
     tables = [(1, block[0], len(block) - 1, sum(block[1:])) for block in blocks]
     assert no_worse_in_blocks(blocks) == pytest.approx(no_worse(tables), rel=1e-9)
 
@@ -272,7 +270,7 @@ Row = tuple[str, str]
         ([("a", "bbc"), ("a", "abb"), ("a", "aa")], (0, 0, 1.0)),
     ],
 )
-def test_rows_with_one_odd_source_count(rows: list[Row], expected: tuple[int, int, float]) -> None:
+def test_rows_with_one_odd_source_count(rows: list[Row], expected: tuple[int, int, float]):
     found = odd_one_out(rows)
     assert (found.rows, found.own) == expected[:2]
     assert found.p == pytest.approx(expected[2])
@@ -280,9 +278,7 @@ def test_rows_with_one_odd_source_count(rows: list[Row], expected: tuple[int, in
 
 @pytest.mark.parametrize("sources", [3, 4])
 @given(data=st.data())
-def test_p_is_at_most_the_level_of_any_exchangeable_sources(
-    sources: int, data: st.DataObject
-) -> None:
+def test_p_is_at_most_the_level_of_any_exchangeable_sources(sources: int, data: st.DataObject):
     """Given the values of each row, each order of the sources is as likely: try all of them."""
     words = st.text("abc", min_size=sources, max_size=sources)
     values = data.draw(st.lists(words, min_size=1, max_size=3 if sources == 4 else 4))
@@ -299,14 +295,14 @@ def test_p_is_at_most_the_level_of_any_exchangeable_sources(
 KINDS = (numpy.arange(400) // 20).tolist()
 
 
-def test_routers_that_choose_at_random_are_suspected_no_more_often_than_the_level() -> None:
+def test_routers_that_choose_at_random_are_suspected_no_more_often_than_the_level():
     random = numpy.random.default_rng(5)
     found = [dependence(random.integers(4, size=200).tolist(), KINDS[:200]) for _ in range(200)]
     assert sum(p <= 0.05 for p in found) <= 17  # 10 are expected; more are one case in 100
     assert 60 <= sum(p <= 0.5 for p in found) <= 125
 
 
-def test_a_router_that_keeps_three_in_ten_requests_with_their_like_is_seen() -> None:
+def test_a_router_that_keeps_three_in_ten_requests_with_their_like_is_seen():
     random = numpy.random.default_rng(6)
     for _ in range(10):
         home, stuck = random.integers(4, size=20), random.random(400) < 0.3
@@ -324,16 +320,16 @@ def test_a_router_that_keeps_three_in_ten_requests_with_their_like_is_seen() -> 
         (list("ab") * 200, KINDS),  # taking turns is more even than chance
     ],
 )
-def test_what_cannot_go_together_is_not_suspected(workers: list[str], kinds: list[int]) -> None:
+def test_what_cannot_go_together_is_not_suspected(workers: list[str], kinds: list[int]):
     assert dependence(workers, kinds) == 1.0
 
 
-def test_many_answers_are_looked_at_evenly() -> None:
+def test_many_answers_are_looked_at_evenly():
     subject = (numpy.arange(40_000) // 2000).tolist()
     assert dependence([one % 4 for one in subject], subject) < 0.002
 
 
-def test_one_kind_per_answer_is_wanted() -> None:
+def test_one_kind_per_answer_is_wanted():
     with pytest.raises(ServeEvalError, match="3 workers and 2 kinds"):
         dependence(["a", "b", "a"], [1, 2])
 
@@ -352,19 +348,19 @@ def compare(
     return compare_together(SPANS, strata, pairs, weights, alpha=alpha, seed=seed, draws=draws)
 
 
-def test_p_is_the_share_of_permutations_with_as_much_together() -> None:
+def test_p_is_the_share_of_permutations_with_as_much_together():
     found = compare((0, 2))
     assert found.p == pytest.approx(0.25, abs=0.04)
     assert found.expected == pytest.approx(0.25, abs=0.04)
 
 
-def test_the_pairs_in_flight_together_are_named_by_their_places() -> None:
+def test_the_pairs_in_flight_together_are_named_by_their_places():
     assert compare((4, 6), (2, 0), (0, 3), (0, 2)).observed == (3, 1)
     none = compare((4, 6))
     assert (none.p, none.observed, none.expected) == (1.0, (), 0.0)
 
 
-def test_the_test_stops_at_the_first_permutation_that_is_one_too_many() -> None:
+def test_the_test_stops_at_the_first_permutation_that_is_one_too_many():
     """Of 19 draws none may reach what was seen; the first that does is the last, and p is 1/k."""
     found = [compare((0, 2), alpha=0.05, seed=seed, draws=19).p for seed in range(30)]
     assert [1.0 / p for p in found] == pytest.approx([round(1.0 / p) for p in found])
@@ -372,17 +368,17 @@ def test_the_test_stops_at_the_first_permutation_that_is_one_too_many() -> None:
     assert all(p >= 0.1 or p == 0.05 for p in found)
 
 
-def test_a_test_that_stops_at_a_large_alpha_has_a_p_of_one_at_most() -> None:
+def test_a_test_that_stops_at_a_large_alpha_has_a_p_of_one_at_most():
     strata = [f"{i}" for i in range(len(SPANS))]
     assert compare_together(SPANS, strata, [(0, 2)], [1.0], alpha=0.9, seed=0, draws=19).p == 1.0
 
 
-def test_contents_are_exchanged_within_their_stratum_alone() -> None:
+def test_contents_are_exchanged_within_their_stratum_alone():
     strata = [f"{i}" for i in range(len(SPANS))]
     found = compare_together(SPANS, strata, [(0, 2)], [1.0], alpha=0.05, seed=0)
     assert (found.p, found.observed, found.expected) == (1.0, (0,), 1.0)
 
 
-def test_too_few_permutations_for_alpha_are_refused() -> None:
+def test_too_few_permutations_for_alpha_are_refused():
     with pytest.raises(ServeEvalError, match="18 permutations"):
         compare((0, 2), alpha=0.05, draws=18)

@@ -49,14 +49,14 @@ def _run_length(random: numpy.random.Generator, limit: float, shift: float, aver
 @pytest.mark.parametrize(("limit", "shift", "average", "charts"), RUN_LENGTHS)
 def test_simulated_charts_run_as_long_as_the_markov_chain_says(
     limit: float, shift: float, average: float, charts: int
-) -> None:
+):
     random = numpy.random.default_rng(11)
     lengths = [_run_length(random, limit, shift, average) for _ in range(charts)]
     error = float(numpy.std(lengths)) / math.sqrt(charts)
     assert float(numpy.mean(lengths)) == pytest.approx(average, abs=4 * error)
 
 
-def test_the_simulated_run_lengths_are_those_of_the_shared_vectors(vectors: Any) -> None:
+def test_the_simulated_run_lengths_are_those_of_the_shared_vectors(vectors: Any):
     arls = {
         (v["inputs"]["h"], v["inputs"]["shift"]): v["expected"]["arl"] for v in vectors("cusum_arl")
     }
@@ -64,26 +64,24 @@ def test_the_simulated_run_lengths_are_those_of_the_shared_vectors(vectors: Any)
         assert arls[limit, shift] == pytest.approx(average, abs=2e-4)
 
 
-def test_the_sum_follows_the_recursion() -> None:
+def test_the_sum_follows_the_recursion():
     points = cusum([0.0, -1.0, -2.0, 0.0, 3.0, -9.0])
     assert [point.s for point in points] == [0.0, 0.5, 2.0, 1.5, 0.0, 8.5]
     assert [point.alarm for point in points] == [False] * 5 + [True]
 
 
-def test_each_night_is_compared_with_the_mean_of_the_earlier_ones() -> None:
+def test_each_night_is_compared_with_the_mean_of_the_earlier_ones():
     z = self_starting([1.0, 3.0, 2.0, 6.0])
     assert z == pytest.approx([0.0, 2 * math.sqrt(1 / 2), 0.0, 4 * math.sqrt(3 / 4)])
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.floats(-5, 5))
-def test_a_constant_error_of_the_reference_changes_nothing(
-    history: list[float], offset: float
-) -> None:
+def test_a_constant_error_of_the_reference_changes_nothing(history: list[float], offset: float):
     shifted = self_starting([value + offset for value in history])
     assert shifted == pytest.approx(self_starting(history), abs=1e-9)
 
 
-def test_a_lasting_drop_of_two_standard_deviations_alarms_within_days() -> None:
+def test_a_lasting_drop_of_two_standard_deviations_alarms_within_days():
     random = numpy.random.default_rng(3)
     nights = numpy.concatenate([random.normal(0, 1, 60), random.normal(-2, 1, 20)]) * math.sqrt(
         0.017 / 1319
@@ -93,11 +91,11 @@ def test_a_lasting_drop_of_two_standard_deviations_alarms_within_days() -> None:
     assert any(point.alarm for point in points[60:75])
 
 
-def test_a_steady_gain_never_alarms() -> None:
+def test_a_steady_gain_never_alarms():
     assert not any(point.alarm for point in drift([i / 100 for i in range(50)], 0.01, 1000))
 
 
-def test_an_endpoint_that_never_varied_is_charted_in_single_flips() -> None:
+def test_an_endpoint_that_never_varied_is_charted_in_single_flips():
     points = drift([0.0, 0.0, -1 / 200], 0.0, 200)
     assert points[2].z == pytest.approx(-math.sqrt(2 / 3))
 
@@ -112,9 +110,7 @@ def test_an_endpoint_that_never_varied_is_charted_in_single_flips() -> None:
         (([0.0], 0.1, 0), "number of prompts must be 1 or more"),
     ],
 )
-def test_a_history_that_cannot_be_charted_is_refused(
-    arguments: tuple[Any, ...], message: str
-) -> None:
+def test_a_history_that_cannot_be_charted_is_refused(arguments: tuple[Any, ...], message: str):
     with pytest.raises(ServeEvalError, match=message) as caught:
         drift(*arguments)
     assert caught.value.hint
@@ -123,7 +119,7 @@ def test_a_history_that_cannot_be_charted_is_refused(
 @pytest.mark.parametrize(
     ("slack", "limit"), [(-0.1, 8.0), (0.5, 0.0), (math.nan, 8.0), (0.5, math.inf)]
 )
-def test_a_chart_without_sense_is_refused(slack: float, limit: float) -> None:
+def test_a_chart_without_sense_is_refused(slack: float, limit: float):
     with pytest.raises(ServeEvalError, match="do not make a chart") as caught:
         cusum([0.0], slack, limit)
     assert caught.value.hint
@@ -148,7 +144,7 @@ def alarms(nights: list[float]) -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize(("sd", "rho"), [(0.0, 0.0), (0.4, 0.9), (1.3, 0.9), (1.0, 0.5)])
-def test_the_long_run_variance_is_that_of_the_process_or_more(sd: float, rho: float) -> None:
+def test_the_long_run_variance_is_that_of_the_process_or_more(sd: float, rho: float):
     true = 1.0 + sd * sd * (1.0 + rho) / (1.0 - rho)
     found = [long_run_variance(waves(seed, 400, sd=sd, rho=rho)) for seed in range(40)]
     assert numpy.median(found) > 0.9 * true
@@ -171,34 +167,32 @@ def test_the_long_run_variance_is_that_of_the_process_or_more(sd: float, rho: fl
         ([5.0] * 8, 1.0),
     ],
 )
-def test_the_long_run_variance_is_bartletts_and_a_standard_error(
-    nights: list[float], known: float
-) -> None:
+def test_the_long_run_variance_is_bartletts_and_a_standard_error(nights: list[float], known: float):
     assert long_run_variance(nights) == pytest.approx(known)
 
 
-def test_waves_alarm_the_plain_chart_and_seldom_the_other() -> None:
+def test_waves_alarm_the_plain_chart_and_seldom_the_other():
     found = [alarms(waves(seed, 365, sd=0.4, rho=0.9)) for seed in range(60)]
     plain, sure = (sum(one) for one in zip(*found, strict=True))
     assert plain >= 20  # the old chart: about half of the series
     assert sure <= 4
 
 
-def test_a_decline_after_many_independent_nights_stays_an_alarm() -> None:
+def test_a_decline_after_many_independent_nights_stays_an_alarm():
     nights = waves(3, 120, sd=0.0, rho=0.0)
     nights += [one - 2.0 for one in waves(4, 30, sd=0.0, rho=0.0)]
     points = leave_waves(cusum(self_starting(nights)), nights, LIMIT)
     assert points[-1].alarm
 
 
-def test_an_alarm_with_few_nights_before_it_stays_since_nothing_is_known() -> None:
+def test_an_alarm_with_few_nights_before_it_stays_since_nothing_is_known():
     nights = [0.0] * 10 + [-3.0] * 10
     points = cusum(self_starting(nights))
     assert leave_waves(points, nights, LIMIT) == points
     assert find_start(points, len(points) - 1) == 10
 
 
-def test_nights_without_spread_have_the_least_variance() -> None:
+def test_nights_without_spread_have_the_least_variance():
     assert long_run_variance([0.0] * 100) == 1.0
     assert long_run_variance([0.5]) == 1.0
 
@@ -206,7 +200,7 @@ def test_nights_without_spread_have_the_least_variance() -> None:
 KNOWN = Scale()
 
 
-def test_the_chance_is_that_of_the_average_run_lengths_of_the_shared_vectors(vectors: Any) -> None:
+def test_the_chance_is_that_of_the_average_run_lengths_of_the_shared_vectors(vectors: Any):
     """After the chart's start phase, alarms come at the rate 1 / ARL."""
     arls = {
         (v["inputs"]["h"], v["inputs"]["shift"]): v["expected"]["arl"] for v in vectors("cusum_arl")
@@ -219,7 +213,7 @@ def test_the_chance_is_that_of_the_average_run_lengths_of_the_shared_vectors(vec
 @pytest.mark.parametrize(
     ("ratio", "flips"), [(1.0, math.inf), (1.5, math.inf), (1.0, 3.0), (2.0, 3.0), (1.5, 1.0)]
 )
-def test_simulated_charts_alarm_as_often_as_the_chain_says(ratio: float, flips: float) -> None:
+def test_simulated_charts_alarm_as_often_as_the_chain_says(ratio: float, flips: float):
     """Counts of flips, each a loss, alarm no more often than the skewed steps that model them."""
     random, charts, runs = numpy.random.default_rng(7), 20_000, 120
     if math.isinf(flips):
@@ -236,7 +230,7 @@ def test_simulated_charts_alarm_as_often_as_the_chain_says(ratio: float, flips: 
     assert found - error <= told <= (1.05 if math.isinf(flips) else 1.6) * found + error
 
 
-def test_the_chance_averages_over_what_the_true_variance_may_be() -> None:
+def test_the_chance_averages_over_what_the_true_variance_may_be():
     """Draw the variance, then run a chart that divides by its estimate for a year."""
     random, charts = numpy.random.default_rng(8), 20_000
     scale = Scale(ratio=1.1, df=12.0)
@@ -251,7 +245,7 @@ def test_the_chance_averages_over_what_the_true_variance_may_be() -> None:
         )
 
 
-def test_a_known_variance_needs_no_other_limit_and_a_doubtful_one_does() -> None:
+def test_a_known_variance_needs_no_other_limit_and_a_doubtful_one_does():
     assert limit_for(KNOWN) == LIMIT
     limits = [limit_for(Scale(df=df)) for df in (1000.0, 100.0, 30.0, 10.0, 4.0)]
     assert limits == sorted(limits)
@@ -264,7 +258,7 @@ def test_a_known_variance_needs_no_other_limit_and_a_doubtful_one_does() -> None
 @given(st.floats(0.5, 2.0), st.floats(2.0, 200.0), st.floats(0.5, 100.0))
 def test_at_the_raised_limit_the_chance_is_that_of_a_known_variance(
     ratio: float, df: float, flips: float
-) -> None:
+):
     scale = Scale(ratio=ratio, df=df, flips=flips)
     limit, target = limit_for(scale), false_alarm_chance(LIMIT)
     if limit < MOST:
@@ -273,7 +267,7 @@ def test_at_the_raised_limit_the_chance_is_that_of_a_known_variance(
         assert false_alarm_chance(limit - 0.1, scale) > target
 
 
-def test_no_flip_in_two_runs_does_not_mean_that_there_are_none() -> None:
+def test_no_flip_in_two_runs_does_not_mean_that_there_are_none():
     """For one count, Fay and Feuer's upper bound of a count of 0 is that of Poisson's law:
     -ln(alpha).
     """
@@ -282,7 +276,7 @@ def test_no_flip_in_two_runs_does_not_mean_that_there_are_none() -> None:
     assert limit_for(none) > 10.0
 
 
-def test_a_variance_of_many_flips_is_known_well() -> None:
+def test_a_variance_of_many_flips_is_known_well():
     """m prompts of two runs disagree.
 
     The distribution is that of a Poisson count with m + 1 observed.
@@ -307,7 +301,7 @@ def test_a_variance_of_many_flips_is_known_well() -> None:
         {"change": 0.0},
     ],
 )
-def test_what_makes_no_scale_is_refused(arguments: dict[str, Any]) -> None:
+def test_what_makes_no_scale_is_refused(arguments: dict[str, Any]):
     good = {
         "variance": 0.1,
         "runs": 2,
@@ -324,6 +318,6 @@ def test_what_makes_no_scale_is_refused(arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "arguments", [{"limit": 0.0}, {"limit": 8.0, "slack": -1.0}, {"limit": 8.0, "runs": 0}]
 )
-def test_what_makes_no_chart_is_refused(arguments: dict[str, Any]) -> None:
+def test_what_makes_no_chart_is_refused(arguments: dict[str, Any]):
     with pytest.raises(ServeEvalError):
         false_alarm_chance(**arguments)

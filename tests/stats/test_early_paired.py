@@ -26,7 +26,7 @@ VALUES = st.lists(st.floats(0.0, 1.0), max_size=40)
 @given(VALUES, st.floats(0.01, 0.99), st.floats(0.0, 0.4), st.floats(0.0, 1.0))
 def test_no_bet_grows_on_average_under_its_hypothesis(
     earlier: list[float], null: float, gap: float, spread: float
-) -> None:
+):
     """Draw one of two values whose mean is `null`.
 
     Stakes depend only on earlier values.
@@ -43,9 +43,7 @@ def test_no_bet_grows_on_average_under_its_hypothesis(
     assert chance * wealth(high) + (1.0 - chance) * wealth(low) <= wealth() * (1.0 + 1e-9)
 
 
-def test_the_wealth_is_half_that_of_fixed_stakes_and_half_that_of_a_stake_that_follows_the_variance() -> (  # noqa: E501
-    None
-):
+def test_the_wealth_is_half_that_of_fixed_stakes_and_half_that_of_a_stake_that_follows_the_variance():  # noqa: E501
     null, gap, values = (
         0.495,
         0.005,
@@ -59,7 +57,7 @@ def test_the_wealth_is_half_that_of_fixed_stakes_and_half_that_of_a_stake_that_f
     assert bet.log == pytest.approx(math.log((math.exp(fixed.log) + following) / 2.0))
 
 
-def test_a_stake_that_lost_more_than_a_float_can_tell_leaves_half_of_the_fixed_ones() -> None:
+def test_a_stake_that_lost_more_than_a_float_can_tell_leaves_half_of_the_fixed_ones():
     bet, fixed = MarginWealth(0.5, 0.5), Wealth(0.5, None, 0.0, 1.0)
     for _ in range(1500):
         bet.bet(0.0)
@@ -67,7 +65,7 @@ def test_a_stake_that_lost_more_than_a_float_can_tell_leaves_half_of_the_fixed_o
     assert bet.log == pytest.approx(fixed.log - math.log(2.0))
 
 
-def test_the_evidence_needed_is_one_over_alpha_and_that_few_are_missing_one_over_eps() -> None:
+def test_the_evidence_needed_is_one_over_alpha_and_that_few_are_missing_one_over_eps():
     """Compare with the first value at which both hold, found independently."""
     n, margin, alpha = 3000, 0.02, 0.025
     random_ = random.Random(5)
@@ -86,7 +84,7 @@ def test_the_evidence_needed_is_one_over_alpha_and_that_few_are_missing_one_over
 
 
 @pytest.mark.parametrize(("drop", "decision"), [(0.0, Decision.PASS), (0.1, Decision.FAIL)])
-def test_clear_cases_stop(drop: float, decision: Decision) -> None:
+def test_clear_cases_stop(drop: float, decision: Decision):
     random_ = numpy.random.default_rng(3)
     before = endpoints(random_, 4096, flip_rate=0.011)
     after = altered(random_, before, to_wrong=drop)
@@ -95,7 +93,7 @@ def test_clear_cases_stop(drop: float, decision: Decision) -> None:
     assert test.looked_at < 1200
 
 
-def test_at_a_drop_of_the_margin_either_decision_comes_in_alpha_at_most() -> None:
+def test_at_a_drop_of_the_margin_either_decision_comes_in_alpha_at_most():
     """Half of the evidence would exceed it: alpha is large here, so that both show."""
     alpha, runs, n, margin = 0.3, 500, 400, 0.05
     random_ = numpy.random.default_rng(11)
@@ -107,7 +105,7 @@ def test_at_a_drop_of_the_margin_either_decision_comes_in_alpha_at_most() -> Non
         assert 0.3 * alpha * runs < found[wrong] <= acceptance_region(runs, alpha)[1]
 
 
-def test_points_stop_where_proportions_do() -> None:
+def test_points_stop_where_proportions_do():
     values = random.Random(4).choices([-1.0, 0.0, 1.0], [0.01, 0.98, 0.01], k=4000)
     one, other = (
         EarlyPaired(4000, 0.02, alpha=0.025),
@@ -119,7 +117,7 @@ def test_points_stop_where_proportions_do() -> None:
     assert (one.decision, one.looked_at) == (other.decision, other.looked_at)
 
 
-def test_a_missing_answer_makes_both_bets_poorer() -> None:
+def test_a_missing_answer_makes_both_bets_poorer():
     test = EarlyPaired(1000, 0.02, alpha=0.025)
     test.update([0.0] * 30)
     before = test.log_wealth_pass, test.log_wealth_fail, test.log_wealth_answered
@@ -131,7 +129,7 @@ def _logs(test: EarlyPaired) -> tuple[float, float, float]:
     return test.log_wealth_pass, test.log_wealth_fail, test.log_wealth_answered
 
 
-def test_a_margin_beyond_the_range_is_excluded_by_itself_and_none_at_all_is_bet_on() -> None:
+def test_a_margin_beyond_the_range_is_excluded_by_itself_and_none_at_all_is_bet_on():
     assert EarlyPaired(100, 1.5, alpha=0.025, max_missing=1.0).update([-1.0]) is Decision.PASS
     assert EarlyPaired(1000, 0.0, alpha=0.025, max_missing=1.0).update([-1.0] * 30) is Decision.FAIL
     lost = EarlyPaired(1000, 0.5, alpha=0.025, max_missing=1.0)
@@ -149,7 +147,7 @@ def test_a_margin_beyond_the_range_is_excluded_by_itself_and_none_at_all_is_bet_
         ({"span": math.inf}, "finite range"),
     ],
 )
-def test_a_plan_that_cannot_stop_is_refused(arguments: dict[str, float], message: str) -> None:
+def test_a_plan_that_cannot_stop_is_refused(arguments: dict[str, float], message: str):
     usual = {"n": 10, "margin": 0.1, "alpha": 0.025, "span": 1.0, "eps": 0.01} | arguments
     with pytest.raises(ServeEvalError, match=message):
         EarlyPaired(**usual)
@@ -163,9 +161,7 @@ def _add(test: EarlyGroups, values: list[float]) -> Decision | None:
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.floats(0.01, 0.9))
-def test_groups_that_lose_the_margin_by_the_prompt_move_no_bet(
-    sizes: list[int], margin: float
-) -> None:
+def test_groups_that_lose_the_margin_by_the_prompt_move_no_bet(sizes: list[int], margin: float):
     """Whatever their sizes: the hypothesis is about the mean of the prompts."""
     test = EarlyGroups(sizes, margin, alpha=ALPHA, max_missing=1.0)
     for size in sizes:
@@ -177,7 +173,7 @@ def test_groups_that_lose_the_margin_by_the_prompt_move_no_bet(
 
 
 @given(st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=8), st.integers(1, 4))
-def test_a_group_of_prompts_that_move_together_is_one_value(values: list[float], size: int) -> None:
+def test_a_group_of_prompts_that_move_together_is_one_value(values: list[float], size: int):
     """Groups of equal sizes whose prompts all do the same tell as much as one prompt of each."""
     n, margin = len(values), 0.1
     groups = EarlyGroups([size] * n, margin, alpha=ALPHA, max_missing=1.0)
@@ -193,7 +189,7 @@ def test_a_group_of_prompts_that_move_together_is_one_value(values: list[float],
 @pytest.mark.parametrize("unequal", [False, True])
 def test_at_a_drop_of_the_margin_either_decision_comes_in_alpha_at_most_early_groups(
     unequal: bool,
-) -> None:
+):
     """Whole groups are lost. Alpha is large here, so that half of the evidence would show.
 
     Bets on the single prompts of the same runs break the level several times over.
@@ -216,7 +212,7 @@ def test_at_a_drop_of_the_margin_either_decision_comes_in_alpha_at_most_early_gr
 
 
 @pytest.mark.parametrize(("drop", "decision"), [(0.0, Decision.PASS), (0.3, Decision.FAIL)])
-def test_clear_cases_stop_early_groups(drop: float, decision: Decision) -> None:
+def test_clear_cases_stop_early_groups(drop: float, decision: Decision):
     random = numpy.random.default_rng(3)
     test = EarlyGroups([5] * 800, 0.05, alpha=ALPHA)
     while test.decision is None:
@@ -227,7 +223,7 @@ def test_clear_cases_stop_early_groups(drop: float, decision: Decision) -> None:
     assert test.looked_at < 1600
 
 
-def test_a_missing_answer_makes_both_bets_poorer_and_a_whole_missing_group_more_so() -> None:
+def test_a_missing_answer_makes_both_bets_poorer_and_a_whole_missing_group_more_so():
     logs = []
     for missing in (0, 1, 5):
         test = EarlyGroups([5] * 200, 0.02, alpha=ALPHA)
@@ -240,7 +236,7 @@ def test_a_missing_answer_makes_both_bets_poorer_and_a_whole_missing_group_more_
         assert all(one > other for one, other in zip(before, after, strict=True))
 
 
-def test_groups_that_go_missing_whole_are_noticed_with_the_probability_that_eps_leaves() -> None:
+def test_groups_that_go_missing_whole_are_noticed_with_the_probability_that_eps_leaves():
     """One more answer is missing than allowed, all of them in two groups of 100.
 
     The bet on single prompts takes the first of its groups for two hundred prompts without a gap.
@@ -269,7 +265,7 @@ def test_groups_that_go_missing_whole_are_noticed_with_the_probability_that_eps_
     st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=2, max_size=30),
     st.floats(0.0, 0.3),
 )
-def test_the_evidence_is_certain_at_the_end(groups: list[tuple[int, bool]], share: float) -> None:
+def test_the_evidence_is_certain_at_the_end(groups: list[tuple[int, bool]], share: float):
     sizes = [size for size, _ in groups]
     most = early_stop.most_missing(sum(sizes), share)
     bet = AnsweredGroups(sizes, most)
@@ -287,9 +283,7 @@ def test_the_evidence_is_certain_at_the_end(groups: list[tuple[int, bool]], shar
         ([(0.0, 0.0)] * 11, "more values than the 10 planned"),
     ],
 )
-def test_what_is_no_group_of_the_plan_is_refused(
-    ranges: list[tuple[float, float]], message: str
-) -> None:
+def test_what_is_no_group_of_the_plan_is_refused(ranges: list[tuple[float, float]], message: str):
     test = EarlyGroups([5, 5], 0.1, alpha=ALPHA)
     with pytest.raises(ServeEvalError, match=message):
         test.update_unit(ranges)

@@ -37,7 +37,7 @@ def _loop(values: list[float], n: int, null: float) -> float:
     st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.0, 0.5, 1.0]), min_size=1, max_size=60),
     st.integers(0, 400),
 )
-def test_both_wealths_follow_the_recursion_of_the_paper(values: list[float], more: int) -> None:
+def test_both_wealths_follow_the_recursion_of_the_paper(values: list[float], more: int):
     n, margin = len(values) + more + 1, 0.05
     stop = EarlyClassic.for_pairs(n, margin, eps=1e-12)
     for count, value in enumerate(values, 1):
@@ -50,7 +50,7 @@ def test_both_wealths_follow_the_recursion_of_the_paper(values: list[float], mor
         assert stop.log_wealth_fail == pytest.approx(to_fail, abs=1e-9)
 
 
-def test_identical_answers_pass_early_and_lost_ones_fail_early() -> None:
+def test_identical_answers_pass_early_and_lost_ones_fail_early():
     same = EarlyClassic.for_pairs(4096, 0.01817)
     assert same.update([0.0] * 4096) is Decision.PASS
     assert same.looked_at < 0.15 * 4096
@@ -59,7 +59,7 @@ def test_identical_answers_pass_early_and_lost_ones_fail_early() -> None:
     assert lost.looked_at < 12
 
 
-def test_one_value_at_a_time_decides_as_a_batch_does_and_the_decision_stays() -> None:
+def test_one_value_at_a_time_decides_as_a_batch_does_and_the_decision_stays():
     values = random.Random(2).choices([-1.0, 0.0, 1.0], [0.2, 0.75, 0.05], k=300)
     batch, single = EarlyClassic.for_pairs(300, 0.02), EarlyClassic.for_pairs(300, 0.02)
     decision = batch.update(values)
@@ -71,7 +71,7 @@ def test_one_value_at_a_time_decides_as_a_batch_does_and_the_decision_stays() ->
     assert single.update_missing(-1.0, 1.0) is decision
 
 
-def test_the_reference_mean_alone_decides_later_than_pairs() -> None:
+def test_the_reference_mean_alone_decides_later_than_pairs():
     random_ = random.Random(3)
     reference = [float(random_.random() < 0.7) for _ in range(2000)]
     candidate = [score if random_.random() > 0.02 else 1.0 - score for score in reference]
@@ -85,7 +85,7 @@ def test_the_reference_mean_alone_decides_later_than_pairs() -> None:
     assert with_pairs.looked_at < mean_only.looked_at < 2000
 
 
-def test_points_and_proportions_stop_at_the_same_sample() -> None:
+def test_points_and_proportions_stop_at_the_same_sample():
     values = random.Random(4).choices([-1.0, 0.0, 1.0], [0.02, 0.96, 0.02], k=1000)
     one, other = (
         EarlyClassic.for_pairs(1000, 0.0366),
@@ -96,7 +96,7 @@ def test_points_and_proportions_stop_at_the_same_sample() -> None:
     assert (one.decision, one.looked_at) == (other.decision, other.looked_at)
 
 
-def test_lower_is_better_by_negation() -> None:
+def test_lower_is_better_by_negation():
     stop = EarlyClassic.mean_only(500, -0.20, lo=-1.0, hi=0.0)
     assert stop.update([-0.9] * 500) is Decision.FAIL
     assert (
@@ -104,7 +104,7 @@ def test_lower_is_better_by_negation() -> None:
     )
 
 
-def test_a_missing_answer_makes_both_bets_poorer() -> None:
+def test_a_missing_answer_makes_both_bets_poorer():
     stop = EarlyClassic.for_pairs(100, 0.1)
     stop.update([0.0] * 5)
     before = stop.log_wealth_pass, stop.log_wealth_fail
@@ -144,7 +144,7 @@ def _decisions(
     return found
 
 
-def test_the_first_sample_with_the_evidence_needed_decides() -> None:
+def test_the_first_sample_with_the_evidence_needed_decides():
     """Require 2 / eps of one bet, and 1 / eps that at most two of a hundred are missing.
 
     Both are computed here.
@@ -171,9 +171,7 @@ def test_the_first_sample_with_the_evidence_needed_decides() -> None:
         assert quick.looked_at == wanted < stop.looked_at
 
 
-def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probability_eps_at_most() -> (  # noqa: E501
-    None
-):
+def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probability_eps_at_most():
     """Test the worst case.
 
     With the one missing answer wrong the run fails by one answer, with it right it passes by none.
@@ -187,9 +185,7 @@ def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probabili
     assert found[Decision.PASS] > 0 < found[Decision.FAIL]
 
 
-def test_one_answer_on_the_wrong_side_is_passed_and_failed_with_probability_eps_halved_at_most() -> (  # noqa: E501
-    None
-):
+def test_one_answer_on_the_wrong_side_is_passed_and_failed_with_probability_eps_halved_at_most():
     eps, runs = 0.2, 250
     below = _decisions([1.0] * 199 + [0.0] * 201, runs, threshold=0.5, eps=eps, max_missing=1.0)
     assert below[Decision.PASS] <= acceptance_region(runs, eps / 2)[1]
@@ -197,7 +193,7 @@ def test_one_answer_on_the_wrong_side_is_passed_and_failed_with_probability_eps_
     assert on_it[Decision.FAIL] <= acceptance_region(runs, eps / 2)[1]
 
 
-def test_missing_answers_count_as_worst_for_one_bet_and_as_best_for_the_other() -> None:
+def test_missing_answers_count_as_worst_for_one_bet_and_as_best_for_the_other():
     """Eight of a hundred leave 46 to 54; either bound alone would make the verdict clear."""
     eps, runs = 0.05, 200
     values = [1.0] * 460 + [0.0] * 460 + [None] * 80
@@ -208,7 +204,7 @@ def test_missing_answers_count_as_worst_for_one_bet_and_as_best_for_the_other() 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_a_run_with_one_missing_answer_too_many_is_decided_with_probability_eps_at_most(
     value: float,
-) -> None:
+):
     """The scores do not matter: they are all alike."""
     eps, runs, n = 0.2, 1000, 100
     found = _decisions([value] * (n - 3) + [None] * 3, runs, threshold=0.5, eps=eps)
@@ -217,7 +213,7 @@ def test_a_run_with_one_missing_answer_too_many_is_decided_with_probability_eps_
     assert allowed[None] < 30
 
 
-def test_what_holds_a_decision_up_is_asked_only_where_there_would_be_one() -> None:
+def test_what_holds_a_decision_up_is_asked_only_where_there_would_be_one():
     stop, asked = EarlyClassic.for_pairs(4096, 0.01817), []
     stop.held = lambda: bool(asked.append(stop.looked_at) or len(asked) < 5)
     assert stop.update([0.0] * 4096) is Decision.PASS
@@ -227,7 +223,7 @@ def test_what_holds_a_decision_up_is_asked_only_where_there_would_be_one() -> No
 @given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=4, max_size=40), st.integers(0, 10))
 def test_what_is_certain_by_counting_is_never_decided_the_other_way(
     values: list[float], tenths: int
-) -> None:
+):
     """Even if the mean is exactly on the threshold and the last values leave no choice."""
     margin = tenths / 10
     verdict = EarlyClassic.for_pairs(len(values), margin, eps=1e-9).update(values)
@@ -247,9 +243,7 @@ def test_what_is_certain_by_counting_is_never_decided_the_other_way(
         ({"threshold": math.nan}, "finite range and threshold", "to the end"),
     ],
 )
-def test_a_plan_that_cannot_stop_is_refused(
-    arguments: dict[str, float], message: str, hint: str
-) -> None:
+def test_a_plan_that_cannot_stop_is_refused(arguments: dict[str, float], message: str, hint: str):
     usual = {"n": 10, "threshold": -0.1, "lo": -1.0, "hi": 1.0, "eps": 0.01} | arguments
     with pytest.raises(ServeEvalError, match=message) as caught:
         EarlyClassic(**usual)
@@ -257,13 +251,13 @@ def test_a_plan_that_cannot_stop_is_refused(
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.5, 71.0])
-def test_a_value_outside_the_range_is_refused(value: float) -> None:
+def test_a_value_outside_the_range_is_refused(value: float):
     with pytest.raises(ServeEvalError, match=r"lies outside -1\.\.1") as caught:
         EarlyClassic.for_pairs(10, 0.1).update([value])
     assert "update_missing" in caught.value.hint
 
 
-def test_impossible_missing_ranges_and_surplus_values_are_refused() -> None:
+def test_impossible_missing_ranges_and_surplus_values_are_refused():
     stop = EarlyClassic.for_pairs(2, 0.5, eps=1e-9)
     with pytest.raises(ServeEvalError, match=r"1\.0\.\.-1\.0 is not a range for a missing value"):
         stop.update_missing(1.0, -1.0)

@@ -31,7 +31,7 @@ from serve_eval.stats.sign_tests import _compute_reached
 from serve_eval.tasks import gsm8k
 
 
-def test_an_acceptance_region_begins_behind_what_is_too_rare() -> None:
+def test_an_acceptance_region_begins_behind_what_is_too_rare():
     """Only P(0 of ten fair throws) may be below, to the last bit: 0 is outside."""
     none = float(bdtr(0, 10, 0.5))
     assert acceptance_region(10, 0.5, 2.0 * none)[0] == 1
@@ -44,13 +44,13 @@ def _pairs(
     return pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True, weights=weights)
 
 
-def test_a_single_pair_has_a_mean_and_no_p() -> None:
+def test_a_single_pair_has_a_mean_and_no_p():
     test = drop_test(_pairs([1.0], [0.0]))
     assert (test.mean, test.se, test.p, test.p_range) == (-1.0, None, None, None)
 
 
 @pytest.mark.parametrize("method", [Method.PERMUTATION, Method.SIGN_FLIP, Method.EXCHANGE])
-def test_weights_count_in_permutation_tests(method: Method) -> None:
+def test_weights_count_in_permutation_tests(method: Method):
     """Three prompts of weight 4 fell and three of weight 1 rose.
 
     Of the 64 signs, three of the heavy ones and those of the same sum are as low.
@@ -65,11 +65,11 @@ def test_weights_count_in_permutation_tests(method: Method) -> None:
     assert uneven.p == pytest.approx((1 + 3 + 3 + 0.5) / 64)
 
 
-def test_a_margin_that_everything_keeps_is_not_bet_against() -> None:
+def test_a_margin_that_everything_keeps_is_not_bet_against():
     assert MarginWealth(1.0, 0.1).bet(0.5) == 1.0
 
 
-def test_scores_lie_between_0_and_1_unless_told_otherwise() -> None:
+def test_scores_lie_between_0_and_1_unless_told_otherwise():
     early = EarlyClassic.mean_only(10, 0.5)
     assert early.update([0.0, 1.0, 0.5]) is None
     for value in (-0.01, 1.01):
@@ -77,7 +77,7 @@ def test_scores_lie_between_0_and_1_unless_told_otherwise() -> None:
             EarlyClassic.mean_only(10, 0.5).update([value])
 
 
-def test_an_early_stop_says_what_to_give() -> None:
+def test_an_early_stop_says_what_to_give():
     early = EarlyClassic.mean_only(1, 0.5)
     with pytest.raises(ServeEvalError) as caught:
         early.update_missing(0.5, 2.0)
@@ -91,16 +91,14 @@ def test_an_early_stop_says_what_to_give() -> None:
 
 @pytest.mark.parametrize("flips", [2.0, 40.0, math.inf])
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
-def test_the_chance_within_one_run_is_the_tail_of_the_skewed_variable(
-    flips: float, ratio: float
-) -> None:
+def test_the_chance_within_one_run_is_the_tail_of_the_skewed_variable(flips: float, ratio: float):
     skewness = 0.0 if math.isinf(flips) else 1.0 / math.sqrt(ratio * flips)
     expected = float(pearson3(skewness).sf((3.0 + 0.5) / math.sqrt(ratio)))
     assert _chance(3.0, 1, 0.5, ratio, flips) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("runs", [5, 400])
-def test_a_limit_is_the_lowest_one_that_keeps_the_chance_of_so_many_runs(runs: int) -> None:
+def test_a_limit_is_the_lowest_one_that_keeps_the_chance_of_so_many_runs(runs: int):
     scale = Scale(df=20.0)
     limit, target = limit_for(scale, runs=runs), false_alarm_chance(LIMIT, runs=runs)
     assert limit > LIMIT
@@ -108,26 +106,26 @@ def test_a_limit_is_the_lowest_one_that_keeps_the_chance_of_so_many_runs(runs: i
     assert false_alarm_chance(limit - 0.1, scale, runs=runs) > target
 
 
-def test_the_dispersion_of_neighbours_by_hand() -> None:
+def test_the_dispersion_of_neighbours_by_hand():
     """The sums 1, 0, 2 differ by -1 and 2; the variances of the two columns are a third each."""
     known = successive_dispersion([[1, 0], [0, 0], [1, 1]])
     assert known == (pytest.approx((1 + 4) / (2 * 2 * (2 / 3))), pytest.approx(2 * 4 / 5))
 
 
-def test_a_wrong_level_is_told_before_a_wrong_margin() -> None:
+def test_a_wrong_level_is_told_before_a_wrong_margin():
     with pytest.raises(ServeEvalError, match="alpha"):
         judge(_pairs([1.0] * 20, [1.0] * 20), margin=-1.0, alpha=2.0)
 
 
 @pytest.mark.parametrize("alike", range(1, 60, 7))
 @pytest.mark.parametrize("opposite", range(0, 60, 6))
-def test_a_chance_of_everything_is_one_and_no_more(alike: int, opposite: int) -> None:
+def test_a_chance_of_everything_is_one_and_no_more(alike: int, opposite: int):
     chance = _compute_reached({(1, 1): alike, (1, -1): opposite, (1, 0): 3}, [0, 0])
     assert chance <= 1.0
     assert chance == pytest.approx(1.0)
 
 
-def test_where_the_usual_value_is_the_worst_it_is_a_bad_one() -> None:
+def test_where_the_usual_value_is_the_worst_it_is_a_bad_one():
     values = numpy.array([0.0, 0.0, 0.0, 1.0])
     assert worse_than_usual(values, 0.0, first=3).tolist() == [True, True, True, False]
     assert worse_than_usual(values, None, first=3).tolist() == [False] * 4
@@ -135,7 +133,7 @@ def test_where_the_usual_value_is_the_worst_it_is_a_bad_one() -> None:
 
 
 @pytest.mark.parametrize("largest", [1.0, 100.0])
-def test_a_gap_within_rounding_is_no_step(largest: float) -> None:
+def test_a_gap_within_rounding_is_no_step(largest: float):
     """A gap of at most TIE times the largest score is rounding.
 
     The step is then that of the rest.
@@ -145,7 +143,7 @@ def test_a_gap_within_rounding_is_no_step(largest: float) -> None:
     assert found.tolist()[0][2] >= 1
 
 
-def test_few_large_scores_are_not_inverted() -> None:
+def test_few_large_scores_are_not_inverted():
     """Their sum is far from a bell curve.
 
     Its characteristic function does not vanish where that of a bell curve does.
@@ -157,7 +155,7 @@ def test_few_large_scores_are_not_inverted() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_inverted_sum_is_that_of_a_bell(seed: int) -> None:
+def test_an_inverted_sum_is_that_of_a_bell(seed: int):
     """The sum of 3000 similar prompts is normal but for the fourth moment.
 
     By symmetry, .5 is at the mean.
@@ -170,12 +168,12 @@ def test_an_inverted_sum_is_that_of_a_bell(seed: int) -> None:
     assert found == pytest.approx(0.5 * math.erfc(-z / math.sqrt(2.0)), abs=2e-4)
 
 
-def test_drawn_permutations_that_all_tie_give_a_half() -> None:
+def test_drawn_permutations_that_all_tie_give_a_half():
     units = numpy.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
     assert _draw(units, 1, 9, 0) == PermutationTest(1.0, 0.5)
 
 
-def test_drawn_permutations_of_several_candidate_runs_come_near_all_of_them() -> None:
+def test_drawn_permutations_of_several_candidate_runs_come_near_all_of_them():
     """Of four runs, the candidate has two: each prompt has six ways to choose its two scores."""
     units = numpy.array([[5.0, 1.0, 2.0], [3.0, 2.0, 4.0], [1.0, 1.0, 3.0], [2.0, 0.0, 3.0]])
     ways = [[sum(two) for two in itertools.combinations(column, 2)] for column in units.T]
@@ -189,14 +187,14 @@ def test_drawn_permutations_of_several_candidate_runs_come_near_all_of_them() ->
     assert found.p_mid == pytest.approx(half, abs=error)
 
 
-def test_a_planned_number_lies_behind_the_last_tooth() -> None:
+def test_a_planned_number_lies_behind_the_last_tooth():
     wanted = _smallest(lambda n: 0.9 if n >= 10 and n != 12 else 0.1, 0.8, 10.0)
     assert SAW_TEETH > 2
     assert wanted == 13
 
 
 @pytest.mark.parametrize("level", ["alpha", "beta"])
-def test_a_level_out_of_range_is_told_by_its_name(level: str) -> None:
+def test_a_level_out_of_range_is_told_by_its_name(level: str):
     levels = {"alpha": 0.05, "beta": 0.1, level: 2.0}
     with pytest.raises(ServeEvalError, match=rf"\b{level}\b"):
         num_noninferior_for(0.05, 0.1, levels["alpha"], levels["beta"])
@@ -227,7 +225,7 @@ def _scores(shared: Path, name: str) -> list[float]:
 
 def test_two_deployments_of_one_model_are_found_alike_and_a_drop_of_one_point_is_excluded(
     shared: Path,
-) -> None:
+):
     reference, candidate = _scores(shared, ONE), _scores(shared, OTHER)
     pairs = pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True)
     assert (sum(reference), sum(candidate), pairs.n) == (1265, 1261, 1319)

@@ -34,7 +34,7 @@ def _value(total: float, n: int) -> float:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_every_count_on_a_threshold_passes_and_one_less_fails(n: int) -> None:
+def test_every_count_on_a_threshold_passes_and_one_less_fails(n: int):
     for k in range(n + 1):
         exact = Fraction(100 * k, n)
         if exact.denominator > 10**6 or 10**6 % exact.denominator:
@@ -49,7 +49,7 @@ def test_every_count_on_a_threshold_passes_and_one_less_fails(n: int) -> None:
                 assert told is Decision.FAIL
 
 
-def test_57_of_100_is_on_57() -> None:
+def test_57_of_100_is_on_57():
     assert _value(57, 100) < 57.0
     assert compare(_value(57, 100), 57.0, 100, 100.0) == 0
 
@@ -66,7 +66,7 @@ def _counts(draw: st.DrawFn) -> tuple[int, int, Decimal]:
 
 @settings(max_examples=300)
 @given(_counts())
-def test_counts_compare_with_decimals_as_exact_numbers_do(drawn: tuple[int, int, Decimal]) -> None:
+def test_counts_compare_with_decimals_as_exact_numbers_do(drawn: tuple[int, int, Decimal]):
     k, n, threshold = drawn
     wanted = _sign(Fraction(100 * k, n) - Fraction(threshold))
     assert compare(_value(k, n), float(threshold), n, 100.0) == wanted
@@ -79,7 +79,7 @@ def test_counts_compare_with_decimals_as_exact_numbers_do(drawn: tuple[int, int,
 )
 def test_graded_scores_compare_as_the_decimals_that_they_are(
     drawn: list[tuple[int, int]], step: int
-) -> None:
+):
     scores = [score / 1000 for score, times in drawn for _ in range(times)]
     n = len(scores)
     exact = Fraction(sum(score * times for score, times in drawn), 10 * n)
@@ -90,7 +90,7 @@ def test_graded_scores_compare_as_the_decimals_that_they_are(
 
 
 @pytest.mark.parametrize("parts", [3, 6, 7, 9, 11])
-def test_sums_of_shares_that_are_no_decimals_reach_whole_numbers(parts: int) -> None:
+def test_sums_of_shares_that_are_no_decimals_reach_whole_numbers(parts: int):
     for k in range(1, parts + 1):
         total = math.fsum([k / parts] * parts * 100)
         n = 100 * parts
@@ -99,7 +99,7 @@ def test_sums_of_shares_that_are_no_decimals_reach_whole_numbers(parts: int) -> 
 
 
 @given(st.integers(0, 200_000), st.integers(1, 200_000), st.integers(0, 4))
-def test_a_rate_of_unknown_size_compares_with_decimals(edits: int, words: int, places: int) -> None:
+def test_a_rate_of_unknown_size_compares_with_decimals(edits: int, words: int, places: int):
     value = 100.0 * (edits / words)
     threshold = round(Decimal(100 * edits) / words, places)
     wanted = _sign(Fraction(100 * edits, words) - Fraction(threshold))
@@ -107,18 +107,18 @@ def test_a_rate_of_unknown_size_compares_with_decimals(edits: int, words: int, p
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
-def test_an_infinite_value_compares_too(value: float) -> None:
+def test_an_infinite_value_compares_too(value: float):
     assert compare(value, 5.0) == (1 if value > 0 else -1)
 
 
 @given(st.integers(0, LARGEST), st.integers(1, LARGEST))
-def test_a_value_is_on_itself(k: int, n: int) -> None:
+def test_a_value_is_on_itself(k: int, n: int):
     value = _value(min(k, n), n)
     assert compare(value, value, n, 100.0) == 0
 
 
 @pytest.mark.parametrize("n", [100, 1319, 4104])
-def test_an_early_stop_never_excludes_a_value_on_the_threshold(n: int) -> None:
+def test_an_early_stop_never_excludes_a_value_on_the_threshold(n: int):
     for k in (0, 1, 57 * n // 100, n - 1, n):
         for seed in range(4):
             scores = [1.0] * k + [0.0] * (n - k)
@@ -136,7 +136,7 @@ def test_an_early_stop_never_excludes_a_value_on_the_threshold(n: int) -> None:
 )
 def test_the_tail_counts_this_number_and_all_above(
     successes: int, trials: int, chance: float, tail: float
-) -> None:
+):
     assert binomial_tail(successes, trials, chance) == pytest.approx(tail)
 
 
@@ -155,14 +155,14 @@ CASES = [
 @pytest.mark.parametrize(("down", "up", "exact", "mid", "two_sided"), CASES)
 def test_p_values_equal_sums_of_whole_numbers(
     down: int, up: int, exact: float, mid: float, two_sided: float
-) -> None:
+):
     test = mcnemar(down, up)
     assert test.p_exact == pytest.approx(exact, rel=1e-9)
     assert test.p_mid == pytest.approx(mid, rel=1e-9)
     assert test.p_exact_two_sided == pytest.approx(two_sided, rel=1e-9)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
+def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any):
     for vector in vectors("mcnemar"):
         test = mcnemar(vector["inputs"]["down"], vector["inputs"]["up"])
         for name, value in vector["expected"].items():
@@ -174,7 +174,7 @@ def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
 @pytest.mark.parametrize(
     ("alpha", "mid", "exact"), [(0.05, 4, 5), (0.05 / 40, 9, 10)], ids=["one test", "forty tests"]
 )
-def test_the_fewest_changes_that_can_prove_a_drop(alpha: float, mid: int, exact: int) -> None:
+def test_the_fewest_changes_that_can_prove_a_drop(alpha: float, mid: int, exact: int):
     assert mcnemar(mid, 0).p_mid <= alpha < mcnemar(mid - 1, 0).p_mid
     assert mcnemar(exact, 0).p_exact <= alpha < mcnemar(exact - 1, 0).p_exact
 
@@ -183,7 +183,7 @@ COUNT = st.integers(0, 5000)
 
 
 @given(COUNT, COUNT)
-def test_one_more_right_answer_never_strengthens_the_proof_of_a_drop(down: int, up: int) -> None:
+def test_one_more_right_answer_never_strengthens_the_proof_of_a_drop(down: int, up: int):
     before = mcnemar(down, up)
     for after in (mcnemar(down, up + 1), mcnemar(max(0, down - 1), up)):
         assert after.p_exact >= before.p_exact - 1e-15
@@ -191,16 +191,14 @@ def test_one_more_right_answer_never_strengthens_the_proof_of_a_drop(down: int, 
 
 
 @given(COUNT, COUNT)
-def test_p_values_are_probabilities_and_mid_p_is_the_smaller(down: int, up: int) -> None:
+def test_p_values_are_probabilities_and_mid_p_is_the_smaller(down: int, up: int):
     test = mcnemar(down, up)
     assert 0.0 <= test.p_mid <= test.p_exact <= 1.0
     assert 0.0 <= test.p_exact_two_sided <= 1.0
 
 
 @given(st.integers(20, 900), st.sampled_from([0.05, 0.002]), st.data())
-def test_what_the_classic_test_fails_is_a_proven_drop(
-    n: int, alpha: float, data: st.DataObject
-) -> None:
+def test_what_the_classic_test_fails_is_a_proven_drop(n: int, alpha: float, data: st.DataObject):
     margin = -classic_test(n, 0.0, 50.0, alpha, 0.2).threshold / 100
     changed = data.draw(st.integers(0, n // 2))
     fewest = int((margin * n + changed) // 2) + 1
@@ -213,7 +211,7 @@ def test_what_the_classic_test_fails_is_a_proven_drop(
 
 
 @pytest.mark.parametrize(("down", "up"), [(-1, 0), (0, -1), (1.5, 2)])
-def test_impossible_counts_are_refused(down: int, up: int) -> None:
+def test_impossible_counts_are_refused(down: int, up: int):
     with pytest.raises(ServeEvalError, match="number of prompts that became") as caught:
         mcnemar(down, up)
     assert caught.value.hint
@@ -229,22 +227,22 @@ def test_impossible_counts_are_refused(down: int, up: int) -> None:
         (1, 29, 0.0061, 0.1718),
     ],
 )
-def test_published_intervals_are_met(total: int, n: int, low: float, high: float) -> None:
+def test_published_intervals_are_met(total: int, n: int, low: float, high: float):
     assert wilson(total, n, 0.05) == pytest.approx((low, high), abs=5e-5)
 
 
-def test_all_right_is_the_mirror_of_all_wrong() -> None:
+def test_all_right_is_the_mirror_of_all_wrong():
     low, high = wilson(20, 20, 0.05)
     assert (1 - low, 1 - high) == pytest.approx(wilson(0, 20, 0.05)[::-1])
 
 
 @pytest.mark.parametrize(("total", "n"), [(0, 0), (-1, 5), (6, 5)])
-def test_impossible_sums_are_refused(total: int, n: int) -> None:
+def test_impossible_sums_are_refused(total: int, n: int):
     with pytest.raises(ServeEvalError):
         wilson(total, n, 0.05)
 
 
-def test_equal_repeats_are_one_answer_and_independent_ones_are_many() -> None:
+def test_equal_repeats_are_one_answer_and_independent_ones_are_many():
     same = [1.0] * 12 + [0.0] * 18
     assert wilson_of_repeats(same, 64, 0.05) == pytest.approx(wilson(12, 30, 0.05))
     half = numpy.random.default_rng(2).binomial(64, 0.5, 30) / 64
@@ -254,9 +252,7 @@ def test_equal_repeats_are_one_answer_and_independent_ones_are_many() -> None:
 
 
 @pytest.mark.parametrize(("a", "b"), [(50.0, 50.0), (0.2, 0.1), (20.0, 1.0)])
-def test_the_interval_of_repeats_contains_the_value_of_questions_like_these(
-    a: float, b: float
-) -> None:
+def test_the_interval_of_repeats_contains_the_value_of_questions_like_these(a: float, b: float):
     random = numpy.random.default_rng(9)
     inside = 0
     for _ in range(400):
@@ -267,7 +263,7 @@ def test_the_interval_of_repeats_contains_the_value_of_questions_like_these(
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0, 4.0])
-def test_the_tail_of_a_power_law_is_found(power: float) -> None:
+def test_the_tail_of_a_power_law_is_found(power: float):
     random = numpy.random.default_rng(7)
     limit, shares = 10.0 ** (4 / power), []
     for _ in range(200):
@@ -276,13 +272,13 @@ def test_the_tail_of_a_power_law_is_found(power: float) -> None:
     assert math.exp(numpy.mean(numpy.log(shares))) == pytest.approx(1e-4, rel=0.9)
 
 
-def test_a_normal_tail_falls_steeply() -> None:
+def test_a_normal_tail_falls_steeply():
     random = numpy.random.default_rng(7)
     values = numpy.abs(0.02 * random.standard_normal(300)).tolist()
     assert share_beyond(values, 0.25) < 1e-5
 
 
-def test_what_was_seen_needs_no_estimate() -> None:
+def test_what_was_seen_needs_no_estimate():
     assert share_beyond([0.0] * 90 + [1.0] * 10, 0.5) == 0.1
     assert share_beyond([0.1] * 100, 0.5) == 0.0
     assert share_beyond([0.0] * 100, 0.5) == 0.0
@@ -290,6 +286,6 @@ def test_what_was_seen_needs_no_estimate() -> None:
 
 
 @pytest.mark.parametrize(("mean", "count"), [(0.0, 1), (0.005, 1), (0.02, 2), (0.1, 2), (4.0, 10)])
-def test_a_number_that_is_reached_in_one_of_a_hundred_is_unlikely(mean: float, count: int) -> None:
+def test_a_number_that_is_reached_in_one_of_a_hundred_is_unlikely(mean: float, count: int):
     """4.0: the chance of 9 or more is .021, that of 10 or more .008."""
     assert count_unlikely(mean, 0.01) == count

@@ -44,7 +44,7 @@ def _runs(correct_counts: list[int], runs: int) -> Any:
     return (numpy.arange(runs)[:, numpy.newaxis] < numpy.array(correct_counts)).astype(float)
 
 
-def test_ten_prompts_of_three_runs() -> None:
+def test_ten_prompts_of_three_runs():
     result = instability(_runs([3, 3, 3, 2, 0, 0, 1, 3, 3, 0], 3))
     assert result.variance == pytest.approx(0.06666666666666667, abs=1e-9)
     assert result.flip_rate == pytest.approx(0.13333333333333333, abs=1e-9)
@@ -52,7 +52,7 @@ def test_ten_prompts_of_three_runs() -> None:
     assert (result.runs, result.prompts, result.df) == (3, 10, 2)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
+def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any):
     for vector in vectors("instability"):
         result = instability(_runs(**vector["inputs"]))
         assert result.variance == pytest.approx(vector["expected"]["v"], abs=vector["tolerance"])
@@ -61,7 +61,7 @@ def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
         )
 
 
-def test_cochran_q_of_two_runs_is_the_mcnemar_statistic() -> None:
+def test_cochran_q_of_two_runs_is_the_mcnemar_statistic():
     first = numpy.array([1.0] * 30 + [0.0] * 15 + [1.0] * 55)
     second = numpy.array([0.0] * 30 + [1.0] * 15 + [1.0] * 55)
     result = instability([first, second])
@@ -69,7 +69,7 @@ def test_cochran_q_of_two_runs_is_the_mcnemar_statistic() -> None:
     assert result.p == pytest.approx(math.erfc(math.sqrt(5 / 2)))
 
 
-def test_an_endpoint_that_never_varied_has_no_q() -> None:
+def test_an_endpoint_that_never_varied_has_no_q():
     result = instability([[1, 0, 1], [1, 0, 1]])
     assert (result.variance, result.flip_rate, result.mixed, result.cochran_q, result.p) == (
         0,
@@ -80,7 +80,7 @@ def test_an_endpoint_that_never_varied_has_no_q() -> None:
     )
 
 
-def test_scores_that_are_not_right_or_wrong_have_no_flip_rate() -> None:
+def test_scores_that_are_not_right_or_wrong_have_no_flip_rate():
     result = instability([[0.2, 0.5], [0.4, 0.5]])
     assert result.variance == pytest.approx(0.01)
     assert (result.flip_rate, result.mixed) == (None, None)
@@ -90,7 +90,7 @@ def test_scores_that_are_not_right_or_wrong_have_no_flip_rate() -> None:
 @given(
     arrays(numpy.int8, st.tuples(st.integers(2, 7), st.integers(1, 40)), elements=st.integers(0, 1))
 )
-def test_q_of_any_scores_is_cochrans_where_they_are_right_or_wrong(answers: Any) -> None:
+def test_q_of_any_scores_is_cochrans_where_they_are_right_or_wrong(answers: Any):
     """Use Cochran's own formula in whole numbers: (K - 1)(K sum C^2 - T^2) / (K T - sum S^2)."""
     count, rows = len(answers), answers.astype(int)
     per_run, per_prompt, total = rows.sum(axis=1), rows.sum(axis=0), int(rows.sum())
@@ -107,7 +107,7 @@ def test_q_of_any_scores_is_cochrans_where_they_are_right_or_wrong(answers: Any)
     assert graded.dispersion == pytest.approx(q / (count - 1), rel=1e-9, abs=1e-9)
 
 
-def test_p_of_graded_scores_is_uniform_where_runs_differ_only_prompt_by_prompt() -> None:
+def test_p_of_graded_scores_is_uniform_where_runs_differ_only_prompt_by_prompt():
     random = numpy.random.default_rng(3)
     spread = random.exponential(
         size=60
@@ -118,7 +118,7 @@ def test_p_of_graded_scores_is_uniform_where_runs_differ_only_prompt_by_prompt()
         assert abs(below - 1500 * level) < 3.3 * math.sqrt(1500 * level * (1 - level)), level
 
 
-def test_neighbours_tell_the_spread_of_runs_that_a_step_does_not_raise() -> None:
+def test_neighbours_tell_the_spread_of_runs_that_a_step_does_not_raise():
     random = numpy.random.default_rng(5)
     plain = [successive_dispersion(random.random((10, 300)) < 0.5) for _ in range(400)]
     values = [one[0] for one in plain if one is not None]
@@ -130,7 +130,7 @@ def test_neighbours_tell_the_spread_of_runs_that_a_step_does_not_raise() -> None
     assert successive_dispersion([[1.0, 0.0], [1.0, 0.0]]) is None
 
 
-def test_a_run_that_is_worse_as_a_whole_shows_in_graded_scores() -> None:
+def test_a_run_that_is_worse_as_a_whole_shows_in_graded_scores():
     random = numpy.random.default_rng(4)
     scores = random.normal(0.5, 0.1, (3, 200))
     scores[1] -= 0.05
@@ -139,7 +139,7 @@ def test_a_run_that_is_worse_as_a_whole_shows_in_graded_scores() -> None:
     assert result.dispersion > 10.0
 
 
-def test_the_degrees_of_freedom_say_how_well_the_variance_is_known() -> None:
+def test_the_degrees_of_freedom_say_how_well_the_variance_is_known():
     """Of 1000 prompts of two runs, m disagree.
 
     v is m / 2000, with a standard error of about sqrt(m) / 2000.
@@ -154,7 +154,7 @@ def test_the_degrees_of_freedom_say_how_well_the_variance_is_known() -> None:
     assert instability(_runs([1, 1, 1], 2)).variance_df == math.inf
 
 
-def test_with_four_runs_the_error_of_the_variance_is_that_of_given_prompts() -> None:
+def test_with_four_runs_the_error_of_the_variance_is_that_of_given_prompts():
     """Compare with scipy's unbiased variance of a k-statistic, prompt by prompt.
 
     Compare also with the true error of simulated runs.
@@ -171,12 +171,12 @@ def test_with_four_runs_the_error_of_the_variance_is_that_of_given_prompts() -> 
     assert said == pytest.approx(true, rel=0.13)  # the error of a standard deviation of 300 is 4 %
 
 
-def test_the_widest_change_is_that_of_one_prompt() -> None:
+def test_the_widest_change_is_that_of_one_prompt():
     assert instability([[0.1, 0.9, 0.5], [0.4, 0.9, 0.5]]).widest == pytest.approx(0.3)
     assert instability([[0.0, 1.0], [0.0, 1.0]]).widest == 0.0
 
 
-def test_a_prompt_with_a_missing_score_is_left_out() -> None:
+def test_a_prompt_with_a_missing_score_is_left_out():
     assert instability([[1, math.nan, 0], [1, 0, 1]]) == instability([[1, 0], [1, 1]])
 
 
@@ -189,7 +189,7 @@ def test_a_prompt_with_a_missing_score_is_left_out() -> None:
         ([[math.inf], [1.0]], "finite scores", "scorer"),
     ],
 )
-def test_runs_that_say_nothing_are_refused(runs: Any, message: str, hint: str) -> None:
+def test_runs_that_say_nothing_are_refused(runs: Any, message: str, hint: str):
     with pytest.raises(ServeEvalError, match=message) as caught:
         instability(runs)
     assert hint in caught.value.hint
@@ -208,7 +208,7 @@ def _pairs(sd: float, seed: int, runs: int = 5, n: int = 600) -> Pairs:
     return pair(scores[:runs], scores[runs], lo=0.0, hi=1.0, higher_is_better=True)
 
 
-def test_runs_that_differ_as_a_whole_inflate_every_error() -> None:
+def test_runs_that_differ_as_a_whole_inflate_every_error():
     pairs = _pairs(0.6, 1)
     effect = run_effect(pairs)
     assert effect is not None
@@ -221,14 +221,14 @@ def test_runs_that_differ_as_a_whole_inflate_every_error() -> None:
     assert told.bounds.lower < told.test.mean - 0.03
 
 
-def test_alike_runs_are_left_as_they_are_with_rare_exceptions() -> None:
+def test_alike_runs_are_left_as_they_are_with_rare_exceptions():
     effects = [run_effect(_pairs(0.0, seed)) for seed in range(100)]
     found = [effect.inflation > 1.0 for effect in effects if effect is not None]
     assert len(found) == 100
     assert sum(found) <= 12  # 5 on average; 13 or more has a chance of .0015
 
 
-def test_a_common_shift_of_whole_runs_is_no_proof_of_a_drop() -> None:
+def test_a_common_shift_of_whole_runs_is_no_proof_of_a_drop():
     """Each side of 100 comparisons has its own shift.
 
     Without the inflation some 40 of them would fail.
@@ -241,7 +241,7 @@ def test_a_common_shift_of_whole_runs_is_no_proof_of_a_drop() -> None:
     assert alarms <= 14
 
 
-def test_both_sides_tell_of_run_effects() -> None:
+def test_both_sides_tell_of_run_effects():
     one_each = pair([1.0, 0.0] * 20, [0.0, 1.0] * 20, lo=0.0, hi=1.0, higher_is_better=True)
     assert run_effect(one_each) is None
     pairs = _pairs(0.6, 3)
@@ -249,7 +249,7 @@ def test_both_sides_tell_of_run_effects() -> None:
     assert run_effect(turned) == run_effect(pairs)
 
 
-def test_what_the_whole_reference_shows_is_allowed_for_on_a_subset() -> None:
+def test_what_the_whole_reference_shows_is_allowed_for_on_a_subset():
     whole = _pairs(0.4, 5)
     effect = effect_of(whole.reference)
     assert effect.inflation > 1.5
@@ -261,14 +261,14 @@ def test_what_the_whole_reference_shows_is_allowed_for_on_a_subset() -> None:
     assert run_effect(replace(few, reference_effect=effect)) == effect
 
 
-def test_calm_runs_of_the_candidate_do_not_hide_what_the_reference_shows() -> None:
+def test_calm_runs_of_the_candidate_do_not_hide_what_the_reference_shows():
     pairs = _pairs(0.4, 5)
     calm = _pairs(0.0, 6, runs=8).reference
     both = pair(pairs.reference, calm, lo=0.0, hi=1.0, higher_is_better=True)
     assert run_effect(both) == effect_of(pairs.reference)
 
 
-def test_alike_prompts_of_a_cluster_are_no_effect_of_runs() -> None:
+def test_alike_prompts_of_a_cluster_are_no_effect_of_runs():
     found = 0
     for seed in range(60):
         random = numpy.random.default_rng(seed)
@@ -282,7 +282,7 @@ def test_alike_prompts_of_a_cluster_are_no_effect_of_runs() -> None:
     assert found <= 9  # 3 on average; without the clusters 3 of 4
 
 
-def test_few_prompts_that_vary_tell_nothing() -> None:
+def test_few_prompts_that_vary_tell_nothing():
     runs = numpy.ones((3, 50))
     runs[0, :9] = 0.0
     assert run_effect(pair(runs, numpy.ones(50), lo=0.0, hi=1.0, higher_is_better=True)) is None
@@ -291,7 +291,7 @@ def test_few_prompts_that_vary_tell_nothing() -> None:
 @pytest.mark.parametrize(
     ("p", "expected"), [(0.5, 0.5), (0.9, 0.9), (0.0227501, 0.158655), (0.0, 0.0)]
 )
-def test_evidence_shrinks_by_the_factor(p: float, expected: float) -> None:
+def test_evidence_shrinks_by_the_factor(p: float, expected: float):
     assert inflate_p(p, 2.0) == pytest.approx(expected, rel=1e-4)
     assert inflate_p(p, 1.0) == p
     assert inflate_bound(-math.inf, 0.0, 2.0) == -math.inf
@@ -303,22 +303,20 @@ def _falling(seed: int, before: float, after: float) -> numpy.typing.NDArray[num
     return numpy.concatenate([random.random(100) >= before, random.random(300) >= after])
 
 
-def test_a_fall_from_95_to_50_percent_at_request_100_is_noticed_within_40_requests_in_95_of_100_seeds() -> (  # noqa: E501
-    None
-):
+def test_a_fall_from_95_to_50_percent_at_request_100_is_noticed_within_40_requests_in_95_of_100_seeds():  # noqa: E501
     found = [onset(_falling(seed, 0.95, 0.5), 0.008) for seed in range(100)]
     assert sum(one is not None and 100 < one.noticed <= 140 for one in found) >= 95
     assert numpy.median([abs(one.since - 101) for one in found if one is not None]) <= 3
 
 
-def test_healthy_runs_are_accused_no_more_often_than_alpha() -> None:
+def test_healthy_runs_are_accused_no_more_often_than_alpha():
     random = numpy.random.default_rng(4)
     accused = sum(onset(random.random(400) < 0.2, 0.01) is not None for _ in range(500))
     assert accused <= 5
 
 
 @pytest.mark.parametrize("share", [0.002, 0.005, 0.01, 0.02])
-def test_the_level_holds_where_hardly_anything_is_bad(share: float) -> None:
+def test_the_level_holds_where_hardly_anything_is_bad(share: float):
     """Bad answers are as rare as among prompts that a reference had right."""
     random = numpy.random.default_rng(5)
     assert (
@@ -326,7 +324,7 @@ def test_the_level_holds_where_hardly_anything_is_bad(share: float) -> None:
     )  # 2 are allowed
 
 
-def test_the_likeliest_split_and_the_shares_on_both_sides() -> None:
+def test_the_likeliest_split_and_the_shares_on_both_sides():
     bad = numpy.array([False] * 60 + [True] * 30 + [False] * 10)
     one = onset(bad, 0.01)
     assert (one.since, one.before, one.after) == (61, 0.0, 0.75)
@@ -336,12 +334,12 @@ def test_the_likeliest_split_and_the_shares_on_both_sides() -> None:
 @pytest.mark.parametrize(
     "bad", [[True] * 100, [False] * 100, [True] * 50 + [False] * 50, [True] * (LEAST - 1), []]
 )
-def test_nothing_that_turned_worse(bad: list[bool]) -> None:
+def test_nothing_that_turned_worse(bad: list[bool]):
     assert onset(numpy.array(bad, dtype=numpy.bool_), 0.01) is None
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=60))
-def test_the_chart_is_the_largest_likelihood_ratio_over_its_windows(bad: list[bool]) -> None:
+def test_the_chart_is_the_largest_likelihood_ratio_over_its_windows(bad: list[bool]):
     row = numpy.array(bad)
 
     def likelihood(part):
@@ -377,7 +375,7 @@ def _first_above(bad: numpy.typing.NDArray[numpy.bool_], over: float) -> int | N
 @settings(max_examples=60, deadline=None)
 def test_what_passes_a_limit_is_found_without_drawing_the_chart(
     seed: int, n: int, share: float, rise: float, over: float, block: int
-) -> None:
+):
     random = numpy.random.default_rng(seed)
     bad = random.random(n) < share
     bad[n // 2 :] |= random.random(n - n // 2) < rise
@@ -390,7 +388,7 @@ def test_what_passes_a_limit_is_found_without_drawing_the_chart(
             assert passes(bad[: expected - 1], over) is None
 
 
-def test_a_limit_that_the_chart_reaches_exactly_is_not_passed() -> None:
+def test_a_limit_that_the_chart_reaches_exactly_is_not_passed():
     bad = numpy.array([False] * 60 + [True] * 30)
     for at in range(61, 91):
         assert passes(bad[:at], float(chart(bad)[:at].max())) == _first_above(
@@ -401,7 +399,7 @@ def test_a_limit_that_the_chart_reaches_exactly_is_not_passed() -> None:
     assert passes(bad, numpy.nextafter(top, 0.0)) == int(chart(bad).argmax())
 
 
-def test_only_windows_that_may_pass_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_windows_that_may_pass_are_computed(monkeypatch):
     """A healthy run needs hardly any windows, however long it is.
 
     Otherwise a long run would cost as much as its whole chart.
@@ -423,7 +421,7 @@ def test_only_windows_that_may_pass_are_computed(monkeypatch: pytest.MonkeyPatch
     assert computed > 20 * n
 
 
-def test_the_limit_rises_with_the_length_of_the_run_and_the_certainty() -> None:
+def test_the_limit_rises_with_the_length_of_the_run_and_the_certainty():
     assert limit(100, 0.01) < limit(1000, 0.01) < limit(1000, 0.001)
     with pytest.raises(ServeEvalError, match="alpha"):
         limit(100, 0.0)
@@ -439,12 +437,12 @@ def _hold(
 
 
 @pytest.mark.parametrize("n", [0, 5, 9, 20, 21, 400])
-def test_the_latest_value_of_the_chart_is_that_of_the_chart(n: int) -> None:
+def test_the_latest_value_of_the_chart_is_that_of_the_chart(n: int):
     bad = numpy.random.default_rng(n).random(n) < numpy.linspace(0.1, 0.5, n)
     assert latest(bad) == pytest.approx(chart(bad)[-1])
 
 
-def test_a_turn_for_the_worse_holds_a_stop_up_and_its_end_lets_it_go() -> None:
+def test_a_turn_for_the_worse_holds_a_stop_up_and_its_end_lets_it_go():
     sound = [1.0, 1.0, 1.0, 0.0] * 50
     assert not _hold(sound).holds()
     turned = _hold([*sound, *[0.0] * 12])
@@ -453,14 +451,14 @@ def test_a_turn_for_the_worse_holds_a_stop_up_and_its_end_lets_it_go() -> None:
     assert not _hold([*sound, *[0.0] * 12, *sound]).holds()
 
 
-def test_missing_answers_count_as_bad() -> None:
+def test_missing_answers_count_as_bad():
     sound = [1.0] * 100
     assert _hold([*sound, *[None] * 6]).holds()
     known = _hold([*sound, *[None] * 6], [0.0] * 106)
     assert known.holds()
 
 
-def test_against_the_reference_a_drop_is_seen_that_hard_questions_hide() -> None:
+def test_against_the_reference_a_drop_is_seen_that_hard_questions_hide():
     """Half of the answers are wrong anyway; then those are wrong that the reference has right."""
     references = [1.0, 0.0] * 100
     candidates = [*references[:194], *[0.0] * 6]
@@ -468,7 +466,7 @@ def test_against_the_reference_a_drop_is_seen_that_hard_questions_hide() -> None
     assert not _hold(candidates).holds()
 
 
-def test_the_limit_is_the_share_of_the_one_that_alarms() -> None:
+def test_the_limit_is_the_share_of_the_one_that_alarms():
     """Add answers one by one: it holds from the first one that lifts the chart above the share."""
     values = [1.0] * 300
     for _ in range(20):

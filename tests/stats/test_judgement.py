@@ -55,7 +55,7 @@ def _texts(differences: Any, **options: Any) -> Pairs:
         ((0.2, 0.3), (-0.03, -0.02), PairedFinding.INCONCLUSIVE),
     ],
 )
-def test_a_finding_answers_two_questions(p: Any, lower: Any, expected: PairedFinding) -> None:
+def test_a_finding_answers_two_questions(p: Any, lower: Any, expected: PairedFinding):
     assert finding(p, 0.05, lower, 0.02) is expected
 
 
@@ -71,7 +71,7 @@ def test_a_finding_answers_two_questions(p: Any, lower: Any, expected: PairedFin
         ((0.2, 0.05, 0.0, -0.1), "margin"),
     ],
 )
-def test_a_finding_refuses_what_is_no_evidence(arguments: tuple[Any, ...], message: str) -> None:
+def test_a_finding_refuses_what_is_no_evidence(arguments: tuple[Any, ...], message: str):
     with pytest.raises(ServeEvalError, match=message) as caught:
         finding(*arguments)
     assert caught.value.hint
@@ -86,7 +86,7 @@ def test_a_finding_refuses_what_is_no_evidence(arguments: tuple[Any, ...], messa
         (0, 0, PairedFinding.PASS),
     ],
 )
-def test_a_task_of_4096_right_or_wrong_answers(down: int, up: int, expected: PairedFinding) -> None:
+def test_a_task_of_4096_right_or_wrong_answers(down: int, up: int, expected: PairedFinding):
     result = judge(_answers(down, up, 4096 - down - up), margin=0.01817324)
     assert result.finding is expected
     assert result.reasons == ()
@@ -96,7 +96,7 @@ def test_a_task_of_4096_right_or_wrong_answers(down: int, up: int, expected: Pai
     assert result.noninferior.holds is (expected is not PairedFinding.FAIL)
 
 
-def test_a_small_noisy_task_is_inconclusive() -> None:
+def test_a_small_noisy_task_is_inconclusive():
     result = judge(_answers(4, 3, 25), margin=0.05)
     assert (result.finding, result.reasons) == (
         PairedFinding.INCONCLUSIVE,
@@ -104,7 +104,7 @@ def test_a_small_noisy_task_is_inconclusive() -> None:
     )
 
 
-def test_one_prompt_is_too_few_and_so_is_one_cluster() -> None:
+def test_one_prompt_is_too_few_and_so_is_one_cluster():
     one = judge(_answers(1, 0, 0), margin=0.1)
     assert (one.finding, one.reasons, one.test.p) == (
         PairedFinding.INCONCLUSIVE,
@@ -118,7 +118,7 @@ def test_one_prompt_is_too_few_and_so_is_one_cluster() -> None:
 @pytest.mark.parametrize("method", ["exchange", "signflip", "permutation"])
 def test_a_missing_answer_counts_as_worst_for_the_upper_end_of_p_and_as_best_for_the_lower(
     method: str,
-) -> None:
+):
     reference = numpy.ones((3, 40))
     answers = [numpy.ones(40) for _ in range(3)]
     for scores, missing in zip(answers, (1.0, 0.0, NAN), strict=True):
@@ -133,7 +133,7 @@ def test_a_missing_answer_counts_as_worst_for_the_upper_end_of_p_and_as_best_for
 
 
 @pytest.mark.parametrize(("prompts", "found"), [(2, False), (9, False), (10, True)])
-def test_a_handful_of_prompts_that_all_dropped_proves_nothing(prompts: int, found: bool) -> None:
+def test_a_handful_of_prompts_that_all_dropped_proves_nothing(prompts: int, found: bool):
     """Two prompts that dropped alike once gave p = 0 and FAIL."""
     runs = pair(
         numpy.ones((3, prompts)), numpy.zeros(prompts), lo=0.0, hi=1.0, higher_is_better=True
@@ -144,7 +144,7 @@ def test_a_handful_of_prompts_that_all_dropped_proves_nothing(prompts: int, foun
 
 
 @pytest.mark.parametrize(("clusters", "enough"), [(9, False), (10, True)])
-def test_fewer_than_ten_clusters_prove_nothing(clusters: int, enough: bool) -> None:
+def test_fewer_than_ten_clusters_prove_nothing(clusters: int, enough: bool):
     pairs = _texts(
         [-0.5 - i / 1000 for i in range(100)], clusters=[i % clusters for i in range(100)]
     )
@@ -159,20 +159,20 @@ def test_fewer_than_ten_clusters_prove_nothing(clusters: int, enough: bool) -> N
 )
 def test_differences_that_are_all_equal_are_judged_without_a_spread(
     value: float, expected: PairedFinding
-) -> None:
+):
     assert judge(_texts([value] * 1000), margin=0.1).finding is expected
 
 
-def test_few_changes_in_a_metric_without_a_range_are_inconclusive() -> None:
+def test_few_changes_in_a_metric_without_a_range_are_inconclusive():
     result = judge(_texts([0.0] * 50, range=(-math.inf, math.inf)), margin=0.1)
     assert (result.finding, result.reasons) == (PairedFinding.INCONCLUSIVE, (Reason.FEW_CHANGES,))
 
 
-def test_a_margin_of_zero_is_never_excluded_by_identical_answers() -> None:
+def test_a_margin_of_zero_is_never_excluded_by_identical_answers():
     assert judge(_answers(0, 0, 100), margin=0.0).finding is PairedFinding.INCONCLUSIVE
 
 
-def test_missing_answers_that_could_change_the_finding_make_it_inconclusive() -> None:
+def test_missing_answers_that_could_change_the_finding_make_it_inconclusive():
     result = judge(_answers(25, 20, 1945, missing=10), margin=0.05)
     assert result.finding is PairedFinding.INCONCLUSIVE
     assert result.reasons == (Reason.MISSING_RESULTS,)
@@ -180,12 +180,12 @@ def test_missing_answers_that_could_change_the_finding_make_it_inconclusive() ->
     assert result.test.p == mcnemar(25, 20).p_mid
 
 
-def test_missing_answers_that_change_nothing_leave_the_finding() -> None:
+def test_missing_answers_that_change_nothing_leave_the_finding():
     assert judge(_answers(10, 20, 1965, missing=5), margin=0.05).finding is PairedFinding.PASS
     assert judge(_answers(300, 20, 1660, missing=20), margin=0.05).finding is PairedFinding.FAIL
 
 
-def test_too_many_missing_answers_are_inconclusive_unless_the_candidate_fails_anyway() -> None:
+def test_too_many_missing_answers_are_inconclusive_unless_the_candidate_fails_anyway():
     result = judge(_answers(0, 100, 700, missing=50), margin=0.1)
     assert (result.finding, result.reasons) == (
         PairedFinding.INCONCLUSIVE,
@@ -198,7 +198,7 @@ def test_too_many_missing_answers_are_inconclusive_unless_the_candidate_fails_an
     assert judge(_answers(400, 0, 400, missing=50), margin=0.1).finding is PairedFinding.FAIL
 
 
-def test_a_missing_answer_of_a_metric_without_a_range_is_inconclusive() -> None:
+def test_a_missing_answer_of_a_metric_without_a_range_is_inconclusive():
     pairs = _texts([*([-0.5, 0.4] * 500), NAN], range=(-math.inf, math.inf))
     result = judge(pairs, margin=0.1)
     assert (result.finding, result.reasons) == (
@@ -208,7 +208,7 @@ def test_a_missing_answer_of_a_metric_without_a_range_is_inconclusive() -> None:
     assert result.test.p_range == (0.0, 1.0)
 
 
-def test_texts_take_the_permutation_test_and_other_tests_on_request() -> None:
+def test_texts_take_the_permutation_test_and_other_tests_on_request():
     pairs = _texts(numpy.random.default_rng(2).normal(-0.1, 0.5, 300))
     chosen, t, flips = drop_test(pairs), drop_test(pairs, "paired_t"), drop_test(pairs, "signflip")
     assert (chosen.method, chosen.df) == (Method.PERMUTATION, None)
@@ -221,7 +221,7 @@ def test_texts_take_the_permutation_test_and_other_tests_on_request() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 100.0])
-def test_the_finding_does_not_depend_on_the_unit(scale: float) -> None:
+def test_the_finding_does_not_depend_on_the_unit(scale: float):
     values = numpy.random.default_rng(7).normal(-0.02, 0.1, 400).clip(-1, 1)
     pairs = _texts(scale * values, range=(-scale, scale))
     assert judge(pairs, margin=0.05 * scale).finding is PairedFinding.SMALL_DROP
@@ -236,7 +236,7 @@ def test_the_finding_does_not_depend_on_the_unit(scale: float) -> None:
 )
 def test_one_more_right_answer_never_makes_the_finding_worse(
     down: int, up: int, same: int, missing: int, margin: float
-) -> None:
+):
     before = RANK[judge(_answers(down, up, same, missing), margin=margin, max_missing=1.0).finding]
     if down:
         assert (
@@ -261,9 +261,7 @@ VALUES = st.lists(
 
 
 @given(VALUES, st.integers(), st.booleans())
-def test_the_order_of_the_samples_does_not_matter(
-    values: list[float], seed: int, weighted: bool
-) -> None:
+def test_the_order_of_the_samples_does_not_matter(values: list[float], seed: int, weighted: bool):
     rows = [(value, index % 3 + 1, index % 12) for index, value in enumerate([*values, 0.0])]
     results = []
     for order in (rows, random.Random(seed).sample(rows, len(rows))):
@@ -278,7 +276,7 @@ def test_the_order_of_the_samples_does_not_matter(
     assert one.bounds.lower == pytest.approx(other.bounds.lower, abs=1e-9)
 
 
-def test_judging_a_hundred_thousand_pairs_takes_less_than_two_seconds() -> None:
+def test_judging_a_hundred_thousand_pairs_takes_less_than_two_seconds():
     random_ = numpy.random.default_rng(0)
     reference = (random_.random(100_000) < 0.7).astype(float)
     candidate = numpy.where(random_.random(100_000) < 0.02, 1 - reference, reference)
@@ -318,9 +316,7 @@ def test_judging_a_hundred_thousand_pairs_takes_less_than_two_seconds() -> None:
         (_answers(1, 1, 8), {"max_missing": 2.0}, "max_missing must be a share", "0.02"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(
-    pairs: Pairs, options: Any, message: str, hint: str
-) -> None:
+def test_options_that_do_not_fit_are_refused(pairs: Pairs, options: Any, message: str, hint: str):
     with pytest.raises(ServeEvalError, match=message) as caught:
         judge(pairs, **({"margin": 0.1} | options))
     assert hint in caught.value.hint
@@ -344,13 +340,13 @@ def _runs(patterns: dict[str, int]) -> Pairs:
     return _pairs(rows[:3], rows[3])
 
 
-def test_anchors_are_the_prompts_that_all_runs_but_the_last_had_right() -> None:
+def test_anchors_are_the_prompts_that_all_runs_but_the_last_had_right():
     test = anchor_test(_runs({"1111": 20, "1110": 6, "1101": 2, "1001": 5, "0110": 5, "0000": 30}))
     assert (test.anchors, test.reference_lost, test.candidate_lost) == (28, 2, 6)
     assert test.test.p == mcnemar(6, 2).p_mid
 
 
-def test_the_last_reference_run_has_no_part_in_the_choice() -> None:
+def test_the_last_reference_run_has_no_part_in_the_choice():
     """Otherwise its answers would be right on all anchors, and any candidate would look worse."""
     random = numpy.random.default_rng(1)
     chances = random.random((400, 150))
@@ -362,7 +358,7 @@ def test_the_last_reference_run_has_no_part_in_the_choice() -> None:
     assert alarms <= 32  # .05 of 400 is 20; more than 32 has a chance of .003
 
 
-def test_a_missing_answer_is_lost_for_one_end_and_kept_for_the_other() -> None:
+def test_a_missing_answer_is_lost_for_one_end_and_kept_for_the_other():
     test = anchor_test(_runs({"1111": 30, "1110": 4, "111-": 3}))
     assert test.test.p_range == (mcnemar(4, 0).p_mid, mcnemar(7, 0).p_mid)[::-1]
     assert test.candidate_lost == 4
@@ -379,19 +375,19 @@ def test_a_missing_answer_is_lost_for_one_end_and_kept_for_the_other() -> None:
     ],
     ids=["one reference run", "few anchors", "no best score"],
 )
-def test_without_anchors_there_is_no_test(pairs: Pairs) -> None:
+def test_without_anchors_there_is_no_test(pairs: Pairs):
     assert anchor_pairs(pairs) is None
     assert judge(pairs, margin=0.1).anchors is None
 
 
-def test_where_lower_is_better_the_lowest_score_is_right() -> None:
+def test_where_lower_is_better_the_lowest_score_is_right():
     low = [[0.0] * 40, [0.0] * 40]
     test = anchor_test(_pairs(low, [1.0] * 6 + [0.0] * 34, better=False))
     assert (test.anchors, test.candidate_lost) == (40, 6)
     assert test.test.p == mcnemar(6, 0).p_mid
 
 
-def test_anchors_keep_the_weights_of_their_prompts() -> None:
+def test_anchors_keep_the_weights_of_their_prompts():
     """Of 40 anchors four are lost that count three times."""
     found = pair(
         [[0.0] * 5 + [1.0] * 40] * 2,
@@ -405,7 +401,7 @@ def test_anchors_keep_the_weights_of_their_prompts() -> None:
     assert test.test.mean == pytest.approx(-12.0 / 48.0)
 
 
-def test_damage_of_stable_prompts_shows_among_the_anchors_with_a_fraction_of_the_noise() -> None:
+def test_damage_of_stable_prompts_shows_among_the_anchors_with_a_fraction_of_the_noise():
     random = numpy.random.default_rng(5)
     chance = numpy.where(random.random(1500) < 0.26, random.random(1500), 1.0)
     runs = (random.random((11, 1500)) < chance).astype(float)

@@ -61,9 +61,7 @@ def _share(posterior: Posterior, kind: str, *members: int) -> float:
         ),
     ],
 )
-def test_the_posterior_is_that_of_bayes(
-    results: list[tuple[int, bool]], expected: list[float]
-) -> None:
+def test_the_posterior_is_that_of_bayes(results: list[tuple[int, bool]], expected: list[float]):
     posterior = Posterior(space_of_options(2), RATES)
     for configuration, worse in results:
         posterior.update(configuration, worse=worse)
@@ -80,7 +78,7 @@ def test_the_posterior_is_that_of_bayes(
     assert found == pytest.approx([one / sum(expected) for one in expected])
 
 
-def test_steps_fail_from_one_on() -> None:
+def test_steps_fail_from_one_on():
     posterior = Posterior(space_of_steps(4), RATES)
     for configuration, worse in ((4, True), (2, False)):
         posterior.update(configuration, worse=worse)
@@ -91,7 +89,7 @@ def test_steps_fail_from_one_on() -> None:
 
 @settings(max_examples=40)
 @given(st.data())
-def test_the_posterior_is_normal_and_moves_with_the_evidence(data: st.DataObject) -> None:
+def test_the_posterior_is_normal_and_moves_with_the_evidence(data: st.DataObject):
     """The odds of two suspects move by the error rates alone, toward the one that predicts more."""
     space = data.draw(st.sampled_from(SPACES))
     posterior = Posterior(space, RATES)
@@ -118,7 +116,7 @@ def test_the_posterior_is_normal_and_moves_with_the_evidence(data: st.DataObject
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_information_is_what_a_result_tells_about_the_suspects(space: SearchSpace) -> None:
+def test_information_is_what_a_result_tells_about_the_suspects(space: SearchSpace):
     """It is the mutual information of the suspect and the result, summed here term by term."""
     posterior = Posterior(space, RATES)
     posterior.update(space.bad, worse=True)
@@ -141,7 +139,7 @@ def test_information_is_what_a_result_tells_about_the_suspects(space: SearchSpac
     assert chosen == space.configurations[int(bits.round(12).argmax())]
 
 
-def test_what_was_tested_or_hardly_starts_is_not_chosen_and_a_running_server_is_preferred() -> None:
+def test_what_was_tested_or_hardly_starts_is_not_chosen_and_a_running_server_is_preferred():
     space = space_of_steps(8)
     posterior = Posterior(space, RATES)
     posterior.update(8, worse=True)
@@ -155,7 +153,7 @@ def test_what_was_tested_or_hardly_starts_is_not_chosen_and_a_running_server_is_
     assert posterior.choose(tested=[8, 4], chances=dead) in (2, 6)
 
 
-def test_a_combination_that_cannot_start_is_avoided_until_it_has_started() -> None:
+def test_a_combination_that_cannot_start_is_avoided_until_it_has_started():
     space = space_of_options(3)
     chances = dict(zip(space.configurations, start_chances(space, [0, 7], [1]), strict=True))
     # Option 0 without 1, or without 2, may be what cannot start.
@@ -168,7 +166,7 @@ def test_a_combination_that_cannot_start_is_avoided_until_it_has_started() -> No
 
 
 @pytest.mark.parametrize("space", [space_of_options(6), space_of_steps(15)])
-def test_searches_end_with_the_truth_as_often_as_their_posterior_says(space: SearchSpace) -> None:
+def test_searches_end_with_the_truth_as_often_as_their_posterior_says(space: SearchSpace):
     search = SimulatedSearch(space, ErrorRates(alpha=0.01, beta=0.01), 0.95)
     cost = search.measure(seed=1)
     assert cost.found >= 0.93
@@ -177,7 +175,7 @@ def test_searches_end_with_the_truth_as_often_as_their_posterior_says(space: Sea
     assert search.choose(()) == space.bad
 
 
-def test_a_search_of_many_options_keeps_small_tables() -> None:
+def test_a_search_of_many_options_keeps_small_tables():
     space = space_of_options(20)
     assert space.bad in space.places
     assert 0 in space.places
@@ -188,13 +186,13 @@ def test_a_search_of_many_options_keeps_small_tables() -> None:
     }.items()
 
 
-def test_rates_must_be_below_one_half() -> None:
+def test_rates_must_be_below_one_half():
     with pytest.raises(ServeEvalError, match="alpha"):
         ErrorRates(alpha=0.5, beta=0.1)
 
 
 @pytest.mark.parametrize("count", [7, 12])
-def test_single_options_and_those_up_to_each_can_be_tested_among_many(count: int) -> None:
+def test_single_options_and_those_up_to_each_can_be_tested_among_many(count: int):
     configurations, full = set(space_of_options(count).configurations), (1 << count) - 1
     for useful in ({1 << i for i in range(count)}, {(1 << i) - 1 for i in range(count)}):
         assert useful <= configurations

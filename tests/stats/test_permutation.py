@@ -54,7 +54,7 @@ def _by_hand(runs: list[list[float]], candidate_runs: int) -> tuple[float, float
 @given(st.data(), st.integers(1, 3), st.integers(1, 2), st.integers(1, 4))
 def test_it_equals_the_count_of_all_permutations(
     data: st.DataObject, before: int, after: int, prompts: int
-) -> None:
+):
     row = st.lists(SCORES, min_size=prompts, max_size=prompts)
     runs = data.draw(st.lists(row, min_size=before + after, max_size=before + after))
     test = exchange_test(runs, after)
@@ -65,7 +65,7 @@ def test_it_equals_the_count_of_all_permutations(
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
-def test_one_run_a_side_is_mcnemars_test(down: int, up: int) -> None:
+def test_one_run_a_side_is_mcnemars_test(down: int, up: int):
     runs = numpy.ones((2, down + up + 5))
     runs[1, :down] = runs[0, down : down + up] = 0.0
     test, exact = exchange_test(runs), mcnemar(down, up)
@@ -73,7 +73,7 @@ def test_one_run_a_side_is_mcnemars_test(down: int, up: int) -> None:
     assert test.p_mid == pytest.approx(exact.p_mid, rel=1e-9)
 
 
-def test_a_prompt_counts_by_how_often_it_was_right() -> None:
+def test_a_prompt_counts_by_how_often_it_was_right():
     """Use three reference runs and 4 prompts that only the candidate has wrong.
 
     Any of 4 answers is equally likely to be the wrong one.
@@ -87,7 +87,7 @@ def test_a_prompt_counts_by_how_often_it_was_right() -> None:
 @pytest.mark.parametrize(
     ("before", "after"), [(1, 1), (3, 1), (3, 3), pytest.param(9, 2, marks=pytest.mark.slow)]
 )
-def test_sums_inversion_and_draws_agree(before: int, after: int) -> None:
+def test_sums_inversion_and_draws_agree(before: int, after: int):
     random_ = numpy.random.default_rng(7)
     runs = random_.beta(5, 8, 300) + random_.normal(0.0, 0.05, (before + after, 300))
     runs[-after:] -= 0.004
@@ -103,7 +103,7 @@ def test_sums_inversion_and_draws_agree(before: int, after: int) -> None:
     )
 
 
-def test_the_inversion_has_the_tail_of_the_exact_sum() -> None:
+def test_the_inversion_has_the_tail_of_the_exact_sum():
     """Scores are on a fine grid, for which both methods apply."""
     random_ = numpy.random.default_rng(3)
     runs = random_.integers(0, 40, (4, 250)).astype(float)
@@ -116,24 +116,24 @@ def test_the_inversion_has_the_tail_of_the_exact_sum() -> None:
         assert permutation._invert(units, 1) == pytest.approx(summed.p_mid, rel=1e-3)
 
 
-def test_many_prompts_agree_with_the_t_test() -> None:
+def test_many_prompts_agree_with_the_t_test():
     values = numpy.random.default_rng(5).normal(-0.1, 1.0, 400)
     assert sign_flip_test(values).p_mid == pytest.approx(paired_t(values).p, abs=2e-3)
 
 
-def test_the_shared_vectors_of_sign_flips_hold_to_their_tolerance(vectors: Any) -> None:
+def test_the_shared_vectors_of_sign_flips_hold_to_their_tolerance(vectors: Any):
     for vector in vectors("signflip"):
         p = sign_flip_test(vector["inputs"]["differences"]).p_exact
         assert p == pytest.approx(vector["expected"]["p"], abs=vector["tolerance"]), vector["id"]
 
 
-def test_a_few_differences_of_all_sizes_are_counted() -> None:
+def test_a_few_differences_of_all_sizes_are_counted():
     mixed = [-2.5, -1.0, 0.0, 0.5, -3.0, 1.5, -0.25, 0.0, -4.0, 2.0]
     assert sign_flip_test(mixed).p_exact == pytest.approx(0.16015625, abs=1e-9)
     assert sign_flip_test([-1] * 6 + [1] + [0] * 5).p_exact == pytest.approx(0.0625, abs=1e-9)
 
 
-def test_clusters_are_permuted_as_a_whole_and_weights_scale() -> None:
+def test_clusters_are_permuted_as_a_whole_and_weights_scale():
     together = sign_flip_test([-1.0, -1.0, -2.0, -3.0, 0.5], clusters=numpy.array([0, 0, 1, 1, 2]))
     assert together == sign_flip_test([-2.0, -5.0, 0.5])
     assert sign_flip_test([-1.0, 1.0, -1.0], [3.0, 1.0, 2.0]) == sign_flip_test([-3.0, 1.0, -2.0])
@@ -144,7 +144,7 @@ def test_clusters_are_permuted_as_a_whole_and_weights_scale() -> None:
 )
 def test_neither_the_order_of_the_prompts_nor_that_of_the_reference_runs_matters(
     draw: Callable[[random.Random], float],
-) -> None:
+):
     random_ = random.Random(1)
     runs = [[draw(random_) for _ in range(12)] for _ in range(3)]
     places = random_.sample(range(12), 12)
@@ -152,7 +152,7 @@ def test_neither_the_order_of_the_prompts_nor_that_of_the_reference_runs_matters
     assert exchange_test(runs) == exchange_test(shuffled)
 
 
-def test_far_tails_stay_probabilities() -> None:
+def test_far_tails_stay_probabilities():
     random_ = numpy.random.default_rng(2)
     before = random_.random(2000)
     worse = exchange_test(numpy.stack([before, before - random_.random(2000) / 5]))
@@ -171,7 +171,7 @@ def test_far_tails_stay_probabilities() -> None:
         (([[1.0], [0.0]], 2), "one run on each side"),
     ],
 )
-def test_what_cannot_be_permuted_is_refused(arguments: tuple[Any, ...], message: str) -> None:
+def test_what_cannot_be_permuted_is_refused(arguments: tuple[Any, ...], message: str):
     with pytest.raises(ServeEvalError, match=message) as caught:
         exchange_test(*arguments)
     assert caught.value.hint
@@ -221,7 +221,7 @@ def answered(draw: st.DrawFn) -> list[AnsweredPrompt]:
 
 @settings(max_examples=150, deadline=None)
 @given(answered())
-def test_the_probability_is_that_of_all_permutations(prompts: list[AnsweredPrompt]) -> None:
+def test_the_probability_is_that_of_all_permutations(prompts: list[AnsweredPrompt]):
     for worker in WORKERS:
         known = float(enumerated(prompts, worker))
         assert no_worse_by_prompt(prompts, worker) == pytest.approx(known, abs=1e-9)
@@ -232,7 +232,7 @@ def _once(rng: numpy.random.Generator, n: int) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("n", [20, 300, 3000])
-def test_prompts_that_were_answered_once_are_those_of_fishers_test(n: int) -> None:
+def test_prompts_that_were_answered_once_are_those_of_fishers_test(n: int):
     dealt = _once(numpy.random.default_rng(n), n)
     own = [bad for name, bad in dealt if name == "g1"]
     others = [bad for name, bad in dealt if name != "g1"]
@@ -242,7 +242,7 @@ def test_prompts_that_were_answered_once_are_those_of_fishers_test(n: int) -> No
 
 
 @pytest.mark.parametrize("right", [0, 1])
-def test_the_largest_sums_have_their_chance_where_almost_all_answers_are_bad(right: int) -> None:
+def test_the_largest_sums_have_their_chance_where_almost_all_answers_are_bad(right: int):
     own, others = 200, 200
     prompts = [AnsweredPrompt(None, {"g1": [place >= right]}) for place in range(own)]
     prompts += [AnsweredPrompt(None, {"g0": [place >= 18 - right]}) for place in range(others)]
@@ -250,7 +250,7 @@ def test_the_largest_sums_have_their_chance_where_almost_all_answers_are_bad(rig
     assert no_worse_by_prompt(prompts, "g1") == pytest.approx(known, rel=1e-6)
 
 
-def test_prompts_that_all_workers_answered_are_blocks() -> None:
+def test_prompts_that_all_workers_answered_are_blocks():
     rng = numpy.random.default_rng(1)
     prompts = [
         AnsweredPrompt(None, {name: (rng.random(4) < 0.4).tolist() for name in WORKERS})
@@ -260,7 +260,7 @@ def test_prompts_that_all_workers_answered_are_blocks() -> None:
     assert no_worse_by_prompt(prompts, "g1") == pytest.approx(no_worse_in_blocks(blocks), rel=1e-9)
 
 
-def test_equal_repeats_change_nothing() -> None:
+def test_equal_repeats_change_nothing():
     """Fails if answers are permuted: eight equal answers would be eight pieces of evidence."""
     dealt = _once(numpy.random.default_rng(2), 40)
     once, often = (
@@ -272,13 +272,13 @@ def test_equal_repeats_change_nothing() -> None:
     assert often == pytest.approx(once, rel=1e-9)
 
 
-def test_a_small_p_is_no_smaller_than_the_transform_is_precise() -> None:
+def test_a_small_p_is_no_smaller_than_the_transform_is_precise():
     prompts = [AnsweredPrompt(None, {WORKERS[i % 2]: [i % 2 == 1] * 4}) for i in range(400)]
     assert no_worse_by_prompt(prompts, "g1") == LEAST_P
     assert no_worse_by_prompt(prompts, "g0") == pytest.approx(1.0)
 
 
-def test_nothing_to_compare_with_gives_one() -> None:
+def test_nothing_to_compare_with_gives_one():
     assert no_worse_by_prompt([], "g0") == 1.0
     assert no_worse_by_prompt([AnsweredPrompt(None, {"g0": [True]})] * 9, "g0") == 1.0
     assert no_worse_by_prompt([AnsweredPrompt(None, {"g1": [True]})] * 9, "g0") == 1.0
@@ -287,8 +287,8 @@ def test_nothing_to_compare_with_gives_one() -> None:
 
 
 def test_a_shortcut_for_many_prompts_is_near_the_exact_value(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     rng = numpy.random.default_rng(3)
     chance = rng.random(800)
     prompts = [

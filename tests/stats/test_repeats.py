@@ -24,9 +24,7 @@ from serve_eval.stats.score_bounds import mean_score_lower_bound, score_bounds
 
 
 @given(st.integers(1, 7), st.data())
-def test_pass_at_k_is_the_share_of_all_draws_with_a_right_answer(
-    n: int, data: st.DataObject
-) -> None:
+def test_pass_at_k_is_the_share_of_all_draws_with_a_right_answer(n: int, data: st.DataObject):
     counts = data.draw(st.lists(st.integers(0, n), min_size=1, max_size=4))
     k = data.draw(st.integers(1, n))
     shares = []
@@ -40,7 +38,7 @@ def test_pass_at_k_is_the_share_of_all_draws_with_a_right_answer(
 @pytest.mark.parametrize(
     ("right", "n", "k"), [([], 3, 1), ([1], 3, 0), ([1], 3, 4), ([4], 3, 1), ([-1], 3, 1)]
 )
-def test_what_has_no_pass_at_k_is_said(right: list[int], n: int, k: int) -> None:
+def test_what_has_no_pass_at_k_is_said(right: list[int], n: int, k: int):
     with pytest.raises(ServeEvalError, match=f"pass@{k} needs"):
         pass_at(right, n, k)
 
@@ -56,14 +54,12 @@ def test_what_has_no_pass_at_k_is_said(right: list[int], n: int, k: int) -> None
         ([("7", 1.0), ("7", 0.5), ("8", 0.0)], 0.75),
     ],
 )
-def test_the_answer_with_the_most_votes_counts(
-    votes: list[tuple[str | None, float]], score: float
-) -> None:
+def test_the_answer_with_the_most_votes_counts(votes: list[tuple[str | None, float]], score: float):
     found = majority([votes])
     assert found.value == score
 
 
-def test_prompts_count_alike_and_none_has_no_vote() -> None:
+def test_prompts_count_alike_and_none_has_no_vote():
     tie = [("a", 1.0), ("b", 0.0)]
     assert majority([[("a", 1.0)], [("b", 0.0)]]) == Majority(value=0.5, prompts=2, tied=0)
     assert majority([tie, [("b", 0.0)], tie]) == Majority(value=1 / 3, prompts=3, tied=2)
@@ -73,7 +69,7 @@ def test_prompts_count_alike_and_none_has_no_vote() -> None:
 
 
 @given(st.data())
-def test_pass_at_k_lies_within_what_the_missing_answers_allow(data: st.DataObject) -> None:
+def test_pass_at_k_lies_within_what_the_missing_answers_allow(data: st.DataObject):
     n = data.draw(st.integers(1, 6))
     k = data.draw(st.integers(1, n))
     known = data.draw(st.lists(st.integers(0, n), min_size=1, max_size=6))
@@ -85,7 +81,7 @@ def test_pass_at_k_lies_within_what_the_missing_answers_allow(data: st.DataObjec
     assert (found.low, found.high) == pytest.approx((wrong.value, best.value))
 
 
-def test_prompts_that_lack_answers_are_not_left_out() -> None:
+def test_prompts_that_lack_answers_are_not_left_out():
     """60 easy prompts, and 11 answers of hard ones that never came: they lay outside before."""
     right, known = [4] * 30 + [1] * 30, [4] * 30 + [3] * 11 + [4] * 19
     found = pass_at(right, 4, 1, known)
@@ -95,7 +91,7 @@ def test_prompts_that_lack_answers_are_not_left_out() -> None:
     assert complete > found.high
 
 
-def test_the_standard_error_is_by_question() -> None:
+def test_the_standard_error_is_by_question():
     assert standard_error([0.5]) is None
     assert standard_error([0.0, 1.0, 0.0, 1.0]) == pytest.approx(0.5 / 3**0.5)
 
@@ -121,7 +117,7 @@ def _answer(
 
 
 @pytest.mark.parametrize(("own", "other"), [(2, 2), (4, 4), (3, 1)])
-def test_alike_endpoints_are_accused_no_more_often_than_alpha_says(own: int, other: int) -> None:
+def test_alike_endpoints_are_accused_no_more_often_than_alpha_says(own: int, other: int):
     rng = numpy.random.default_rng(own)
     found = [
         farther_than_own([rank_distances(one) for one in _answer(rng, own, other, 0.0)], own).p
@@ -131,7 +127,7 @@ def test_alike_endpoints_are_accused_no_more_often_than_alpha_says(own: int, oth
         assert sum(p <= alpha for p in found) <= binom.ppf(0.999, ROUNDS, alpha)
 
 
-def test_more_repeats_find_more() -> None:
+def test_more_repeats_find_more():
     rng = numpy.random.default_rng(7)
     found = {
         times: sum(
@@ -143,7 +139,7 @@ def test_more_repeats_find_more() -> None:
     assert found[6] >= 38
 
 
-def test_repeats_of_one_prompt_are_no_further_prompts() -> None:
+def test_repeats_of_one_prompt_are_no_further_prompts():
     """Six own answers that agree and six other ones that agree are one prompt that differs."""
     answers = numpy.array([0.0] * 6 + [1.0] * 6)
     one = numpy.abs(answers[:, None] - answers[None, :])[numpy.newaxis]
@@ -151,7 +147,7 @@ def test_repeats_of_one_prompt_are_no_further_prompts() -> None:
     assert farther_than_own([numpy.zeros_like(one)], 6).p == 1.0
 
 
-def test_the_smallest_p_of_two_measures_is_corrected_for_both() -> None:
+def test_the_smallest_p_of_two_measures_is_corrected_for_both():
     rng = numpy.random.default_rng(3)
     scores, texts = _answer(rng, 3, 3, 0.3)
     both = farther_than_own([scores, texts], 3)
@@ -160,7 +156,7 @@ def test_the_smallest_p_of_two_measures_is_corrected_for_both() -> None:
     assert (again.p, again.each) == (both.p, both.each)
 
 
-def test_ranks_keep_two_kinds_of_distances_as_far_apart_in_each_prompt() -> None:
+def test_ranks_keep_two_kinds_of_distances_as_far_apart_in_each_prompt():
     rng = numpy.random.default_rng(4)
     answers = (rng.random((20, 4)) < 0.5).astype(float)
     given = numpy.abs(answers[:, :, None] - answers[:, None, :])
@@ -174,7 +170,7 @@ def test_ranks_keep_two_kinds_of_distances_as_far_apart_in_each_prompt() -> None
 
 
 @pytest.mark.parametrize("own", [1, 3])
-def test_too_few_answers_are_refused(own: int) -> None:
+def test_too_few_answers_are_refused(own: int):
     with pytest.raises(ServeEvalError, match="show no noise"):
         farther_than_own(numpy.zeros((1, 5, 3, 3)), own)
 
@@ -190,7 +186,7 @@ def _draw(random: numpy.random.Generator, k: int, m: int, before: object, after:
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 6), st.integers(0, 99))
 @settings(max_examples=60)
-def test_every_answer_counts_alike(k: int, m: int, n: int, seed: int) -> None:
+def test_every_answer_counts_alike(k: int, m: int, n: int, seed: int):
     random = numpy.random.default_rng(seed)
     reference, candidate = random.random((k, n)), random.random((m, n))
     found = pair_repeats(reference, candidate)
@@ -198,14 +194,14 @@ def test_every_answer_counts_alike(k: int, m: int, n: int, seed: int) -> None:
     assert found.mean(axis=(0, 1)) == pytest.approx(candidate.mean(axis=0) - reference.mean(axis=0))
 
 
-def test_one_answer_a_side_has_the_bounds_of_the_pairs() -> None:
+def test_one_answer_a_side_has_the_bounds_of_the_pairs():
     pairs = _draw(numpy.random.default_rng(1), 1, 1, numpy.full(60, 0.8), numpy.full(60, 0.7))
     assert pairs.down is not None
     assert pairs.up is not None
     assert bounds(pairs, 0.05).lower == score_bounds(pairs.down, pairs.up, 60, 0.05)[0]
 
 
-def test_equal_answers_exclude_a_smaller_drop_the_more_there_are() -> None:
+def test_equal_answers_exclude_a_smaller_drop_the_more_there_are():
     """N pairs of equal answers exclude z^2 / (N + z^2), whether by prompts or by repeats."""
     for k, m, pairs_of_answers in ((1, 1, 30), (4, 1, 30), (4, 4, 120), (64, 2, 60)):
         pairs = _draw(numpy.random.default_rng(1), k, m, numpy.ones(30), numpy.ones(30))
@@ -213,7 +209,7 @@ def test_equal_answers_exclude_a_smaller_drop_the_more_there_are() -> None:
         assert bounds(pairs, 0.05).lower == pytest.approx(-most, rel=1e-3)
 
 
-def test_64_repeats_of_30_questions_exclude_a_margin_of_5_points() -> None:
+def test_64_repeats_of_30_questions_exclude_a_margin_of_5_points():
     """The spread between the questions, which the old bound charged, excluded it in 1 %."""
     random = numpy.random.default_rng(52)
     ours = old = 0
@@ -229,7 +225,7 @@ def test_64_repeats_of_30_questions_exclude_a_margin_of_5_points() -> None:
 
 @pytest.mark.parametrize(("k", "m"), [(2, 2), (3, 8), (64, 2), (64, 64)])
 @pytest.mark.parametrize("chance", [0.97, 0.5, 0.12])
-def test_a_drop_of_the_margin_is_excluded_at_the_level(k: int, m: int, chance: float) -> None:
+def test_a_drop_of_the_margin_is_excluded_at_the_level(k: int, m: int, chance: float):
     random = numpy.random.default_rng(k + m)
     before = numpy.full(30, chance)
     excluded = sum(
@@ -239,7 +235,7 @@ def test_a_drop_of_the_margin_is_excluded_at_the_level(k: int, m: int, chance: f
     assert excluded <= acceptance_region(REPLICATES, 0.05)[1]
 
 
-def test_questions_that_a_build_redraws_do_not_widen_the_bounds() -> None:
+def test_questions_that_a_build_redraws_do_not_widen_the_bounds():
     """Half of the questions are won and half lost for good: on these questions nothing is lost."""
     before = numpy.array([1.0, 0.0] * 15)
     pairs = _draw(numpy.random.default_rng(3), 64, 64, before, 1.0 - before)
@@ -247,7 +243,7 @@ def test_questions_that_a_build_redraws_do_not_widen_the_bounds() -> None:
     assert equivalence(pairs, 0.05, 0.05).holds
 
 
-def test_a_missing_repeat_counts_at_both_ends() -> None:
+def test_a_missing_repeat_counts_at_both_ends():
     runs = numpy.ones((4, 30))
     lacking = runs.copy()
     lacking[0, :3] = numpy.nan
@@ -256,7 +252,7 @@ def test_a_missing_repeat_counts_at_both_ends() -> None:
     assert found.lower < known.lower == found.lower_at_best
 
 
-def test_scores_without_a_range_take_the_answers_as_units() -> None:
+def test_scores_without_a_range_take_the_answers_as_units():
     random = numpy.random.default_rng(4)
     usual = random.normal(0.0, 5.0, 40)
     sides = [usual + random.normal(0.0, 0.1, (8, 40)) for _ in range(2)]
@@ -268,7 +264,7 @@ def test_scores_without_a_range_take_the_answers_as_units() -> None:
     assert mean - found.lower < 0.12  # by question it would be .27
 
 
-def test_repeats_of_a_cluster_are_units() -> None:
+def test_repeats_of_a_cluster_are_units():
     before = numpy.full(40, 0.7)
     pairs = _draw(numpy.random.default_rng(6), 16, 16, before, before)
     clustered = pair(
@@ -283,7 +279,7 @@ REPLICATES_EQUAL_ACCURACY = 300
 
 
 @pytest.mark.parametrize(("lost", "factor"), [(4, 1.0), (5, 1.0), (6, 1.05), (9, 7.0)])
-def test_a_steady_build_loses_a_binomial_number_of_prompts(lost: int, factor: float) -> None:
+def test_a_steady_build_loses_a_binomial_number_of_prompts(lost: int, factor: float):
     """A reference that is known to be right with .97 against a build that always answers alike.
 
     With many lost prompts the end of the range, whole prompts won, makes p larger, never smaller.
@@ -294,13 +290,13 @@ def test_a_steady_build_loses_a_binomial_number_of_prompts(lost: int, factor: fl
     assert 1.0 - 1e-6 <= found.p_mid / (above + at / 2.0) <= factor + 1e-6
 
 
-def test_a_prompt_that_was_not_won_could_have_been() -> None:
+def test_a_prompt_that_was_not_won_could_have_been():
     """100 prompts that are right with .03 on one side, and never on the other."""
     assert equal_accuracy_test([-0.03] * 100).p_exact == pytest.approx((1 / 1.03) ** 100, rel=1e-6)
     assert sign_flip_test([-0.03] * 100).p_exact < 1e-20
 
 
-def test_the_end_is_the_largest_gain_that_a_prompt_could_have() -> None:
+def test_the_end_is_the_largest_gain_that_a_prompt_could_have():
     """Prompts that are right half of the time can gain half an answer on average, not a whole."""
     values = [-0.25, -0.125, 0.0, 0.125, -0.25] * 6
     assert equal_accuracy_test(values, 0.55).p_mid < 0.5 * equal_accuracy_test(values).p_mid
@@ -311,13 +307,13 @@ def test_the_end_is_the_largest_gain_that_a_prompt_could_have() -> None:
     assert average_largest_gain(half, at_best=False) == 0.5
 
 
-def test_a_total_loss_is_proven_although_nothing_could_be_gained() -> None:
+def test_a_total_loss_is_proven_although_nothing_could_be_gained():
     assert equal_accuracy_test([-1.0] * 30, 0.0).p_exact == pytest.approx(0.5**30)
     lost = pair(numpy.ones((3, 30)), numpy.zeros((3, 30)), lo=0, hi=1, higher_is_better=True)
     assert (drop_test(lost).p or 1.0) < 1e-9
 
 
-def test_no_change_and_equal_means_are_no_drop() -> None:
+def test_no_change_and_equal_means_are_no_drop():
     assert equal_accuracy_test([0.0] * 50).p_mid == 1.0
     assert equal_accuracy_test([0.25, -0.25] * 20).p_mid == pytest.approx(0.5, abs=1e-9)
 
@@ -326,7 +322,7 @@ def test_no_change_and_equal_means_are_no_drop() -> None:
     st.lists(st.sampled_from([-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0]), min_size=10, max_size=60)
 )
 @settings(max_examples=60)
-def test_a_drop_and_its_mirrored_gain_have_opposite_chances(values: list[float]) -> None:
+def test_a_drop_and_its_mirrored_gain_have_opposite_chances(values: list[float]):
     if not any(values):
         return
     down, up = equal_accuracy_test(values), equal_accuracy_test([-value for value in values])
@@ -334,7 +330,7 @@ def test_a_drop_and_its_mirrored_gain_have_opposite_chances(values: list[float])
     assert 0.0 <= down.p_mid <= down.p_exact <= 1.0 + 1e-12
 
 
-def test_many_symmetric_differences_agree_with_sign_flips() -> None:
+def test_many_symmetric_differences_agree_with_sign_flips():
     random = numpy.random.default_rng(3)
     for shift in (0.0, 0.02, 0.05):
         values = random.choice([-2 / 3, -1 / 3, 0.0, 1 / 3, 2 / 3], 600) - shift * (
@@ -346,7 +342,7 @@ def test_many_symmetric_differences_agree_with_sign_flips() -> None:
         )
 
 
-def test_the_saddlepoint_agrees_with_the_exact_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_saddlepoint_agrees_with_the_exact_sum(monkeypatch):
     random = numpy.random.default_rng(5)
     samples = [
         random.choice([-0.7, -0.3, 0.0, 0.1, 0.4], 60, p=[share, 0.2, 0.4, 0.2, 0.2 - share])
@@ -359,13 +355,13 @@ def test_the_saddlepoint_agrees_with_the_exact_sum(monkeypatch: pytest.MonkeyPat
     )
 
 
-def test_values_beyond_the_range_are_refused() -> None:
+def test_values_beyond_the_range_are_refused():
     with pytest.raises(ServeEvalError, match=r"outside -1\.\.1"):
         equal_accuracy_test([1.5, 0.0])
 
 
 @pytest.mark.parametrize("clustered", [False, True])
-def test_scores_without_a_range_are_scaled_to_the_largest_change(clustered: bool) -> None:
+def test_scores_without_a_range_are_scaled_to_the_largest_change(clustered: bool):
     random = numpy.random.default_rng(8)
     usual = random.normal(0.0, 5.0, 60)
     reference = usual + random.normal(0.0, 1.0, (3, 60))
@@ -392,7 +388,7 @@ def _steadier(random: numpy.random.Generator, n: int, chance: float) -> Pairs:
     return pair(runs, steady, lo=0.0, hi=1.0, higher_is_better=True)
 
 
-def test_a_steadier_build_of_equal_accuracy_is_no_drop() -> None:
+def test_a_steadier_build_of_equal_accuracy_is_no_drop():
     """Sign flips alone call 13 % of these builds worse."""
     random = numpy.random.default_rng(11)
     pairs = [_steadier(random, 100, 0.03) for _ in range(REPLICATES_EQUAL_ACCURACY)]
@@ -402,7 +398,7 @@ def test_a_steadier_build_of_equal_accuracy_is_no_drop() -> None:
     assert proven <= most < flips
 
 
-def test_suites_of_forty_steadier_builds_keep_their_level() -> None:
+def test_suites_of_forty_steadier_builds_keep_their_level():
     """Under Holm's correction a test has the level .05 / 40, deep in the tail."""
     random = numpy.random.default_rng(12)
     pairs = [_steadier(random, 30, 0.1) for _ in range(REPLICATES_EQUAL_ACCURACY)]

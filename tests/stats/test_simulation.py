@@ -58,7 +58,7 @@ MANY = 400_000
 )
 def test_the_mixture_has_its_accuracy_and_two_runs_differ_with_the_flip_rate(
     flip_rate: float, accuracy: float
-) -> None:
+):
     random = numpy.random.default_rng(1)
     chances = endpoints(random, MANY, flip_rate=flip_rate, accuracy=accuracy)
     error = 5 * math.sqrt(0.25 / MANY)
@@ -68,9 +68,7 @@ def test_the_mixture_has_its_accuracy_and_two_runs_differ_with_the_flip_rate(
     assert (down / MANY, up / MANY) == pytest.approx((flip_rate / 2, flip_rate / 2), abs=error)
 
 
-def test_a_regression_turns_right_answers_wrong_and_a_change_without_one_turns_as_many_the_other_way() -> (  # noqa: E501
-    None
-):
+def test_a_regression_turns_right_answers_wrong_and_a_change_without_one_turns_as_many_the_other_way():  # noqa: E501
     random = numpy.random.default_rng(2)
     before = endpoints(random, MANY, flip_rate=0.05)
     error = 5 * math.sqrt(0.25 / MANY)
@@ -81,7 +79,7 @@ def test_a_regression_turns_right_answers_wrong_and_a_change_without_one_turns_a
         assert ((after == before) | (abs(after - before) == 1.0)).all()
 
 
-def test_impossible_endpoints_are_refused() -> None:
+def test_impossible_endpoints_are_refused():
     random = numpy.random.default_rng(3)
     with pytest.raises(
         ValueError, match=r"no mixture has the flip rate 0\.2 and the accuracy 0\.9"
@@ -91,7 +89,7 @@ def test_impossible_endpoints_are_refused() -> None:
         altered(random, endpoints(random, MANY, flip_rate=0.0, accuracy=0.7), to_wrong=0.8)
 
 
-def test_turned_counts_each_row_by_itself() -> None:
+def test_turned_counts_each_row_by_itself():
     reference = numpy.array([[1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
     candidate = numpy.array([[0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0]])
     down, up = turned(reference, candidate)
@@ -99,7 +97,7 @@ def test_turned_counts_each_row_by_itself() -> None:
 
 
 @pytest.mark.parametrize("limit", [-3.5, -0.5, 0.5, 2.5, 9.5])
-def test_the_distribution_of_the_difference_equals_its_multinomial_sum(limit: float) -> None:
+def test_the_distribution_of_the_difference_equals_its_multinomial_sum(limit: float):
     n, down, up = 9, Fraction(1, 5), Fraction(1, 8)
     total = sum(
         math.comb(n, b) * math.comb(n - b, c) * down**b * up**c * (1 - down - up) ** (n - b - c)
@@ -113,7 +111,7 @@ def test_the_distribution_of_the_difference_equals_its_multinomial_sum(limit: fl
 @pytest.mark.parametrize(
     ("known", "rounds"), [(Setting(subject=True), 40), (Setting(place=True), 40)]
 )
-def test_kinds_of_prompts_that_stick_to_servers_accuse_nobody(known: Setting, rounds: int) -> None:
+def test_kinds_of_prompts_that_stick_to_servers_accuse_nobody(known: Setting, rounds: int):
     random = numpy.random.default_rng(1)
     told = [played(random, 1.0, known) for _ in range(rounds)]
     assert not any(one.now for one in told)
@@ -121,7 +119,7 @@ def test_kinds_of_prompts_that_stick_to_servers_accuse_nobody(known: Setting, ro
     assert all(one.dealt_by for one in told)
 
 
-def test_what_the_reference_had_right_accuses_nobody_where_nothing_else_is_known() -> None:
+def test_what_the_reference_had_right_accuses_nobody_where_nothing_else_is_known():
     """More than 4 of 100 are one case in 300 at .01; with all prompts at once some 16 are."""
     random = numpy.random.default_rng(2)
     told = [played(random, 1.0, Setting(runs=3)) for _ in range(100)]
@@ -132,7 +130,7 @@ def test_what_the_reference_had_right_accuses_nobody_where_nothing_else_is_known
 @pytest.mark.parametrize(("worse", "now", "before"), [(0.1, 18, 10), (0.2, 36, 26)])
 def test_a_bad_server_is_found_more_often_against_the_reference(
     worse: float, now: int, before: int
-) -> None:
+):
     random = numpy.random.default_rng(3)
     told = [played(random, 0.0, Setting(runs=3), worse=worse) for _ in range(40)]
     assert sum("g1" in one.now for one in told) >= now
@@ -140,27 +138,27 @@ def test_a_bad_server_is_found_more_often_against_the_reference(
     assert not any(one.now - {"g1"} for one in told)
 
 
-def test_a_router_in_part_by_subject_is_seen_and_the_bad_server_found_all_the_same() -> None:
+def test_a_router_in_part_by_subject_is_seen_and_the_bad_server_found_all_the_same():
     random = numpy.random.default_rng(4)
     told = [played(random, 0.3, Setting(runs=3, subject=True), worse=0.2) for _ in range(20)]
     assert sum("g1" in one.now for one in told) >= 17
     assert sum(SUBJECT in one.dealt_by for one in told) >= 18
 
 
-def test_a_router_that_keeps_hard_subjects_together_shows_in_the_reference() -> None:
+def test_a_router_that_keeps_hard_subjects_together_shows_in_the_reference():
     random = numpy.random.default_rng(5)
     told = [played(random, 1.0, Setting(runs=3), answers=1319) for _ in range(12)]
     assert sum(one.dealt_by == (DIFFICULTY,) for one in told) >= 3
 
 
-def test_intervals_are_exact() -> None:
+def test_intervals_are_exact():
     assert interval(0, 100) == pytest.approx((0.0, 0.0362167))  # 1 - .025 ** (1 / 100)
     assert interval(100, 100) == pytest.approx((1 - 0.0362167, 1.0))
     assert interval(5, 50) == pytest.approx((0.0332751, 0.2181354), abs=1e-6)
 
 
 @pytest.mark.parametrize("steady", [False, True])
-def test_healthy_servers_behind_a_router_that_hashes_prompts_are_not_accused(steady: bool) -> None:
+def test_healthy_servers_behind_a_router_that_hashes_prompts_are_not_accused(steady: bool):
     """Fails if answers are permuted: that accuses somebody in a third of the rounds or more.
 
     More than 3 of 60 are one case in 250 at .01.
@@ -171,13 +169,13 @@ def test_healthy_servers_behind_a_router_that_hashes_prompts_are_not_accused(ste
     assert sum(bool(now) for _, now in found) <= 3
 
 
-def test_a_server_that_repeats_its_answers_gives_no_more_evidence_at_random_either() -> None:
+def test_a_server_that_repeats_its_answers_gives_no_more_evidence_at_random_either():
     random = numpy.random.default_rng(2)
     setting = Routed(repeats=8, hashed=0.0, steady=True)
     assert sum(bool(accused(random, setting)[1]) for _ in range(60)) <= 3
 
 
-def test_repeats_at_several_servers_find_a_bad_one_more_often() -> None:
+def test_repeats_at_several_servers_find_a_bad_one_more_often():
     random = numpy.random.default_rng(3)
     once, often = (
         [accused(random, Routed(repeats=n, hashed=0.0), worse=0.3)[1] for _ in range(25)]
@@ -205,7 +203,7 @@ UNEVEN = (0.7, 0.1, 0.1, 0.1)
 )
 def test_a_server_with_more_work_is_more_loaded_and_not_slower(
     setting: ServedLoadedServers, why: str
-) -> None:
+):
     """Fails if all answers are compared: that calls the server slow in every round."""
     random = numpy.random.default_rng(1)
     rounds = [serve(random, setting) for _ in range(10)]
@@ -224,7 +222,7 @@ def test_a_server_with_more_work_is_more_loaded_and_not_slower(
 )
 def test_a_queue_that_chance_or_repeats_keep_at_a_server_makes_it_not_slow(
     setting: ServedLoadedServers,
-) -> None:
+):
     random = numpy.random.default_rng(2)
     rounds = [serve(random, setting) for _ in range(30)]
     assert sum(map(compare_all, rounds)) >= 5
@@ -240,7 +238,7 @@ def test_a_queue_that_chance_or_repeats_keep_at_a_server_makes_it_not_slow(
         ServedLoadedServers(slower=5.0, shares=(0.2, 0.4, 0.2, 0.2)),
     ],
 )
-def test_a_slow_server_is_named_at_its_own_load(setting: ServedLoadedServers) -> None:
+def test_a_slow_server_is_named_at_its_own_load(setting: ServedLoadedServers):
     random = numpy.random.default_rng(3)
     for _ in range(10):
         [slow] = [row for row in in_run(serve(random, setting)) if row.slow]
@@ -301,13 +299,11 @@ def _check(rejections: int, level: float) -> None:
 @pytest.mark.parametrize(
     ("replicates", "low", "high"), [(1000, 29, 74), (2000, 69, 133), (5000, 201, 302)]
 )
-def test_the_acceptance_region_equals_exact_binomial_sums(
-    replicates: int, low: int, high: int
-) -> None:
+def test_the_acceptance_region_equals_exact_binomial_sums(replicates: int, low: int, high: int):
     assert acceptance_region(replicates, 0.05) == (low, high)
 
 
-def test_the_shared_vectors_hold(vectors: Any) -> None:
+def test_the_shared_vectors_hold(vectors: Any):
     for vector in vectors("calibration_region"):
         inputs, expected = vector["inputs"], vector["expected"]
         region = acceptance_region(
@@ -320,7 +316,7 @@ def test_the_shared_vectors_hold(vectors: Any) -> None:
     ("arguments", "message"),
     [((0, 0.05), "replicates"), ((10, 0.0), "level"), ((10, 0.05, 1.0), "false alarm rate")],
 )
-def test_a_region_needs_a_level_and_replicates(arguments: tuple[Any, ...], message: str) -> None:
+def test_a_region_needs_a_level_and_replicates(arguments: tuple[Any, ...], message: str):
     with pytest.raises(ServeEvalError, match=message):
         acceptance_region(*arguments)
 
@@ -334,7 +330,7 @@ def test_a_region_needs_a_level_and_replicates(arguments: tuple[Any, ...], messa
 )
 def test_the_classic_rule_has_its_level_where_each_side_draws_prompts_of_its_own(
     n: int, accuracy: float, level: float
-) -> None:
+):
     """The rule's own model: a sigma of 50 is right for an accuracy of one half, else cautious."""
     margin = -classic_test(n, 0.0, 50.0, ALPHA, 0.2).threshold / 100
     change = accuracy * (1 - accuracy)
@@ -346,7 +342,7 @@ def test_the_classic_rule_has_its_level_where_each_side_draws_prompts_of_its_own
     _check(sum(_classic_fails(r, v, n) for r, v in zip(reference, value, strict=True)), exact)
 
 
-def test_the_classic_rule_hardly_ever_alarms_where_both_sides_answer_the_same_prompts() -> None:
+def test_the_classic_rule_hardly_ever_alarms_where_both_sides_answer_the_same_prompts():
     quiet = _outcomes(20240605, flip_rate=0.034)
     assert not any(_classic_fails(100, 100 + up - down, N) for down, up in quiet)
     noisy = _outcomes(20240606, flip_rate=0.191)
@@ -360,7 +356,7 @@ def test_the_classic_rule_hardly_ever_alarms_where_both_sides_answer_the_same_pr
 
 
 @pytest.mark.parametrize("drop", [0.0, MARGIN, THETA], ids=["no drop", "the margin", "theta"])
-def test_mcnemars_tests_prove_a_drop_as_often_as_their_exact_sums_say(drop: float) -> None:
+def test_mcnemars_tests_prove_a_drop_as_often_as_their_exact_sums_say(drop: float):
     tests = [mcnemar_of(down, up) for down, up in _outcomes(20240601, drop=drop)]
     _check(
         sum(test.p_mid <= ALPHA for test in tests), compute_paired_power(drop, N, FLIP_RATE, ALPHA)
@@ -372,14 +368,14 @@ def test_mcnemars_tests_prove_a_drop_as_often_as_their_exact_sums_say(drop: floa
 
 
 @pytest.mark.parametrize(("n", "flip_rate"), [(100, 0.034), (1319, 0.011)])
-def test_mid_p_keeps_its_level_where_little_changes(n: int, flip_rate: float) -> None:
+def test_mid_p_keeps_its_level_where_little_changes(n: int, flip_rate: float):
     tests = [mcnemar_of(down, up) for down, up in _outcomes(20240607, n, flip_rate)]
     _check(
         sum(test.p_mid <= ALPHA for test in tests), compute_paired_power(0.0, n, flip_rate, ALPHA)
     )
 
 
-def test_a_change_for_good_that_makes_nothing_worse_is_no_regression_to_mid_p() -> None:
+def test_a_change_for_good_that_makes_nothing_worse_is_no_regression_to_mid_p():
     tests = [mcnemar_of(down, up) for down, up in _outcomes(20240608, both_ways=0.04)]
     _check(
         sum(test.p_mid <= ALPHA for test in tests),
@@ -387,7 +383,7 @@ def test_a_change_for_good_that_makes_nothing_worse_is_no_regression_to_mid_p() 
     )
 
 
-def test_tango_excludes_the_margin_at_its_exact_level_where_the_drop_equals_it() -> None:
+def test_tango_excludes_the_margin_at_its_exact_level_where_the_drop_equals_it():
     margin, n = 0.03, 500
     exact = noninferiority_power(margin, n, FLIP_RATE, ALPHA, drop=margin)
     assert 0.039 <= exact <= 0.055
@@ -403,7 +399,7 @@ def test_tango_excludes_the_margin_at_its_exact_level_where_the_drop_equals_it()
 )
 def test_the_finding_fails_as_often_as_its_exact_sums_say_and_whenever_the_classic_rule_does(
     drop: float, fail: float, inconclusive: float
-) -> None:
+):
     @cache
     def found(down: int, up: int) -> tuple[PairedFinding, McNemar]:
         test = mcnemar_of(down, up)
@@ -440,7 +436,7 @@ def test_the_finding_fails_as_often_as_its_exact_sums_say_and_whenever_the_class
 )
 def test_an_early_stop_agrees_with_the_full_run_except_with_probability_eps(
     drop: float, mode: str, asked: float
-) -> None:
+):
     """Check as well that it asks at most the share `asked` of the prompts.
 
     A rule that never stops is never wrong. The prompts of an endpoint are drawn independently, so

@@ -28,7 +28,7 @@ def columns(*slices: NDArray[Any]) -> NDArray[Any]:
     return numpy.stack(slices, axis=1)
 
 
-def test_a_slice_that_holds_all_losses_is_named_with_its_counts() -> None:
+def test_a_slice_that_holds_all_losses_is_named_with_its_counts():
     after = numpy.ones(N)
     after[:15] = 0.0
     before = numpy.ones(N)
@@ -42,7 +42,7 @@ def test_a_slice_that_holds_all_losses_is_named_with_its_counts() -> None:
 
 
 @pytest.mark.parametrize(("lost", "named"), [(8, False), (14, True)])
-def test_p_is_at_least_that_of_the_signs_inside(lost: int, named: bool) -> None:
+def test_p_is_at_least_that_of_the_signs_inside(lost: int, named: bool):
     """Eight losses have a p of 2**-8 = .0039, above the level of .0015."""
     after = numpy.ones(N)
     after[:lost] = 0.0
@@ -50,7 +50,7 @@ def test_p_is_at_least_that_of_the_signs_inside(lost: int, named: bool) -> None:
     assert (found is not None) is named
 
 
-def test_a_uniform_loss_of_right_answers_is_the_test_of_two_proportions() -> None:
+def test_a_uniform_loss_of_right_answers_is_the_test_of_two_proportions():
     """70 of 100 are lost inside and 60 of 100 outside: z is 1.48, and p .069."""
     before, inside = numpy.ones(200), first(100, 200)
     change = (numpy.arange(200) % 100 < numpy.where(inside, 70, 60)).astype(float)
@@ -67,13 +67,13 @@ def test_a_uniform_loss_of_right_answers_is_the_test_of_two_proportions() -> Non
 
 
 @pytest.mark.parametrize(("halves", "named"), [(9, False), (10, True)])
-def test_a_slice_that_is_named_loses_five_prompts_or_more(halves: int, named: bool) -> None:
+def test_a_slice_that_is_named_loses_five_prompts_or_more(halves: int, named: bool):
     after = numpy.where(first(halves), 0.5, 1.0)
     found = find_paired_slice(numpy.ones(N), after, columns(first(20)), level=0.01)
     assert (found is not None) is named
 
 
-def test_of_equally_strong_slices_the_first_is_named() -> None:
+def test_of_equally_strong_slices_the_first_is_named():
     after = numpy.ones(N)
     after[:20] = 0.0
     found = find_paired_slice(
@@ -85,7 +85,7 @@ def test_of_equally_strong_slices_the_first_is_named() -> None:
     assert choose(numpy.array([9.6, 10.0]), numpy.array([False, False])) is None
 
 
-def test_more_runs_of_the_reference_count() -> None:
+def test_more_runs_of_the_reference_count():
     after = numpy.ones((1, N))
     after[0, :20] = 0.0
     before = numpy.ones((3, N))
@@ -94,7 +94,7 @@ def test_more_runs_of_the_reference_count() -> None:
     assert (found.place, found.lost) == (1, 20)
 
 
-def test_of_unequal_numbers_of_runs_the_first_of_the_candidate_counts() -> None:
+def test_of_unequal_numbers_of_runs_the_first_of_the_candidate_counts():
     after = numpy.ones((2, N))
     after[0, :20] = 0.0
     after[1, 70:] = 0.0
@@ -103,7 +103,7 @@ def test_of_unequal_numbers_of_runs_the_first_of_the_candidate_counts() -> None:
     assert found == find_paired_slice(before, after[:1], table, level=0.01)
 
 
-def test_a_loss_outside_that_is_larger_hides_a_slice() -> None:
+def test_a_loss_outside_that_is_larger_hides_a_slice():
     """All twenty are lost inside; twenty or forty-five of a hundred outside."""
     for end, named in ((40, True), (65, False)):
         after = numpy.ones(N)
@@ -113,7 +113,7 @@ def test_a_loss_outside_that_is_larger_hides_a_slice() -> None:
 
 
 @pytest.mark.parametrize(("prompts", "size"), [(39, 20), (N, 7), (N, N - 7)])
-def test_small_runs_and_slices_say_nothing(prompts: int, size: int) -> None:
+def test_small_runs_and_slices_say_nothing(prompts: int, size: int):
     after = numpy.ones(prompts)
     after[:size] = 0.0
     table = columns(first(size, prompts))
@@ -122,14 +122,14 @@ def test_small_runs_and_slices_say_nothing(prompts: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "named"), [(107, True), (108, False)])
-def test_a_slice_of_nine_tenths_of_the_prompts_is_no_slice(size: int, named: bool) -> None:
+def test_a_slice_of_nine_tenths_of_the_prompts_is_no_slice(size: int, named: bool):
     """Every lost answer is inside, and 12 or 13 prompts outside lose nothing."""
     after = numpy.where(first(size), 0.0, 1.0)
     found = find_unpaired_slice(after == 0.0, columns(first(size)), numpy.zeros(N), level=0.01)
     assert (found is not None) is named
 
 
-def test_a_slice_in_which_only_the_reference_is_better_is_not_named() -> None:
+def test_a_slice_in_which_only_the_reference_is_better_is_not_named():
     """Another model loses a third of the right answers everywhere; the reference is right here."""
     named = 0
     for seed in range(20):
@@ -154,14 +154,14 @@ def test_a_slice_in_which_only_the_reference_is_better_is_not_named() -> None:
 )
 def test_another_model_gains_where_the_reference_is_wrong(
     right: int, kept: int, wrong: int, gained: int, like: bool
-) -> None:
+):
     before = [True] * right + [False] * wrong
     after = [i < kept for i in range(right)] + [i < gained for i in range(wrong)]
     assert is_like_another(before, after) is like
     assert is_like_another([float(x) for x in before], [float(x) for x in after]) is like
 
 
-def test_prompts_of_many_scores_are_put_in_strata_of_about_one_size() -> None:
+def test_prompts_of_many_scores_are_put_in_strata_of_about_one_size():
     scores = numpy.random.default_rng(3).permutation(90) / 90.0
     strata = _stratify(scores)
     sizes = numpy.bincount(strata)
@@ -170,14 +170,12 @@ def test_prompts_of_many_scores_are_put_in_strata_of_about_one_size() -> None:
     assert numpy.all(numpy.diff(strata[numpy.argsort(scores)]) >= 0)
 
 
-def test_tables_that_do_not_fit_are_refused() -> None:
+def test_tables_that_do_not_fit_are_refused():
     with pytest.raises(ServeEvalError, match="do not fit 120 prompts"):
         find_paired_slice(numpy.ones(N), numpy.ones(N), numpy.ones((7, 1)), level=0.01)
 
 
-def test_answers_that_are_in_a_slice_as_often_as_wrong_ones_of_the_reference_are_not_named() -> (
-    None
-):
+def test_answers_that_are_in_a_slice_as_often_as_wrong_ones_of_the_reference_are_not_named():
     """All lost answers are long. That says nothing if the reference's wrong answers are, too."""
     before, after = numpy.ones(N), numpy.ones(N)
     after[:25] = 0.0
@@ -199,9 +197,7 @@ def test_answers_that_are_in_a_slice_as_often_as_wrong_ones_of_the_reference_are
 
 
 @pytest.mark.parametrize(("gained", "named"), [(5, True), (18, False)])
-def test_answers_that_gain_in_a_slice_count_against_those_lost_there(
-    gained: int, named: bool
-) -> None:
+def test_answers_that_gain_in_a_slice_count_against_those_lost_there(gained: int, named: bool):
     """Thirty are lost in the slice, which has to keep a net loss of half of them."""
     before, after = numpy.ones(N), numpy.ones(N)
     after[:30] = 0.0
@@ -212,7 +208,7 @@ def test_answers_that_gain_in_a_slice_count_against_those_lost_there(
     assert (found is not None) is named
 
 
-def test_strata_absorb_what_comes_with_difficulty() -> None:
+def test_strata_absorb_what_comes_with_difficulty():
     """Half the slice is hard, as is the stratum that holds it."""
     random = numpy.random.default_rng(0)
     hard = random.random(400) < 0.5
@@ -225,20 +221,20 @@ def test_strata_absorb_what_comes_with_difficulty() -> None:
     assert found.least_p == pytest.approx(1 / 3000)
 
 
-def test_each_slice_is_compared_with_the_samples_outside_it() -> None:
+def test_each_slice_is_compared_with_the_samples_outside_it():
     table = columns(first(20), first(100))
     found = find_unpaired_slice(first(20), table, numpy.zeros(N), level=0.01)
     assert (found.place, found.lost) == (0, 20)
 
 
-def test_adjusted_p_counts_draws_that_reach_the_statistic() -> None:
+def test_adjusted_p_counts_draws_that_reach_the_statistic():
     drawn = numpy.array([1.0, 2.0, 3.0, 4.0])
     assert adjust(numpy.array([0.0, 2.0, 2.5, 9.0]), drawn) == pytest.approx([1.0, 0.8, 0.6, 0.2])
 
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), p=st.floats(0.1, 0.9))
-def test_a_permutation_of_the_prompts_changes_no_count(seed: int, p: float) -> None:
+def test_a_permutation_of_the_prompts_changes_no_count(seed: int, p: float):
     random = numpy.random.default_rng(seed)
     before, after = (random.random((2, N)) < p).astype(float)
     after[:20] = 0.0
@@ -256,14 +252,14 @@ def test_a_permutation_of_the_prompts_changes_no_count(seed: int, p: float) -> N
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_a_gain_names_nothing(seed: int) -> None:
+def test_a_gain_names_nothing(seed: int):
     random = numpy.random.default_rng(seed)
     after = (random.random(N) < 0.7).astype(float)
     before = numpy.where(first(30), 0.0, after)
     assert find_paired_slice(before, after, columns(first(30)), level=0.05, draws=400) is None
 
 
-def test_the_level_of_the_exchange_holds() -> None:
+def test_the_level_of_the_exchange_holds():
     """At a level of .1, of 300 healthy runs whose slices follow difficulty, at most 50 are named.
 
     The binomial probability of more is below one in 10,000.
@@ -278,7 +274,7 @@ def test_the_level_of_the_exchange_holds() -> None:
 
 
 @pytest.mark.parametrize("right", [20, 46, 58])
-def test_where_every_right_answer_is_lost_no_slice_is_named(right: int) -> None:
+def test_where_every_right_answer_is_lost_no_slice_is_named(right: int):
     """The slice with more right answers loses more, but not more of them."""
     for seed in range(20):
         random = numpy.random.default_rng(seed)
@@ -288,7 +284,7 @@ def test_where_every_right_answer_is_lost_no_slice_is_named(right: int) -> None:
         assert find_paired_slice(before, numpy.zeros(58), members, level=0.0015, seed=seed) is None
 
 
-def test_the_draws_of_many_prompts_are_held_in_parts() -> None:
+def test_the_draws_of_many_prompts_are_held_in_parts():
     n = 20_000
     random = numpy.random.default_rng(1)
     before, after = (random.random((2, n)) < 0.8).astype(float)
@@ -303,7 +299,7 @@ def test_the_draws_of_many_prompts_are_held_in_parts() -> None:
     assert peak < 60e6, f"{peak / 1e6:.0f} MB"
 
 
-def test_slices_that_lose_less_than_their_share_are_no_concentration() -> None:
+def test_slices_that_lose_less_than_their_share_are_no_concentration():
     """Fails if the strongest of slices below 0 must be as strong as a part of itself."""
     assert choose(numpy.array([-2.0, -1.0]), numpy.array([True, True])) is None
     assert choose(numpy.array([-2.0, 1.0]), numpy.array([True, True])) == 1

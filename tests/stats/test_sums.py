@@ -35,7 +35,7 @@ def _rate(sums: object) -> float:
     return float(edits / words)
 
 
-def test_the_mean_difference_is_that_of_the_ratios_and_negative_is_worse() -> None:
+def test_the_mean_difference_is_that_of_the_ratios_and_negative_is_worse():
     before, after = [1.0, 2.0, 0.0, 3.0, 0.0], [1.0, 4.0, 0.0, 2.0, 2.0]
     pairs = pair_sums(
         [[before, WORDS]], [[after, WORDS]], _rate, higher_is_better=False, limits=(128.0, 0.0)
@@ -47,7 +47,7 @@ def test_the_mean_difference_is_that_of_the_ratios_and_negative_is_worse() -> No
     )
 
 
-def test_p_is_that_of_exchanging_the_sides_of_every_choice_of_prompts() -> None:
+def test_p_is_that_of_exchanging_the_sides_of_every_choice_of_prompts():
     random = numpy.random.default_rng(1)
     words = random.integers(5, 40, 10).astype(float)
     before, after = (random.binomial(words.astype(int), 0.1).astype(float) for _ in "ab")
@@ -63,7 +63,7 @@ def test_p_is_that_of_exchanging_the_sides_of_every_choice_of_prompts() -> None:
     assert drop_test(pairs).p_exact == pytest.approx((above + ties) / len(sums))
 
 
-def test_speakers_are_exchanged_as_a_whole() -> None:
+def test_speakers_are_exchanged_as_a_whole():
     words = [10.0] * 12
     before, after = [1.0] * 12, [2.0] * 12
     alone, grouped = (
@@ -81,14 +81,14 @@ def _kinked(sums: object) -> float:
 
 
 @pytest.mark.parametrize("after", [[80.0, 100.0], [130.0, 100.0], [0.0, 100.0]])
-def test_the_gradient_explains_the_whole_difference_also_across_a_kink(after: list[float]) -> None:
+def test_the_gradient_explains_the_whole_difference_also_across_a_kink(after: list[float]):
     ends = numpy.array([90.0, 100.0]), numpy.array(after)
     gradient = mean_gradient(_kinked, *ends)
     explained = float(gradient @ (ends[1] - ends[0]))
     assert explained == pytest.approx(_kinked(ends[1]) - _kinked(ends[0]), rel=0.04)
 
 
-def test_unchanged_answers_exclude_a_drop_only_as_far_as_the_longest_answer_allows() -> None:
+def test_unchanged_answers_exclude_a_drop_only_as_far_as_the_longest_answer_allows():
     words = numpy.full(1842, 24.0)
     edits = numpy.ones(1842)
     speakers = [f"s{i % 100}" for i in range(1842)]
@@ -109,7 +109,7 @@ def test_unchanged_answers_exclude_a_drop_only_as_far_as_the_longest_answer_allo
     assert bounds(unknown, 0.05).method is BoundsMethod.NONE
 
 
-def test_a_longer_answer_than_the_limit_widens_the_range() -> None:
+def test_a_longer_answer_than_the_limit_widens_the_range():
     words, before = numpy.full(20, 10.0), numpy.zeros(20)
     after = before.copy()
     after[0] = 500.0
@@ -127,7 +127,7 @@ def test_a_longer_answer_than_the_limit_widens_the_range() -> None:
     assert small.span == pytest.approx(1e-6 * 20 * 500.0 / 200.0)
 
 
-def test_with_thirty_changes_the_bounds_are_those_of_t_over_speakers() -> None:
+def test_with_thirty_changes_the_bounds_are_those_of_t_over_speakers():
     random = numpy.random.default_rng(2)
     words = random.integers(5, 60, 400).astype(float)
     before, after = (random.binomial(words.astype(int), 0.06).astype(float) for _ in "ab")
@@ -153,7 +153,7 @@ def test_with_thirty_changes_the_bounds_are_those_of_t_over_speakers() -> None:
     assert (found.lower, found.upper) == pytest.approx((mean - half, mean + half))
 
 
-def test_a_missing_answer_counts_as_free_of_errors_and_as_the_longest_one() -> None:
+def test_a_missing_answer_counts_as_free_of_errors_and_as_the_longest_one():
     words = numpy.full(100, 10.0)
     before, after = numpy.zeros(100), numpy.zeros(100)
     before[:40] = 1.0
@@ -169,7 +169,7 @@ def test_a_missing_answer_counts_as_free_of_errors_and_as_the_longest_one() -> N
     assert judge(pairs, margin=0.05).test.p_range != (1.0, 1.0)
 
 
-def test_nine_speakers_are_too_few_for_a_conclusion() -> None:
+def test_nine_speakers_are_too_few_for_a_conclusion():
     words, before = numpy.full(90, 10.0), numpy.zeros(90)
     after = numpy.ones(90)
     for speakers, reasons in ((9, (Reason.FEW_CLUSTERS,)), (10, ())):
@@ -183,7 +183,7 @@ def test_nine_speakers_are_too_few_for_a_conclusion() -> None:
         assert judge(pairs, margin=0.05).reasons == reasons
 
 
-def test_p_of_bleu_is_near_that_of_computing_bleu_for_every_exchange() -> None:
+def test_p_of_bleu_is_near_that_of_computing_bleu_for_every_exchange():
     random = numpy.random.default_rng(3)
     n, found = 12, []
     for _ in range(3):
@@ -211,7 +211,7 @@ def test_p_of_bleu_is_near_that_of_computing_bleu_for_every_exchange() -> None:
     assert max(map(abs, found)) < 0.05
 
 
-def test_sides_that_do_not_fit_are_refused() -> None:
+def test_sides_that_do_not_fit_are_refused():
     parts = [[1.0, 2.0], [5.0, 5.0]]
     with pytest.raises(ServeEvalError, match="none of the 2 prompts"):
         pair_sums([parts], [[[math.nan] * 2, [5.0] * 2]], _rate, higher_is_better=False)
@@ -234,11 +234,11 @@ def test_sides_that_do_not_fit_are_refused() -> None:
 )
 def test_shares_are_those_of_the_counts(
     counts: TriggerCounts, precision: float, recall: float, f1: float
-) -> None:
+):
     assert (counts.precision, counts.recall, counts.f1) == pytest.approx((precision, recall, f1))
 
 
-def test_each_choice_is_right_unwanted_missed_or_rightly_left_out() -> None:
+def test_each_choice_is_right_unwanted_missed_or_rightly_left_out():
     choices = [(True, True)] * 5 + [(False, True)] * 3 + [(True, False)] * 2 + [(False, False)] * 7
     assert count_trigger(choices) == TriggerCounts(right=5, unwanted=3, missed=2)
 
@@ -262,9 +262,7 @@ def _wealth(planned: int, most: int, pattern: tuple[bool, ...]) -> float:
 @pytest.mark.parametrize(
     ("planned", "most", "length"), [(8, 2, 5), (10, 0, 6), (9, 4, 7), (7, 7, 4)]
 )
-def test_the_wealth_is_the_averaged_ratio_of_probabilities(
-    planned: int, most: int, length: int
-) -> None:
+def test_the_wealth_is_the_averaged_ratio_of_probabilities(planned: int, most: int, length: int):
     for pattern in product((False, True), repeat=length):
         null = _probability(planned, most + 1, pattern) if most < planned else Fraction(0)
         if sum(pattern) > most:
@@ -282,7 +280,7 @@ def test_the_wealth_is_the_averaged_ratio_of_probabilities(
 @given(st.integers(2, 12), st.data())
 def test_it_grows_on_average_for_no_number_of_missing_ones_above_the_most(
     planned: int, data: st.DataObject
-) -> None:
+):
     most = data.draw(st.integers(0, planned - 1))
     truth = data.draw(st.integers(most + 1, planned))
     missing = data.draw(st.integers(0, most))
@@ -313,7 +311,7 @@ def test_it_grows_on_average_for_no_number_of_missing_ones_above_the_most(
 )
 def test_the_most_is_the_largest_number_that_the_whole_run_is_judged_with(
     planned: int, share: float, most: int
-) -> None:
+):
     assert most_missing(planned, share) == most
     assert most / planned <= share
     assert most == planned or (most + 1) / planned > share
@@ -322,7 +320,7 @@ def test_the_most_is_the_largest_number_that_the_whole_run_is_judged_with(
 @pytest.mark.parametrize(
     ("planned", "asked"), [(30, 30), (100, 82), (198, 143), (1319, 226), (4096, 246)]
 )
-def test_what_it_takes_where_nothing_is_missing(planned: int, asked: int) -> None:
+def test_what_it_takes_where_nothing_is_missing(planned: int, asked: int):
     """Knowing at .01 that at most 2 % will be missing takes nearly all of a small run."""
     most = most_missing(planned, 0.02)
     first = next(
@@ -339,16 +337,14 @@ def test_what_it_takes_where_nothing_is_missing(planned: int, asked: int) -> Non
         (0.0, 0, 10, 0.0, 100.0),
     ],
 )
-def test_bounds_of_known_cases(
-    total: float, scored: int, planned: int, low: float, high: float
-) -> None:
+def test_bounds_of_known_cases(total: float, scored: int, planned: int, low: float, high: float):
     assert bound_missing(total, scored, planned, 0.0, 100.0) == (
         pytest.approx(low),
         pytest.approx(high),
     )
 
 
-def test_the_shared_vectors_hold_to_their_tolerance(shared: Path) -> None:
+def test_the_shared_vectors_hold_to_their_tolerance(shared: Path):
     vectors = json.loads((shared / "vectors" / "verdict_vectors.json").read_text())["vectors"]
     chosen = [v for v in vectors if v["kind"] == "missing_bounds"]
     assert len(chosen) == 2
@@ -359,16 +355,14 @@ def test_the_shared_vectors_hold_to_their_tolerance(shared: Path) -> None:
 
 
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1), st.data())
-def test_the_full_mean_always_lies_within_the_bounds(
-    scores: list[float], data: st.DataObject
-) -> None:
+def test_the_full_mean_always_lies_within_the_bounds(scores: list[float], data: st.DataObject):
     had = data.draw(st.integers(0, len(scores)))
     low, high = bound_missing(sum(scores[:had]), had, len(scores), 0.0, 1.0)
     assert low - 1e-12 <= sum(scores) / len(scores) <= high + 1e-12
 
 
 @pytest.mark.parametrize(("scored", "planned"), [(1, 0), (0, 0), (3, 2), (-1, 2)])
-def test_impossible_counts_are_refused(scored: int, planned: int) -> None:
+def test_impossible_counts_are_refused(scored: int, planned: int):
     with pytest.raises(ServeEvalError):
         bound_missing(0.0, scored, planned, 0.0, 1.0)
 
@@ -377,11 +371,11 @@ def test_impossible_counts_are_refused(scored: int, planned: int) -> None:
     ("failures", "n", "upper"),
     [(0, 4096, 0.0007311125564754341), (41, 4096, 0.012968286817979428), (5, 5, 1.0)],
 )
-def test_the_upper_bound_equals_the_exact_one(failures: int, n: int, upper: float) -> None:
+def test_the_upper_bound_equals_the_exact_one(failures: int, n: int, upper: float):
     assert failure_rate_upper(failures, n) == pytest.approx(upper, abs=1e-9)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance_availability(vectors: Any) -> None:
+def test_the_shared_vectors_hold_to_their_tolerance_availability(vectors: Any):
     for vector in vectors("clopper_pearson_upper"):
         upper = failure_rate_upper(**vector["inputs"])
         assert upper == pytest.approx(vector["expected"]["upper"], abs=vector["tolerance"]), vector[
@@ -390,9 +384,7 @@ def test_the_shared_vectors_hold_to_their_tolerance_availability(vectors: Any) -
 
 
 @given(st.integers(1, 5000), st.data())
-def test_one_more_failure_raises_the_bound_and_it_lies_above_the_share(
-    n: int, data: st.DataObject
-) -> None:
+def test_one_more_failure_raises_the_bound_and_it_lies_above_the_share(n: int, data: st.DataObject):
     failures = data.draw(st.integers(0, n - 1))
     upper = failure_rate_upper(failures, n)
     assert failures / n < upper < failure_rate_upper(failures + 1, n)
@@ -407,9 +399,7 @@ def test_one_more_failure_raises_the_bound_and_it_lies_above_the_share(
         ((1, 5, 1.0), "confidence must lie strictly between"),
     ],
 )
-def test_impossible_counts_are_refused_availability(
-    arguments: tuple[Any, ...], message: str
-) -> None:
+def test_impossible_counts_are_refused_availability(arguments: tuple[Any, ...], message: str):
     with pytest.raises(ServeEvalError, match=message) as caught:
         failure_rate_upper(*arguments)
     assert caught.value.hint
@@ -430,20 +420,18 @@ def test_impossible_counts_are_refused_availability(
         ([-7.0, -5.0, -3.0], None, 1),
     ],
 )
-def test_the_lower_half_of_scores_with_ties(
-    values: list[float], best: float | None, low: int
-) -> None:
+def test_the_lower_half_of_scores_with_ties(values: list[float], best: float | None, low: int):
     cut = find_cut(values, best)
     assert sum(value < cut for value in values) == low
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, unique=True))
-def test_of_different_scores_the_lower_half_is_that_of_the_median(values: list[float]) -> None:
+def test_of_different_scores_the_lower_half_is_that_of_the_median(values: list[float]):
     cut = find_cut(values)
     below = sum(value < statistics.median(values) for value in values)
     assert sum(value < cut for value in values) == below or len(values) == 1
 
 
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=1))
-def test_something_is_low_unless_all_scores_are_the_best(values: list[float]) -> None:
+def test_something_is_low_unless_all_scores_are_the_best(values: list[float]):
     assert any(value < find_cut(values, 1.0) for value in values) == (min(values) < 1.0)

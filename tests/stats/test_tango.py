@@ -70,13 +70,13 @@ CASES = [
 @pytest.mark.parametrize(("down", "up", "n", "margin", "z", "p", "lower", "upper"), CASES)
 def test_score_and_bounds_equal_a_numerical_maximum_of_the_likelihood(
     down: int, up: int, n: int, margin: float, z: float, p: float, lower: float, upper: float
-) -> None:
+):
     assert float(score_z(down, up, n, -margin)) == pytest.approx(z, abs=3e-6)
     assert score_noninferiority_p(down, up, n, margin) == pytest.approx(p, abs=3e-6)
     assert score_bounds(down, up, n, 0.05) == pytest.approx((lower, upper), abs=3e-6)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
+def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any):
     for vector in vectors("noninferiority"):
         inputs, expected, within = vector["inputs"], vector["expected"], vector["tolerance"]
         counts = inputs["down"], inputs["up"], inputs["n"]
@@ -91,22 +91,22 @@ def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
         assert upper == pytest.approx(expected["upper"], abs=within), vector["id"]
 
 
-def test_the_published_interval_of_agresti_holds() -> None:
+def test_the_published_interval_of_agresti_holds():
     assert score_bounds(86, 150, 1600, 0.025) == pytest.approx((0.0214, 0.0590), abs=5e-5)
 
 
 @pytest.mark.parametrize("n", [1, 2, 200, 4096])
-def test_identical_answers_exclude_a_drop_that_shrinks_with_their_number(n: int) -> None:
+def test_identical_answers_exclude_a_drop_that_shrinks_with_their_number(n: int):
     z2 = 1.6448536269514722**2
     assert score_bounds(0, 0, n, 0.05) == pytest.approx((-z2 / (n + z2), z2 / (n + z2)), abs=1e-12)
 
 
-def test_all_wrong_and_all_right_lie_at_the_ends() -> None:
+def test_all_wrong_and_all_right_lie_at_the_ends():
     assert score_bounds(10, 0, 10, 0.05)[0] == pytest.approx(-1.0, abs=1e-9)
     assert score_bounds(0, 10, 10, 0.05)[1] == pytest.approx(1.0, abs=1e-9)
 
 
-def test_arrays_of_counts_give_arrays() -> None:
+def test_arrays_of_counts_give_arrays():
     together = score_z([10, 86], [8, 150], 1600, -0.01)
     assert together.tolist() == [
         float(score_z(10, 8, 1600, -0.01)),
@@ -118,9 +118,7 @@ COUNTS = st.tuples(st.integers(1, 60), st.integers(0, 60), st.integers(1, 60))
 
 
 @given(COUNTS, st.sampled_from([0.3, 0.05, 0.001]))
-def test_one_more_right_answer_never_lowers_a_bound(
-    counts: tuple[int, int, int], alpha: float
-) -> None:
+def test_one_more_right_answer_never_lowers_a_bound(counts: tuple[int, int, int], alpha: float):
     down, up, same = counts
     n = down + up + same
     before = score_bounds(down, up, n, alpha)
@@ -132,7 +130,7 @@ def test_one_more_right_answer_never_lowers_a_bound(
 @given(COUNTS)
 def test_the_estimate_lies_within_the_bounds_and_z_there_is_the_quantile(
     counts: tuple[int, int, int],
-) -> None:
+):
     down, up, same = counts
     n = down + up + same
     lower, upper = score_bounds(down, up, n, 0.05)
@@ -141,12 +139,12 @@ def test_the_estimate_lies_within_the_bounds_and_z_there_is_the_quantile(
     assert score_noninferiority_p(down, up, n, max(0.0, -lower + 1e-6)) <= 0.05 or lower > 0
 
 
-def test_an_alpha_above_one_half_puts_the_bound_beyond_the_estimate() -> None:
+def test_an_alpha_above_one_half_puts_the_bound_beyond_the_estimate():
     lower, upper = score_bounds(10, 5, 100, 0.6)
     assert upper < -0.05 < lower
 
 
-def test_a_margin_of_everything_is_always_excluded() -> None:
+def test_a_margin_of_everything_is_always_excluded():
     assert score_noninferiority_p(3, 0, 3, 1.0) == 0.0
     assert not numpy.isnan(score_z(3, 0, 3, -1.0))
 
@@ -164,14 +162,14 @@ def test_a_margin_of_everything_is_always_excluded() -> None:
 )
 def test_impossible_inputs_are_refused_with_what_to_do(
     arguments: tuple[int, int, int, float], message: str, hint: str
-) -> None:
+):
     with pytest.raises(ServeEvalError, match=message) as caught:
         score_bounds(*arguments)
     assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize("margin", [-0.1, float("nan"), float("inf")])
-def test_a_margin_without_sense_is_refused(margin: float) -> None:
+def test_a_margin_without_sense_is_refused(margin: float):
     with pytest.raises(
         ServeEvalError, match="the margin must be a finite number, 0 or more"
     ) as caught:
@@ -190,9 +188,7 @@ def _answers(down: int, up: int, n: int) -> list[float]:
 
 @settings(max_examples=200)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 300), st.floats(-0.9, 0.9))
-def test_right_or_wrong_answers_have_tangos_score(
-    down: int, up: int, more: int, difference: float
-) -> None:
+def test_right_or_wrong_answers_have_tangos_score(down: int, up: int, more: int, difference: float):
     n = down + up + more
     z = mean_score_z(_answers(down, up, n), difference)
     assert z == pytest.approx(float(score_z(down, up, n, difference)), rel=1e-6, abs=1e-9)
@@ -201,7 +197,7 @@ def test_right_or_wrong_answers_have_tangos_score(
 @pytest.mark.parametrize(
     ("down", "up", "n"), [(10, 8, 1319), (0, 0, 200), (5, 0, 198), (0, 7, 100), (30, 30, 60)]
 )
-def test_right_or_wrong_answers_have_tangos_bounds(down: int, up: int, n: int) -> None:
+def test_right_or_wrong_answers_have_tangos_bounds(down: int, up: int, n: int):
     values = _answers(down, up, n)
     assert mean_score_lower_bound(values, 0.05) == pytest.approx(
         score_bounds(down, up, n, 0.05)[0], abs=1e-9
@@ -211,7 +207,7 @@ def test_right_or_wrong_answers_have_tangos_bounds(down: int, up: int, n: int) -
     )
 
 
-def test_the_variance_under_the_hypothesis_is_the_likeliest_one() -> None:
+def test_the_variance_under_the_hypothesis_is_the_likeliest_one():
     """Compare with a search over all distributions on the observed values and the range's ends."""
     from scipy.optimize import minimize
 
@@ -234,13 +230,13 @@ def test_the_variance_under_the_hypothesis_is_the_likeliest_one() -> None:
 
 
 @given(VALUES, st.floats(-0.99, 0.99), st.floats(-0.99, 0.99))
-def test_z_falls_as_the_hypothesis_rises(values: list[float], one: float, other: float) -> None:
+def test_z_falls_as_the_hypothesis_rises(values: list[float], one: float, other: float):
     low, high = sorted((one, other))
     assert mean_score_z(values, low) >= mean_score_z(values, high) - 1e-6
 
 
 @given(VALUES, st.sampled_from([0.001, 0.05, 0.5, 0.9]))
-def test_the_bound_is_where_p_reaches_alpha(values: list[float], alpha: float) -> None:
+def test_the_bound_is_where_p_reaches_alpha(values: list[float], alpha: float):
     bound = mean_score_lower_bound(values, alpha)
     assert -1.0 <= bound <= 1.0
     if -0.99 < bound < 0.99 and abs(bound - numpy.mean(values)) > 1e-6:
@@ -248,14 +244,14 @@ def test_the_bound_is_where_p_reaches_alpha(values: list[float], alpha: float) -
         assert mean_score_p(values, bound + 1e-4) >= alpha - 1e-6
 
 
-def test_a_step_that_lands_near_the_pole_is_no_solution() -> None:
+def test_a_step_that_lands_near_the_pole_is_no_solution():
     """Newton's first step reaches the end of the bracket to 4e-13, where the sum has its pole."""
     values = [-0.666666666667] + [-0.333333333333] * 8 + [0.0] * 20 + [1.0]
     assert mean_score_z(values, 0.0) == pytest.approx(-1.25, abs=0.05)
 
 
 @given(VALUES, VALUES)
-def test_a_better_value_never_lowers_the_bound(values: list[float], more: list[float]) -> None:
+def test_a_better_value_never_lowers_the_bound(values: list[float], more: list[float]):
     best = [max(pair) for pair in zip(values, more * len(values), strict=False)]
     assert mean_score_lower_bound(best, 0.05) >= mean_score_lower_bound(values, 0.05) - 1e-9
 
@@ -264,7 +260,7 @@ def test_a_better_value_never_lowers_the_bound(values: list[float], more: list[f
     ("values", "alpha", "message"),
     [([], 0.05, "one or more"), ([2.0], 0.05, "outside -1..1"), ([0.0], 1.0, "alpha")],
 )
-def test_values_and_alpha_are_checked(values: list[float], alpha: float, message: str) -> None:
+def test_values_and_alpha_are_checked(values: list[float], alpha: float, message: str):
     with pytest.raises(ServeEvalError, match=message):
         mean_score_lower_bound(values, alpha)
 
@@ -272,17 +268,17 @@ def test_values_and_alpha_are_checked(values: list[float], alpha: float, message
 @pytest.mark.parametrize(
     ("margin", "alpha", "needed"), [(0.01, 0.05, 268), (0.05, 0.05, 52), (0.01, 0.025, 381)]
 )
-def test_the_least_number_of_equal_answers(margin: float, alpha: float, needed: int) -> None:
+def test_the_least_number_of_equal_answers(margin: float, alpha: float, needed: int):
     assert num_pairs_to_exclude(margin, alpha) == needed
     assert score_bounds(0, 0, needed, alpha)[0] > -margin > score_bounds(0, 0, needed - 1, alpha)[0]
 
 
 @pytest.mark.parametrize("pairs", [10, 100, 1919])
-def test_the_drop_that_is_not_excluded_is_the_bound(pairs: int) -> None:
+def test_the_drop_that_is_not_excluded_is_the_bound(pairs: int):
     assert least_excluded(pairs, 0.05) == pytest.approx(-score_bounds(0, 0, pairs, 0.05)[0])
 
 
-def test_impossible_parameters_are_refused() -> None:
+def test_impossible_parameters_are_refused():
     with pytest.raises(ServeEvalError, match="alpha"):
         least_excluded(10, 1.0)
     with pytest.raises(ServeEvalError, match="pairs"):

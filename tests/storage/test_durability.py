@@ -42,11 +42,11 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+def disk(monkeypatch) -> Disk:
     return Disk(monkeypatch)
 
 
-def test_a_file_is_forced_to_the_disk_before_it_takes_its_name(disk: Disk, tmp_path: Path) -> None:
+def test_a_file_is_forced_to_the_disk_before_it_takes_its_name(disk: Disk, tmp_path):
     (tmp_path / "plan.json").write_bytes(b"old")
     write_private(tmp_path / "plan.json", b"new and whole")
     assert disk.forced == [("plan.json.partial", b"new and whole")]
@@ -57,8 +57,8 @@ def test_a_file_is_forced_to_the_disk_before_it_takes_its_name(disk: Disk, tmp_p
     ("number", "kind"), [(errno.ENOSPC, JournalError), (errno.EIO, RunFolderError)]
 )
 def test_a_file_that_cannot_be_forced_leaves_the_old_one(
-    disk: Disk, tmp_path: Path, number: int, kind: type[Exception]
-) -> None:
+    disk: Disk, tmp_path, number: int, kind: type[Exception]
+):
     (tmp_path / "plan.json").write_bytes(b"old")
     disk.error = number
     with pytest.raises(kind, match="cannot write"):
@@ -66,7 +66,7 @@ def test_a_file_that_cannot_be_forced_leaves_the_old_one(
     assert (tmp_path / "plan.json").read_bytes() == b"old"
 
 
-def test_a_round_is_forced_to_the_disk_whole(disk: Disk, tmp_path: Path) -> None:
+def test_a_round_is_forced_to_the_disk_whole(disk: Disk, tmp_path):
     for number in (1, 2):
         seen = canary.Seen(
             round=number,
@@ -83,9 +83,7 @@ def test_a_round_is_forced_to_the_disk_whole(disk: Disk, tmp_path: Path) -> None
     assert [content for _, content in disk.forced] == [whole[: len(whole) // 2], whole]
 
 
-def test_a_connection_out_of_step_is_forced_to_the_disk_when_it_is_found(
-    disk: Disk, tmp_path: Path
-) -> None:
+def test_a_connection_out_of_step_is_forced_to_the_disk_when_it_is_found(disk: Disk, tmp_path):
     """A crash that lost it would let foreign answers stand; a lost proof costs a request."""
     file = tmp_path / PROOFS_FILE
     proofs = Proofs(file)
@@ -96,9 +94,7 @@ def test_a_connection_out_of_step_is_forced_to_the_disk_when_it_is_found(
     assert Proofs(file).out == 1
 
 
-def test_a_journal_is_forced_to_the_disk_when_there_is_something_new(
-    disk: Disk, tmp_path: Path
-) -> None:
+def test_a_journal_is_forced_to_the_disk_when_there_is_something_new(disk: Disk, tmp_path):
     with Journal(tmp_path / "j") as journal:
         journal.sync()
         assert disk.forced == []
@@ -110,7 +106,7 @@ def test_a_journal_is_forced_to_the_disk_when_there_is_something_new(
     assert [content for _, content in disk.forced[1:]] == [(tmp_path / "j").read_bytes()]
 
 
-def test_a_closed_journal_gives_its_descriptor_back(tmp_path: Path) -> None:
+def test_a_closed_journal_gives_its_descriptor_back(tmp_path):
     def opened():
         return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -121,9 +117,7 @@ def test_a_closed_journal_gives_its_descriptor_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_that_cannot_sync_is_left_to_itself(
-    disk: Disk, tmp_path: Path, number: int
-) -> None:
+def test_a_file_system_that_cannot_sync_is_left_to_itself(disk: Disk, tmp_path, number: int):
     disk.error = number
     with Journal(tmp_path / "j") as journal:
         journal.append(Record(id="1", response=ANSWER))
@@ -133,9 +127,7 @@ def test_a_file_system_that_cannot_sync_is_left_to_itself(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_a_disk_that_fails_stops_the_journal_with_advice(
-    disk: Disk, tmp_path: Path, number: int
-) -> None:
+def test_a_disk_that_fails_stops_the_journal_with_advice(disk: Disk, tmp_path, number: int):
     with Journal(tmp_path / "j") as journal:
         journal.append(Record(id="1", response=ANSWER))
         disk.error = number
@@ -162,9 +154,7 @@ class HalfWritten:
         return self._write(fd, data[: len(data) // 2])
 
 
-def test_a_record_that_does_not_fit_leaves_nothing_torn(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_record_that_does_not_fit_leaves_nothing_torn(monkeypatch, tmp_path):
     with Journal(tmp_path / "j") as journal:
         for name in "12":
             journal.append(Record(id=name, response=ANSWER))
@@ -180,9 +170,7 @@ def test_a_record_that_does_not_fit_leaves_nothing_torn(
         assert [record.id for record in journal.records()] == ["1", "2", "4"]
 
 
-def test_what_another_process_wrote_behind_a_torn_record_stays(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_another_process_wrote_behind_a_torn_record_stays(monkeypatch, tmp_path):
     with Journal(tmp_path / "j") as journal:
         journal.append(Record(id="1", response=ANSWER))
         with monkeypatch.context() as patch:
@@ -192,7 +180,7 @@ def test_what_another_process_wrote_behind_a_torn_record_stays(
     assert (tmp_path / "j").read_bytes().endswith(b"of another\n")
 
 
-def test_a_damaged_line_says_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_line_says_what_to_do(tmp_path):
     (tmp_path / "j").write_bytes(b"{\n")
     with Journal(tmp_path / "j") as journal, pytest.raises(RunFolderError) as caught:
         list(journal.records())
@@ -200,7 +188,7 @@ def test_a_damaged_line_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [1, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 200_000])
-def test_a_torn_line_of_any_length_is_dropped(tmp_path: Path, torn: int) -> None:
+def test_a_torn_line_of_any_length_is_dropped(tmp_path, torn: int):
     with Journal(tmp_path / "j") as journal:
         journal.append(Record(id="1", response=ANSWER))
     whole = (tmp_path / "j").read_bytes()

@@ -61,7 +61,7 @@ ANSWER = Response(
 FAILED = Failure(kind=FailureKind.HTTP_ERROR, message="HTTP 500", status=500)
 
 
-def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
+def test_records_come_back_as_they_were_written(tmp_path):
     records = [Record(id="1", response=ANSWER), Record(id="2", failure=FAILED)]
     with Journal(tmp_path / "j") as journal:
         for record in records:
@@ -72,9 +72,7 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 
 @given(st.text(), st.integers(0, 400))
-def test_a_file_cut_anywhere_keeps_its_whole_records(
-    tmp_path_factory: pytest.TempPathFactory, text: str, cut: int
-) -> None:
+def test_a_file_cut_anywhere_keeps_its_whole_records(tmp_path_factory, text: str, cut: int):
     path = tmp_path_factory.mktemp("journal") / "j"
     with Journal(path) as journal:
         for i in range(3):
@@ -91,7 +89,7 @@ def test_a_file_cut_anywhere_keeps_its_whole_records(
         assert [record.id for record in journal.records()][-1] == "new"
 
 
-def test_a_damaged_record_in_the_middle_is_named(tmp_path: Path) -> None:
+def test_a_damaged_record_in_the_middle_is_named(tmp_path):
     with Journal(tmp_path / "j") as journal:
         journal.append(Record(id="1", response=ANSWER))
     (tmp_path / "j").write_bytes(b'{"id": \n' + (tmp_path / "j").read_bytes())
@@ -102,7 +100,7 @@ def test_a_damaged_record_in_the_middle_is_named(tmp_path: Path) -> None:
         list(journal.records())
 
 
-def test_each_record_is_found_at_its_offset_even_if_it_was_withdrawn(tmp_path: Path) -> None:
+def test_each_record_is_found_at_its_offset_even_if_it_was_withdrawn(tmp_path):
     path = tmp_path / "j"
     records = [
         Record(id="1", response=ANSWER),
@@ -128,15 +126,15 @@ def test_each_record_is_found_at_its_offset_even_if_it_was_withdrawn(tmp_path: P
     assert list(read_at(path, reversed(offsets))) == records[::-1]
 
 
-def test_a_damaged_withdrawal_is_named(tmp_path: Path) -> None:
+def test_a_damaged_withdrawal_is_named(tmp_path):
     (tmp_path / "j").write_bytes(b'{"id":"1"}\n{"id":"1","withdrawn":7}\n')
     with pytest.raises(RunFolderError, match=r"/j:2: a damaged record"):
         withdrawals(tmp_path / "j")
 
 
 def test_a_record_is_on_disk_when_append_returns_even_if_the_process_is_killed(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     script = f"""
         import os, signal
         from pathlib import Path
@@ -153,7 +151,7 @@ def test_a_record_is_on_disk_when_append_returns_even_if_the_process_is_killed(
         assert len(list(journal.records())) == 100
 
 
-def test_a_full_device_stops_the_run_with_advice() -> None:
+def test_a_full_device_stops_the_run_with_advice():
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     journal = Journal(Path("/dev/full"))
@@ -162,7 +160,7 @@ def test_a_full_device_stops_the_run_with_advice() -> None:
     assert "kept" in caught.value.hint
 
 
-def test_a_file_size_limit_leaves_whole_records_only(tmp_path: Path) -> None:
+def test_a_file_size_limit_leaves_whole_records_only(tmp_path):
     pid = os.fork()
     if pid == 0:  # the limit must not outlive the test
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
@@ -181,7 +179,7 @@ def test_a_file_size_limit_leaves_whole_records_only(tmp_path: Path) -> None:
         assert 3 <= len(list(journal.records())) < 10
 
 
-def test_stored_responses_are_the_first_that_count(tmp_path: Path) -> None:
+def test_stored_responses_are_the_first_that_count(tmp_path):
     def said(text):
         return Response(text=text, finish_reason="stop")
 
@@ -220,7 +218,7 @@ SESSION = {
 }
 
 
-def test_a_session_is_read_as_it_was_noted(tmp_path: Path) -> None:
+def test_a_session_is_read_as_it_was_noted(tmp_path):
     SessionFile(tmp_path).note_session(SESSION)
     [session] = read_sessions(tmp_path)
     assert (session.endpoint, session.limits, session.load) == (
@@ -234,7 +232,7 @@ def test_a_session_is_read_as_it_was_noted(tmp_path: Path) -> None:
     assert loads(tmp_path) == ()
 
 
-def test_what_this_version_does_not_know_stays_when_a_session_changes(tmp_path: Path) -> None:
+def test_what_this_version_does_not_know_stays_when_a_session_changes(tmp_path):
     noted = SessionFile(tmp_path)
     noted.note_session(SESSION)
     noted.note_endpoint(Endpoint(base_url="http://other/v1"))
@@ -246,8 +244,8 @@ def test_what_this_version_does_not_know_stays_when_a_session_changes(tmp_path: 
 
 
 def test_a_session_of_an_older_version_has_defaults_for_what_it_did_not_note(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     (tmp_path / "environment.json").write_text('[{"started_at": "2025-01-01T00:00:00+00:00"}]')
     [session] = read_sessions(tmp_path)
     assert (session.endpoint, session.limits, session.abilities, session.own) == (
@@ -258,7 +256,7 @@ def test_a_session_of_an_older_version_has_defaults_for_what_it_did_not_note(
     )
 
 
-def test_an_endpoint_that_was_changed_by_hand_is_not_the_users_own(tmp_path: Path) -> None:
+def test_an_endpoint_that_was_changed_by_hand_is_not_the_users_own(tmp_path):
     SessionFile(tmp_path).note_session(SESSION)
     file = tmp_path / "environment.json"
     content = json.loads(file.read_text())
@@ -272,7 +270,7 @@ def test_an_endpoint_that_was_changed_by_hand_is_not_the_users_own(tmp_path: Pat
 @pytest.mark.parametrize(
     "content", ["{", "{}", '[{"endpoint": {"model": "m"}}]', '[{"limits": {"concurrency": []}}]']
 )
-def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_is_told(tmp_path, content: str):
     (tmp_path / "environment.json").write_text(content)
     with pytest.raises(RunFolderError, match=r"environment\.json cannot be read") as refused:
         read_sessions(tmp_path)
@@ -327,7 +325,7 @@ CALLS = frozenset(
 """Names of functions that write to the file that they are given."""
 
 
-def test_no_file_that_may_exist_is_written_in_place_outside_the_helper() -> None:
+def test_no_file_that_may_exist_is_written_in_place_outside_the_helper():
     found = {}
     for package in ("serve_eval", "launchers"):
         for file in sorted((ROOT / package).rglob("*.py")):
@@ -354,7 +352,7 @@ def test_no_file_that_may_exist_is_written_in_place_outside_the_helper() -> None
         ("client.open(address)", []),
     ],
 )
-def test_the_walk_finds_what_writes(code: str, writes: list[str]) -> None:
+def test_the_walk_finds_what_writes(code: str, writes: list[str]):
     assert list(_list_writes(ast.parse(code))) == writes
 
 
@@ -386,7 +384,7 @@ def _is_name(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
-def test_a_failed_block_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_failed_block_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     file = tmp_path / "file"
     write_whole(file, b"old")
     with pytest.raises(ZeroDivisionError):
@@ -400,7 +398,7 @@ def _write_half(file: Path) -> None:
         out.write(b"%d" % (1 // 0))
 
 
-def test_the_file_of_a_run_is_private_and_replaces_a_link(tmp_path: Path) -> None:
+def test_the_file_of_a_run_is_private_and_replaces_a_link(tmp_path):
     (tmp_path / "theirs").write_text("theirs")
     (tmp_path / "file").symlink_to("theirs")
     write_whole(tmp_path / "file", b"ours")
@@ -408,7 +406,7 @@ def test_the_file_of_a_run_is_private_and_replaces_a_link(tmp_path: Path) -> Non
     assert stat.S_IMODE((tmp_path / "file").lstat().st_mode) == 0o600
 
 
-def test_a_partial_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_a_partial_file_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / "theirs").write_text("theirs")
     (tmp_path / "file.partial").symlink_to("theirs")
     with pytest.raises(OSError, match="symbolic links"):
@@ -416,7 +414,7 @@ def test_a_partial_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "theirs").read_text() == "theirs"
 
 
-def test_a_file_that_a_person_named_keeps_its_link_and_permissions(tmp_path: Path) -> None:
+def test_a_file_that_a_person_named_keeps_its_link_and_permissions(tmp_path):
     real = tmp_path / "real"
     real.write_text("old")
     real.chmod(0o640)
@@ -427,14 +425,14 @@ def test_a_file_that_a_person_named_keeps_its_link_and_permissions(tmp_path: Pat
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
 
 
-def test_standard_output_that_is_a_pipe_is_written_to() -> None:
+def test_standard_output_that_is_a_pipe_is_written_to():
     code = "import pathlib, serve_eval.whole_file as w;"
     code += "w.write_named_file(pathlib.Path('/dev/stdout'), b'said')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"said", b"")
 
 
-def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+def test_a_pipe_is_written_to(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

@@ -14,7 +14,7 @@ KINDS = pytest.mark.parametrize("links", [True, False], ids=["link", "file"])
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -24,9 +24,7 @@ def _use(name: str, **more: Any) -> None:
 
 
 @KINDS
-def test_it_points_to_the_folder_that_was_written_last(
-    links: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_points_to_the_folder_that_was_written_last(links: bool, monkeypatch):
     if not links:
         monkeypatch.setattr(os, "symlink", _refuse)
     for name in ("outputs/one", "outputs/two", "outputs/suite/runs/three"):
@@ -43,7 +41,7 @@ def _refuse(*arguments: object, **options: object) -> None:
     raise OSError("no links here")
 
 
-def test_a_folder_elsewhere_or_only_read_changes_nothing() -> None:
+def test_a_folder_elsewhere_or_only_read_changes_nothing():
     _use("outputs/one")
     _use("outputs/two")
     _use("elsewhere")
@@ -55,14 +53,14 @@ def test_a_folder_elsewhere_or_only_read_changes_nothing() -> None:
     assert command_folder.find_latest() == Path("outputs/new")
 
 
-def test_a_folder_of_the_user_stays() -> None:
+def test_a_folder_of_the_user_stays():
     Path("outputs/latest").mkdir(parents=True)
     _use("outputs/one")
     assert command_folder.find_latest() == Path("outputs/latest")
     assert not Path("outputs/latest").is_symlink()
 
 
-def test_what_is_gone_is_told() -> None:
+def test_what_is_gone_is_told():
     with pytest.raises(RunFolderError, match="has no run"):
         command_folder.find_latest()
     _use("outputs/one")
@@ -76,7 +74,7 @@ def test_what_is_gone_is_told() -> None:
         command_folder.find_latest()
 
 
-def test_of_a_folder_that_only_holds_runs_the_last_one_is_found() -> None:
+def test_of_a_folder_that_only_holds_runs_the_last_one_is_found():
     for time, name in enumerate(("nights/b", "nights/a", "nights/c")):
         Path(name).mkdir(parents=True)
         Path(name, "plan.json").write_text("{}")

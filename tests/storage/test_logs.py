@@ -40,7 +40,7 @@ def _lines(folder: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("simulated_here")
-def test_a_session_logs_its_start_probes_failures_and_end(tmp_path: Path) -> None:
+def test_a_session_logs_its_start_probes_failures_and_end(tmp_path):
     out = tmp_path / "out"
     flags = [*RUN, "-o", str(out), "--set", "launcher.accuracy=0.7"]
     refusing = ["--set", "launcher.failure_rate=0.05", "--set", "launcher.failure_kind=500"]
@@ -66,7 +66,7 @@ def test_a_session_logs_its_start_probes_failures_and_end(tmp_path: Path) -> Non
     assert (out / "run.log").stat().st_mode & 0o077 == 0
 
 
-def test_a_session_that_fails_logs_why(tmp_path: Path) -> None:
+def test_a_session_that_fails_logs_why(tmp_path):
     out = tmp_path / "out"
     done = serve_eval(
         *("run", "--base-url", "127.0.0.1:9", "-m", "m", "-t", "passkey_short", "--no-reference"),
@@ -76,7 +76,7 @@ def test_a_session_that_fails_logs_why(tmp_path: Path) -> None:
     assert _lines(out)[-1].startswith("end: EndpointError: ")
 
 
-def test_secrets_and_control_characters_are_replaced(tmp_path: Path) -> None:
+def test_secrets_and_control_characters_are_replaced(tmp_path):
     mask = SecretMask(Connection(), {"OPENAI_API_KEY": "abcdefgh12345678"})
     RunLog(tmp_path, mask).note("the key abcdefgh12345678 was\nrefused \x1b[31m" + "x" * 9999)
     [line] = _lines(tmp_path)
@@ -84,9 +84,7 @@ def test_secrets_and_control_characters_are_replaced(tmp_path: Path) -> None:
     assert len(line) == sessions.MOST_CHARACTERS
 
 
-def test_the_log_is_bounded_and_never_stops_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_is_bounded_and_never_stops_a_run(tmp_path, monkeypatch):
     log = RunLog(tmp_path, str)
     monkeypatch.setattr(sessions, "MOST_BYTES", 5000)
     for number in range(1000):
@@ -123,25 +121,25 @@ NOON = datetime(2026, 11, 21, 12, 0, 0).astimezone().timestamp()
         ("", None),
     ],
 )
-def test_when_a_line_was_written(line: str, told: float | None) -> None:
+def test_when_a_line_was_written(line: str, told: float | None):
     assert time_of(line) == (None if told is None else pytest.approx(told, abs=1e-5))
 
 
 @given(st.text(max_size=200))
-def test_any_text_has_a_time_or_none(text: str) -> None:
+def test_any_text_has_a_time_or_none(text: str):
     told = time_of(text)
     assert told is None or told > -1e12
 
 
 @given(st.integers(0, 2**31))
-def test_what_trtllm_writes_is_read_to_the_second(seconds: int) -> None:
+def test_what_trtllm_writes_is_read_to_the_second(seconds: int):
     line = time.strftime("[%m/%d/%Y-%H:%M:%S] [TRT-LLM] [E] x", time.localtime(seconds))
     told = time_of(line)
     # An hour that the end of summer time repeats may be either of the two.
     assert abs(told - seconds) in (0, 3600)
 
 
-def test_lines_without_a_time_go_with_the_one_before(tmp_path: Path) -> None:
+def test_lines_without_a_time_go_with_the_one_before(tmp_path):
     log = tmp_path / "gen_0.log"
     log.write_text(
         "starting\n2026-11-21 11:00:00 ERROR too early\n2026-11-21 12:00:05 fine\n2026-11-21"
@@ -158,7 +156,7 @@ def test_lines_without_a_time_go_with_the_one_before(tmp_path: Path) -> None:
     assert errors_near(log, NOON + 600, before_s=60, after_s=60, most=6) == []
 
 
-def test_of_a_log_without_times_the_last_errors_are_told_as_such(tmp_path: Path) -> None:
+def test_of_a_log_without_times_the_last_errors_are_told_as_such(tmp_path):
     log = tmp_path / "server.log"
     log.write_text("INFO:     fine\nValueError: one\nValueError: two\n")
     assert errors_near(log, NOON, before_s=60, after_s=60, most=1) == ["(no time) ValueError: two"]
@@ -167,12 +165,12 @@ def test_of_a_log_without_times_the_last_errors_are_told_as_such(tmp_path: Path)
 @pytest.mark.parametrize(
     "text", ["no error here", "Terrors of the deep", "errors: 0", "the OOMPH of it"]
 )
-def test_what_tells_of_no_error(text: str, tmp_path: Path) -> None:
+def test_what_tells_of_no_error(text: str, tmp_path):
     (tmp_path / "a.log").write_text(f"{text}\n")
     assert not any(line.error for line in read(tmp_path / "a.log"))
 
 
-def test_the_logs_of_a_run_are_those_in_its_folder_and_those_that_are_named(tmp_path: Path) -> None:
+def test_the_logs_of_a_run_are_those_in_its_folder_and_those_that_are_named(tmp_path):
     run, elsewhere = tmp_path / "out/a", tmp_path / "held"
     for folder in (run / "logs", tmp_path / "out/servers/a/logs", elsewhere):
         folder.mkdir(parents=True)
@@ -205,7 +203,7 @@ def _noted(run: Path, session: Mapping[str, object]) -> list[SessionRecord]:
     return read_sessions(run)
 
 
-def test_no_link_makes_a_log_of_another_file(tmp_path: Path) -> None:
+def test_no_link_makes_a_log_of_another_file(tmp_path):
     run = tmp_path / "out/a"
     (mine := tmp_path / "mine").mkdir()
     (mine / "own.log").write_text("x\n")
@@ -220,7 +218,7 @@ def test_no_link_makes_a_log_of_another_file(tmp_path: Path) -> None:
     assert log_files(run, []) == []
 
 
-def test_secrets_are_starred_out_in_place_while_the_server_writes_on(tmp_path: Path) -> None:
+def test_secrets_are_starred_out_in_place_while_the_server_writes_on(tmp_path):
     key = "sk-live-Q7pRz2VwX9mT4kLd"
     log, plain, gone = tmp_path / "a.log", tmp_path / "b.log", tmp_path / "c.log"
     plain.write_bytes(b"\xff caf\xe9\n")
@@ -242,9 +240,7 @@ def test_secrets_are_starred_out_in_place_while_the_server_writes_on(tmp_path: P
     assert plain.read_bytes() == b"\xff caf\xe9\n"
 
 
-def test_a_log_that_cannot_be_overwritten_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_cannot_be_overwritten_is_named(tmp_path, monkeypatch):
     key = "sk-in-a-log-of-root"
     (plain := tmp_path / "plain.log").write_text("nothing\n")
     (log := tmp_path / "a.log").write_text(f"one\n{key}\n{key}\n")
@@ -252,7 +248,7 @@ def test_a_log_that_cannot_be_overwritten_is_named(
     assert hide_secrets([plain, log], Masking([key])) == [log]
 
 
-def test_traces_are_starred_of_servers_that_were_launched_alone(tmp_path: Path) -> None:
+def test_traces_are_starred_of_servers_that_were_launched_alone(tmp_path):
     """Traces of a running orchestrator belong to its owner."""
     (hour := tmp_path / "2026-09-23T14").mkdir()
     (hour / "requests-1.jsonl").write_text("{}\n")

@@ -53,7 +53,7 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def config(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
+def config(plan: Plan, tmp_path_factory) -> SimulatorConfig:
     return _config(plan, tmp_path_factory.mktemp("answers"), lambda sample: 1.0)
 
 
@@ -116,9 +116,7 @@ def _seed(folder: Path) -> int:
     return stored["order_seed"]
 
 
-def test_two_runs_of_one_plan_have_two_orders(
-    plan: Plan, config: SimulatorConfig, tmp_path: Path
-) -> None:
+def test_two_runs_of_one_plan_have_two_orders(plan: Plan, config: SimulatorConfig, tmp_path):
     reports = [_whole(_run(plan, config, tmp_path / night)) for night in ("one", "two")]
     seeds = [_seed(tmp_path / night) for night in ("one", "two")]
     assert len({plan.seed, *seeds}) == 3
@@ -129,9 +127,7 @@ def test_two_runs_of_one_plan_have_two_orders(
     assert reports[0].tasks[0].fingerprint == reports[1].tasks[0].fingerprint
 
 
-def test_a_run_that_goes_on_keeps_its_order(
-    plan: Plan, config: SimulatorConfig, tmp_path: Path
-) -> None:
+def test_a_run_that_goes_on_keeps_its_order(plan: Plan, config: SimulatorConfig, tmp_path):
     out = tmp_path / "out"
     assert _run(plan, config, out, stop_at=25) is None
     seed, had = _seed(out), len(_asked(out))
@@ -143,8 +139,8 @@ def test_a_run_that_goes_on_keeps_its_order(
 
 
 def test_what_is_asked_all_over_again_has_a_new_order(
-    plan: Plan, config: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, config: SimulatorConfig, tmp_path
+):
     out = tmp_path / "out"
     seeds = []
     for rerun in ("failed", "all"):
@@ -155,8 +151,8 @@ def test_what_is_asked_all_over_again_has_a_new_order(
 
 
 def test_a_plan_may_give_the_seed_which_binds_nothing(
-    plan: Plan, config: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, config: SimulatorConfig, tmp_path
+):
     out = tmp_path / "out"
     given = replace(plan, limits=replace(plan.limits, order_seed=5))
     assert _run(given, config, out, stop_at=25) is None
@@ -175,8 +171,8 @@ def test_a_plan_may_give_the_seed_which_binds_nothing(
 
 @pytest.mark.parametrize("plan_seed", [0, 3])
 def test_an_old_folder_without_a_seed_goes_on_in_the_order_of_its_plan(
-    plan: Plan, config: SimulatorConfig, tmp_path: Path, plan_seed: int
-) -> None:
+    plan: Plan, config: SimulatorConfig, tmp_path, plan_seed: int
+):
     out, old = tmp_path / "out", replace(plan, seed=plan_seed)
     config = _config(old, tmp_path, lambda sample: 1.0)
     assert (
@@ -193,8 +189,8 @@ def test_an_old_folder_without_a_seed_goes_on_in_the_order_of_its_plan(
 
 
 def test_an_old_folder_is_judged_and_scored_again_in_the_order_in_which_it_was_asked(
-    plan: Plan, tmp_path: Path
-) -> None:
+    plan: Plan, tmp_path
+):
     """The run degraded in this order, but not in the order of another seed."""
     late = set(_of_seed(plan, plan.seed)[N // 2 :])
     config = _config(plan, tmp_path, lambda sample: float(sample not in late))
@@ -217,9 +213,7 @@ def test_an_old_folder_is_judged_and_scored_again_in_the_order_in_which_it_was_a
     ]
 
 
-def test_an_old_seed_of_the_early_stop_is_that_of_the_early_stop_alone(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_an_old_seed_of_the_early_stop_is_that_of_the_early_stop_alone(plan: Plan, tmp_path):
     (tmp_path / ORDER_FILE).write_text('{"early_stop_seed": 9}')
     (tmp_path / "samples").mkdir()
     (tmp_path / "samples/gsm8k.jsonl").write_text("{}\n")
@@ -245,7 +239,7 @@ def test_an_old_seed_of_the_early_stop_is_that_of_the_early_stop_alone(
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"order_seed": "x"}', "[]"])
-def test_a_damaged_file_is_named(plan: Plan, tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_named(plan: Plan, tmp_path, text: str):
     (tmp_path / ORDER_FILE).write_text(text)
     with pytest.raises(RunFolderError, match=r"order\.json"):
         order_seed.read_seeds(tmp_path, plan)
@@ -256,8 +250,8 @@ def test_a_damaged_file_is_named(plan: Plan, tmp_path: Path, text: str) -> None:
 
 
 def test_what_alarmed_by_chance_in_one_night_does_not_in_the_next(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    plan: Plan, tmp_path, monkeypatch
+):
     """Run an endpoint that answers the same every night.
 
     In the first night the hard prompts are at the end by chance.
@@ -274,7 +268,7 @@ def test_what_alarmed_by_chance_in_one_night_does_not_in_the_next(
     ]
 
 
-def test_of_many_orders_of_the_same_outcomes_one_in_a_hundred_alarms() -> None:
+def test_of_many_orders_of_the_same_outcomes_one_in_a_hundred_alarms():
     n, orders = 200, 400
     right = [1.0] * 140 + [0.0] * 60
     alarms = 0
@@ -322,8 +316,8 @@ def _compare(plan: Plan, config: SimulatorConfig, out: Path) -> Comparison:
 
 
 def test_both_sides_of_a_comparison_have_one_order_and_the_next_comparison_another(
-    plan: Plan, config: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, config: SimulatorConfig, tmp_path
+):
     seeds = []
     for name in ("one", "two"):
         out = tmp_path / name
@@ -340,8 +334,8 @@ def test_both_sides_of_a_comparison_have_one_order_and_the_next_comparison_anoth
 
 
 async def test_an_old_comparison_goes_on_in_the_order_of_its_plan(
-    plan: Plan, config: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, config: SimulatorConfig, tmp_path
+):
     """A has some answers and B none.
 
     With an order of its own, B would wait for A, and A for B, until the time is up.
@@ -374,9 +368,7 @@ async def _in_turn(plan: Plan, config: SimulatorConfig, out: Path) -> None:
         await compare(*now, rules, out, environ={}, show_flips=0)
 
 
-def test_a_finished_side_stays_as_it_is(
-    plan: Plan, config: SimulatorConfig, tmp_path: Path
-) -> None:
+def test_a_finished_side_stays_as_it_is(plan: Plan, config: SimulatorConfig, tmp_path):
     done, out = tmp_path / "done", tmp_path / "out"
     _run(plan, config, done)
     before = {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()}
@@ -402,8 +394,8 @@ def test_a_finished_side_stays_as_it_is(
 
 
 async def test_all_arms_of_the_invariants_have_one_order_but_the_shuffled_one(
-    plan: Plan, config: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, config: SimulatorConfig, tmp_path
+):
     async with serve(create_app(config)) as url:
         at = replace(plan, limit=8, launcher=Spec(name="external", options={"base_url": url}))
         for _ in range(2):

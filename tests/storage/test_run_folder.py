@@ -50,7 +50,7 @@ def _answered(folder: Path) -> None:
     (folder / "samples" / "gsm8k.jsonl").write_text('{"id":"1"}\n')
 
 
-def test_the_same_plan_opens_the_folder_again(tmp_path: Path) -> None:
+def test_the_same_plan_opens_the_folder_again(tmp_path):
     for _ in range(2):
         with open_folder(tmp_path / "out", PLAN, PRINTS) as folder:
             assert (folder / "samples").is_dir()
@@ -75,15 +75,15 @@ def test_the_same_plan_opens_the_folder_again(tmp_path: Path) -> None:
     ],
 )
 def test_another_plan_is_refused_naming_the_field(
-    tmp_path: Path, plan: Plan, prints: dict[str, dict[str, str]], message: str
-) -> None:
+    tmp_path, plan: Plan, prints: dict[str, dict[str, str]], message: str
+):
     with open_folder(tmp_path, PLAN, PRINTS) as folder:
         _answered(folder)
     with pytest.raises(RunFolderError, match=message), open_folder(tmp_path, plan, prints):
         pass
 
 
-def test_limits_and_the_way_to_the_endpoint_may_differ(tmp_path: Path) -> None:
+def test_limits_and_the_way_to_the_endpoint_may_differ(tmp_path):
     with open_folder(tmp_path, PLAN, PRINTS) as folder:
         _answered(folder)
     other = replace(
@@ -96,7 +96,7 @@ def test_limits_and_the_way_to_the_endpoint_may_differ(tmp_path: Path) -> None:
         pass
 
 
-def test_a_run_without_any_answer_yet_takes_another_plan(tmp_path: Path) -> None:
+def test_a_run_without_any_answer_yet_takes_another_plan(tmp_path):
     with open_folder(tmp_path, PLAN, PRINTS):
         pass
     other = replace(PLAN, model="corrected")
@@ -115,9 +115,7 @@ def test_a_run_without_any_answer_yet_takes_another_plan(tmp_path: Path) -> None
         ("damaged\n", True),
     ],
 )
-def test_failures_alone_bind_no_plan_and_leave_with_it(
-    record: str, kept: bool, tmp_path: Path
-) -> None:
+def test_failures_alone_bind_no_plan_and_leave_with_it(record: str, kept: bool, tmp_path):
     with open_folder(tmp_path, PLAN, PRINTS) as folder:
         (folder / "samples/gsm8k.jsonl").write_text(record)
         (folder / "report.json").write_text("{}")
@@ -137,7 +135,7 @@ def test_failures_alone_bind_no_plan_and_leave_with_it(
     assert not (tmp_path / "report.json").exists()
 
 
-def test_a_run_grows_by_tasks_only_where_that_is_meant(tmp_path: Path) -> None:
+def test_a_run_grows_by_tasks_only_where_that_is_meant(tmp_path):
     more = replace(PLAN, tasks=(Spec(name="mmlu"), *PLAN.tasks))
     prints = {**PRINTS, "mmlu": {"dataset_sha256": "cc"}}
     with open_folder(tmp_path, PLAN, PRINTS) as folder:
@@ -152,7 +150,7 @@ def test_a_run_grows_by_tasks_only_where_that_is_meant(tmp_path: Path) -> None:
     assert read_plan(tmp_path) == PLAN
 
 
-def test_a_run_may_go_on_at_another_address_only_when_told_so(tmp_path: Path) -> None:
+def test_a_run_may_go_on_at_another_address_only_when_told_so(tmp_path):
     with open_folder(tmp_path, PLAN, PRINTS) as folder:
         _answered(folder)
     other = replace(PLAN, launcher=Spec(name="external", options={"base_url": "http://new/v1"}))
@@ -163,8 +161,8 @@ def test_a_run_may_go_on_at_another_address_only_when_told_so(tmp_path: Path) ->
 
 
 def test_a_plan_of_an_older_version_is_read_with_the_defaults_of_what_was_added(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     with open_folder(tmp_path, PLAN, PRINTS) as folder:
         _answered(folder)
     stored = json.loads((tmp_path / "plan.json").read_text())
@@ -174,21 +172,21 @@ def test_a_plan_of_an_older_version_is_read_with_the_defaults_of_what_was_added(
         pass
 
 
-def test_a_folder_with_other_files_is_not_taken_over(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_taken_over(tmp_path):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(RunFolderError, match="not empty"), open_folder(tmp_path, PLAN, PRINTS):
         pass
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_folder_that_a_kill_left_without_its_plan_is_taken_again(tmp_path: Path) -> None:
+def test_a_folder_that_a_kill_left_without_its_plan_is_taken_again(tmp_path):
     (tmp_path / "plan.json.partial").write_text("{")
     (tmp_path / "lock").touch()
     with open_folder(tmp_path, PLAN, PRINTS):
         assert read_plan(tmp_path) == PLAN
 
 
-def test_two_runs_cannot_have_one_folder_and_a_killed_one_leaves_it_free(tmp_path: Path) -> None:
+def test_two_runs_cannot_have_one_folder_and_a_killed_one_leaves_it_free(tmp_path):
     script = (
         "import sys, time; from pathlib import Path; from serve_eval.storage.run_folder"
         " import open_folder;from tests.storage.test_run_folder import PLAN,"
@@ -211,7 +209,7 @@ def test_two_runs_cannot_have_one_folder_and_a_killed_one_leaves_it_free(tmp_pat
         pass
 
 
-def test_files_are_private_and_the_folder_too(tmp_path: Path) -> None:
+def test_files_are_private_and_the_folder_too(tmp_path):
     write_private(tmp_path / "x", b"1")
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
     with open_folder(tmp_path / "out", PLAN, PRINTS) as folder:
@@ -220,7 +218,7 @@ def test_files_are_private_and_the_folder_too(tmp_path: Path) -> None:
             assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
     with pytest.raises(RunFolderError, match="holds no run"):
         read_plan(tmp_path)
     (tmp_path / "plan.json").write_text("{}")
@@ -228,7 +226,7 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
         read_plan(tmp_path)
 
 
-def test_a_place_that_cannot_be_written_is_an_error_of_ours() -> None:
+def test_a_place_that_cannot_be_written_is_an_error_of_ours():
     with (
         pytest.raises(RunFolderError, match="cannot be used"),
         open_folder(Path("/proc/nope"), PLAN, PRINTS),
@@ -236,7 +234,7 @@ def test_a_place_that_cannot_be_written_is_an_error_of_ours() -> None:
         pass
 
 
-def test_differences_name_new_and_lost_fields() -> None:
+def test_differences_name_new_and_lost_fields():
     assert differences({"a": 1, "b": [1, 2]}, {"b": [1, 3], "c": None}) == [
         "a: was 1, now null",
         "b[1]: was 2, now 3",
@@ -272,8 +270,8 @@ READERS = _list_readers()
 @pytest.mark.parametrize("more", [SIDES, {"all": "else"}], ids=["alike", "of other fields"])
 @pytest.mark.parametrize(("name", "story", "read", "lenient"), READERS)
 def test_a_newer_file_is_refused(
-    name: str, story: StoryFiles, read: Read, lenient: bool, more: dict[str, Any], tmp_path: Path
-) -> None:
+    name: str, story: StoryFiles, read: Read, lenient: bool, more: dict[str, Any], tmp_path
+):
     text = json.dumps({"schema_version": story.version + 4, **more})
     (tmp_path / name).write_text(text)
     said = (
@@ -286,7 +284,7 @@ def test_a_newer_file_is_refused(
     assert (tmp_path / name).read_text() == text
 
 
-def test_a_command_reads_what_it_writes_and_drops_it(tmp_path: Path) -> None:
+def test_a_command_reads_what_it_writes_and_drops_it(tmp_path):
     COMPARE.write_plan(tmp_path, SIDES)
     stored = json.loads((tmp_path / "compare.json").read_text())
     assert stored == {"schema_version": COMPARE.version, **SIDES}
@@ -300,7 +298,7 @@ def test_a_command_reads_what_it_writes_and_drops_it(tmp_path: Path) -> None:
     assert TOOLS.find(tmp_path, CONTENT) is TOOLS.read(tmp_path, CONTENT) is None
 
 
-def test_a_file_without_a_version_is_of_the_first(tmp_path: Path) -> None:
+def test_a_file_without_a_version_is_of_the_first(tmp_path):
     (tmp_path / "compare.json").write_text(json.dumps(SIDES))
     assert COMPARE.find_plan_content(tmp_path) == SIDES
     assert len(story_results.locate_runs(tmp_path)) == 2
@@ -309,8 +307,8 @@ def test_a_file_without_a_version_is_of_the_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{", '{"schema_version": "five"}', "[]"])
 @pytest.mark.parametrize(("name", "story", "read", "lenient"), READERS)
 def test_a_damaged_file_is_named(
-    name: str, story: StoryFiles, read: Read, lenient: bool, content: str, tmp_path: Path
-) -> None:
+    name: str, story: StoryFiles, read: Read, lenient: bool, content: str, tmp_path
+):
     (tmp_path / name).write_text(content)
     if lenient:
         assert read(tmp_path) is None
@@ -334,9 +332,7 @@ def test_a_damaged_file_is_named(
         ("suite.json", "runs/00", ""),
     ],
 )
-def test_a_run_is_known_as_a_part_of_what_asked_it(
-    plan: str, place: str, maker: str, tmp_path: Path
-) -> None:
+def test_a_run_is_known_as_a_part_of_what_asked_it(plan: str, place: str, maker: str, tmp_path):
     (tmp_path / "out" / place).mkdir(parents=True)
     (tmp_path / "out" / plan).write_text("{}")
     assert find_maker(tmp_path / "out" / place) == maker
@@ -346,13 +342,11 @@ CONTENT_OWNERSHIP = {"plan": {"a": 0.1, "b": [1, None]}, "schema_version": 1}
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
+def environ(tmp_path) -> dict[str, str]:
     return {"XDG_STATE_HOME": str(tmp_path / "state")}
 
 
-def test_what_this_user_signed_for_a_folder_is_his_own_there(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
+def test_what_this_user_signed_for_a_folder_is_his_own_there(tmp_path, environ: dict[str, str]):
     saved = add_signature(CONTENT_OWNERSHIP, tmp_path, environ)
     key = tmp_path / "state/serve-eval/key"
     assert (stat.S_IMODE(key.stat().st_mode), len(key.read_bytes())) == (0o600, 32)
@@ -372,9 +366,7 @@ def test_what_this_user_signed_for_a_folder_is_his_own_there(
 
 
 @pytest.mark.parametrize("name", ["XDG_STATE_HOME", "HOME"])
-def test_no_key_counts_that_lies_where_the_command_was_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_no_key_counts_that_lies_where_the_command_was_called(tmp_path, monkeypatch, name: str):
     """An unpacked folder could contain a key and plans signed with it."""
     monkeypatch.chdir(tmp_path)
     unpacked = tmp_path / ("state" if name == "XDG_STATE_HOME" else ".local/state")
@@ -385,7 +377,7 @@ def test_no_key_counts_that_lies_where_the_command_was_called(
     assert has_key(relative) is (name != "HOME")
 
 
-def test_many_that_begin_at_once_have_one_key(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_many_that_begin_at_once_have_one_key(tmp_path, environ: dict[str, str]):
     with ThreadPoolExecutor(8) as pool:
         found = list(
             pool.map(
@@ -399,8 +391,8 @@ def test_many_that_begin_at_once_have_one_key(tmp_path: Path, environ: dict[str,
 
 @pytest.mark.parametrize("how", ["readable", "short", "link", "unwritable", "no home"])
 def test_a_key_that_others_may_have_made_does_not_count(
-    tmp_path: Path, environ: dict[str, str], how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, environ: dict[str, str], how: str, monkeypatch
+):
     saved = add_signature(CONTENT_OWNERSHIP, tmp_path, environ)
     key = tmp_path / "state/serve-eval/key"
     if how == "readable":

@@ -6,7 +6,6 @@ Covers the values and everything that needs a mean.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -106,7 +105,7 @@ def _scored(values: list[tuple[str, float]]) -> list[tuple[Sample, Score]]:
     ]
 
 
-def test_every_set_weighs_the_same_at_every_level() -> None:
+def test_every_set_weighs_the_same_at_every_level():
     nested = mean_of_means("nested", lambda s: s.metadata["set"][0], lambda s: s.metadata["set"])
     assert BY_SET.of(_scored([("a", 1.0), ("a", 0.0), ("b", 1.0)])) == 0.75
     # groups: x has the sets x1 (1.0) and x2 (0.0), y has y1 (1.0)
@@ -120,14 +119,14 @@ def test_every_set_weighs_the_same_at_every_level() -> None:
 )
 def test_a_mean_of_means_never_falls_when_a_score_rises(
     values: list[tuple[str, float]], place: int, higher: float
-) -> None:
+):
     place %= len(values)
     name, value = values[place]
     raised = [*values[:place], (name, max(value, higher)), *values[place + 1 :]]
     assert BY_SET.of(_scored(raised)) >= BY_SET.of(_scored(values)) - 1e-12
 
 
-def test_perplexity_is_the_exponential_of_the_mean_over_tokens_and_not_over_texts() -> None:
+def test_perplexity_is_the_exponential_of_the_mean_over_tokens_and_not_over_texts():
     task = _task(
         metric=Metric(name="perplexity", higher_is_better=False, hi=None, scale=1.0),
         aggregation=PERPLEXITY,
@@ -140,7 +139,7 @@ def test_perplexity_is_the_exponential_of_the_mean_over_tokens_and_not_over_text
     assert "no tokens" in without.hook_errors[0]
 
 
-def test_missing_answers_bound_a_mean_of_means_by_the_weight_of_their_set() -> None:
+def test_missing_answers_bound_a_mean_of_means_by_the_weight_of_their_set():
     task = _task(aggregation=BY_SET)
     samples = _samples("a", "a", "b", "b")
     result = _tally(task, samples, ["1", "1", "0", None]).result()
@@ -150,7 +149,7 @@ def test_missing_answers_bound_a_mean_of_means_by_the_weight_of_their_set() -> N
     assert whole.bounds == (75.0, 75.0) == (whole.value, whole.value)
 
 
-def test_missing_answers_leave_a_ratio_without_bounds_and_the_verdict_open() -> None:
+def test_missing_answers_leave_a_ratio_without_bounds_and_the_verdict_open():
     metric = Metric(name="perplexity", higher_is_better=False, hi=None, scale=1.0)
     task = _task(metric=metric, aggregation=PERPLEXITY)
     result = _tally(task, _samples("a", "a"), ["10 10", None]).result()
@@ -167,7 +166,7 @@ def test_missing_answers_leave_a_ratio_without_bounds_and_the_verdict_open() -> 
 )
 def test_a_value_that_is_better_low_passes_below_its_threshold(
     value: float, outcome: VerdictOutcome
-) -> None:
+):
     metric = Metric(name="perplexity", higher_is_better=False, hi=None, scale=1.0)
     result = _tally(
         _task(metric=metric, aggregation=PERPLEXITY), _samples("a"), [f"{math.log(value)} 1"]
@@ -176,7 +175,7 @@ def test_a_value_that_is_better_low_passes_below_its_threshold(
     assert verdict.outcome is outcome
 
 
-def test_values_beside_the_value_are_in_the_result() -> None:
+def test_values_beside_the_value_are_in_the_result():
     def secondary(scored):
         return {"best": 100.0 * max(score.value for _, score in scored)}
 
@@ -188,7 +187,7 @@ def test_values_beside_the_value_are_in_the_result() -> None:
     )
 
 
-def test_repeats_spread_as_their_own_values_do_and_have_no_vote() -> None:
+def test_repeats_spread_as_their_own_values_do_and_have_no_vote():
     samples = _samples("a", "a", "b")
     texts = ["1", "0", "1", "1", "1", "0"]  # two rounds: 75 and 50
     result = _tally(_task(aggregation=BY_SET), samples, texts, repeats=2).result()
@@ -197,19 +196,19 @@ def test_repeats_spread_as_their_own_values_do_and_have_no_vote() -> None:
     assert result.value == pytest.approx(100 * (0.75 + 0.5) / 2)
 
 
-def test_repeats_of_scores_without_a_range_are_neither_right_nor_wrong() -> None:
+def test_repeats_of_scores_without_a_range_are_neither_right_nor_wrong():
     metric = Metric(name="perplexity", higher_is_better=False, hi=None, scale=1.0)
     task = _task(metric=metric, aggregation=PERPLEXITY)
     stability = _tally(task, _samples("a"), ["1 1", "2 1"], repeats=2).result().stability
     assert not stability.pass_at
 
 
-def test_the_progress_shows_no_mean_of_what_has_none() -> None:
+def test_the_progress_shows_no_mean_of_what_has_none():
     assert _tally(_task(aggregation=BY_SET), _samples("a"), ["1"]).running_value is None
     assert _tally(_task(), _samples("a"), ["1"]).running_value == 100.0
 
 
-def test_the_fingerprint_names_it_and_that_of_a_mean_stays_as_it_was() -> None:
+def test_the_fingerprint_names_it_and_that_of_a_mean_stays_as_it_was():
     dataset = Dataset(samples=_samples("a"), files=(), total=1)
     assert fingerprint(_task(aggregation=BY_SET), dataset)["aggregation"] == BY_SET.name
     assert "aggregation" not in fingerprint(_task(), dataset)
@@ -240,7 +239,7 @@ def _prepared(task: Task) -> PreparedTask:
     )
 
 
-def test_an_early_stop_is_refused_with_its_reason() -> None:
+def test_an_early_stop_is_refused_with_its_reason():
     p = _prepared(_task(aggregation=BY_SET))
     prefix, note = watch(p, ScoreAccumulator(p.task, p.dataset.samples), eps=0.01, seed=0)
     assert prefix is None
@@ -251,7 +250,7 @@ def test_an_early_stop_is_refused_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("rule", ["paired", "noninferiority"])
-def test_rules_that_compare_sample_by_sample_are_refused_before_anything_is_sent(rule: str) -> None:
+def test_rules_that_compare_sample_by_sample_are_refused_before_anything_is_sent(rule: str):
     plan = Plan(
         model="m", launcher=Spec(name="external"), tasks=(Spec(name="t"),), verdict=Spec(name=rule)
     )
@@ -260,7 +259,7 @@ def test_rules_that_compare_sample_by_sample_are_refused_before_anything_is_sent
     assert "classic" in refused.value.hint
 
 
-def test_the_classic_verdict_says_why_there_is_no_paired_comparison() -> None:
+def test_the_classic_verdict_says_why_there_is_no_paired_comparison():
     p = _prepared(_task(aggregation=BY_SET))
     assert p.reference is not None
     tally = _tally(p.task, list(p.dataset.samples), ["1"])
@@ -300,14 +299,14 @@ def _report(result: TaskResult) -> tuple[Report, TaskReport]:
     return report, task
 
 
-def test_the_drift_chart_leaves_it_out_and_says_why() -> None:
+def test_the_drift_chart_leaves_it_out_and_says_why():
     result = _tally(_task(aggregation=BY_SET), _samples("a"), ["1"]).result()
     assert "mean of the means per set" in (_unfit(*_report(result)) or "")
     assert _unfit(*_report(_tally(_task(), _samples("a"), ["1"]).result())) is None
 
 
 @pytest.mark.parametrize("aggregation", [MEAN, BY_SET])
-def test_its_spread_is_not_measured_on_its_scores(tmp_path: Path, aggregation: Any) -> None:
+def test_its_spread_is_not_measured_on_its_scores(tmp_path, aggregation: Any):
     report, _ = _report(_tally(_task(aggregation=aggregation), _samples("a"), ["1"]).result())
     (tmp_path / "report.json").write_bytes(msgspec.json.encode(report))
     (tmp_path / "scores").mkdir()

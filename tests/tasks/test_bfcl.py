@@ -33,7 +33,7 @@ SMALL = dict.fromkeys(CATEGORIES, 3)
 
 
 @pytest.fixture(scope="module")
-def roots(tmp_path_factory: pytest.TempPathFactory) -> DataRoots:
+def roots(tmp_path_factory) -> DataRoots:
     root = tmp_path_factory.mktemp("bfcl")
     write_bfcl(root / "bfcl", SMALL)
     return DataRoots(roots=(root,), allow_fewer=True)
@@ -44,7 +44,7 @@ def _sample(roots: DataRoots, name: str, **options: Any) -> Sample:
     return next(sample for sample in loaded.samples if sample.id == name)
 
 
-def test_a_request_offers_the_functions_with_json_types(roots: DataRoots) -> None:
+def test_a_request_offers_the_functions_with_json_types(roots: DataRoots):
     sent = request_of(task(), _sample(roots, "live_parallel_multiple_1-1-0")).extra
     assert sent["tool_choice"] == "auto"
     area, paint = (tool["function"] for tool in sent["tools"])
@@ -65,7 +65,7 @@ def test_a_request_offers_the_functions_with_json_types(roots: DataRoots) -> Non
     assert task().requires == {Need.TOOLS}
 
 
-def test_the_prompt_mode_lists_the_functions_as_they_are(roots: DataRoots) -> None:
+def test_the_prompt_mode_lists_the_functions_as_they_are(roots: DataRoots):
     made = task(mode="prompt")
     assert made.requires == frozenset()
     sample = _sample(roots, "live_simple_0-0-0", mode="prompt")
@@ -109,7 +109,7 @@ TWO = '{"width": 8, "height": 9}'
 )
 def test_calls_that_the_server_parsed(
     roots: DataRoots, name: str, response: Response, outcome: Outcome, mode: CallError | None
-) -> None:
+):
     score = task().score(_sample(roots, name), response)
     assert (score.outcome, score.mode) == (outcome, mode)
     assert score.value == float(outcome is Outcome.CORRECT)
@@ -127,7 +127,7 @@ def test_calls_that_the_server_parsed(
         ("The area is 2.5.", False),
     ],
 )
-def test_calls_in_a_text(roots: DataRoots, text: str, right: bool) -> None:
+def test_calls_in_a_text(roots: DataRoots, text: str, right: bool):
     sample = _sample(roots, "simple_python_1", mode="prompt")
     score = task(mode="prompt").score(sample, Response(text=text, finish_reason="stop"))
     assert score.value == float(right)
@@ -143,7 +143,7 @@ def test_calls_in_a_text(roots: DataRoots, text: str, right: bool) -> None:
         ("f(a=+2 - ~1 * 2 ** 3, b='x' + 'y')", {"a": 18, "b": "xy"}),
     ],
 )
-def test_values_in_a_text(text: str, arguments: dict[str, Any] | None) -> None:
+def test_values_in_a_text(text: str, arguments: dict[str, Any] | None):
     if arguments is None:
         arguments = {"a": "true", "b": "x[0]", "c": "g(1)", "d": {"g": {"y": 2}}}
     assert read_text(text) == [MadeCall("f", arguments)]
@@ -168,7 +168,7 @@ def test_values_in_a_text(text: str, arguments: dict[str, Any] | None) -> None:
         "[" * 5000,
     ],
 )
-def test_a_text_without_calls_is_never_run(text: str) -> None:
+def test_a_text_without_calls_is_never_run(text: str):
     if text:
         with pytest.raises(UnreadableError):
             read_text(text)
@@ -225,11 +225,11 @@ TEXTS = ("array", "string")
         (_expect("unheard", 1), 1, CallError.TYPE),
     ],
 )
-def test_one_argument(expected: ExpectedCall, value: Any, error: CallError | None) -> None:
+def test_one_argument(expected: ExpectedCall, value: Any, error: CallError | None):
     assert check_call(expected, MadeCall("f", {"a": value})) == error
 
 
-def test_arguments_that_are_missing_or_not_expected() -> None:
+def test_arguments_that_are_missing_or_not_expected():
     free, needed = _expect("integer", 5, "", required=False), _expect("integer", 5)
     unmarked = _expect("integer", 5, required=False)
     assert check_call(free, MadeCall("f", {})) is None
@@ -238,14 +238,14 @@ def test_arguments_that_are_missing_or_not_expected() -> None:
     assert check_call(needed, MadeCall("f", {"a": 5, "b": 1})) == CallError.UNEXPECTED
 
 
-def test_calls_are_matched_from_the_first_expected_one() -> None:
+def test_calls_are_matched_from_the_first_expected_one():
     wide, narrow = _expect("integer", 1, 2), _expect("integer", 1)
     one, two = MadeCall("f", {"a": 1}), MadeCall("f", {"a": 2})
     assert check_calls([wide, narrow], [two, one]) is None
     assert check_calls([wide, narrow], [one, two]) == CallError.VALUE
 
 
-def test_the_value_is_the_mean_of_the_three_parts(data_root: Path) -> None:
+def test_the_value_is_the_mean_of_the_three_parts(data_root: Path):
     made = task()
     loaded = made.load(DataRoots(roots=(data_root,)), 3641)
     assert (len(loaded.samples), loaded.deviation, loaded.notes) == (3641, None, ())
@@ -269,19 +269,19 @@ def test_the_value_is_the_mean_of_the_three_parts(data_root: Path) -> None:
     assert shown["category"]["live_relevance"] == {"value": 100.0, "scored": 16}
 
 
-def test_a_part_of_the_samples_has_every_category_by_its_size(data_root: Path) -> None:
+def test_a_part_of_the_samples_has_every_category_by_its_size(data_root: Path):
     samples = task(num_samples=350).load(DataRoots(roots=(data_root,)), 350).samples
     counts = [sum(s.metadata["category"] == name for s in samples) for name in CATEGORIES]
     wanted = [category.rows * 350 / 3641 for category in CATEGORIES.values()]
     assert all(abs(count - share) <= 1 for count, share in zip(counts, wanted, strict=True))
 
 
-def test_relevance_alone_has_a_value(roots: DataRoots) -> None:
+def test_relevance_alone_has_a_value(roots: DataRoots):
     loaded = task(categories=["live_relevance"]).load(roots, 16)
     assert {weight_of(sample) for sample in loaded.samples} == {1.0}
 
 
-def test_a_row_that_no_answer_can_satisfy_is_named(tmp_path: Path) -> None:
+def test_a_row_that_no_answer_can_satisfy_is_named(tmp_path):
     write_bfcl(tmp_path, {"simple_python": 2})
     gold = tmp_path / "possible_answer/BFCL_v4_simple_python.json"
     rows = [json.loads(line) for line in gold.read_text().splitlines()]
@@ -295,7 +295,7 @@ def test_a_row_that_no_answer_can_satisfy_is_named(tmp_path: Path) -> None:
     assert loaded.deviation == "2 rows, where these categories have 400"
 
 
-def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
+def test_files_that_are_missing_or_damaged_are_named(tmp_path):
     roots = DataRoots(roots=(tmp_path,), allow_fewer=True)
     chosen = task(categories=["simple_python"])
     write_bfcl(tmp_path, {"simple_python": 2})
@@ -314,7 +314,7 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
         chosen.load(roots, 2)
 
 
-def test_functions_of_java_and_javascript_take_texts(roots: DataRoots) -> None:
+def test_functions_of_java_and_javascript_take_texts(roots: DataRoots):
     java, script = (
         request_of(task(), _sample(roots, f"simple_{name}_1")).extra["tools"][0]["function"]
         for name in ("java", "javascript")
@@ -363,7 +363,7 @@ def test_functions_of_java_and_javascript_take_texts(roots: DataRoots) -> None:
         ("map", "HashMap", "", "map"),
     ],
 )
-def test_literals_of_java(text: str, kind: str, items: str, value: Any) -> None:
+def test_literals_of_java(text: str, kind: str, items: str, value: Any):
     found = read_java(text, kind, items)
     assert (type(found), found) == (type(value), value)
 
@@ -389,7 +389,7 @@ def test_literals_of_java(text: str, kind: str, items: str, value: Any) -> None:
         ("state", "dict", "", "state"),
     ],
 )
-def test_literals_of_javascript(text: str, kind: str, items: str, value: Any) -> None:
+def test_literals_of_javascript(text: str, kind: str, items: str, value: Any):
     found = read_javascript(text, kind, items)
     assert (type(found), found) == (type(value), value)
 
@@ -397,7 +397,7 @@ def test_literals_of_javascript(text: str, kind: str, items: str, value: Any) ->
 @pytest.mark.parametrize(
     ("value", "error"), [("41L", None), (41, CallError.TYPE), ("41", CallError.TYPE)]
 )
-def test_an_argument_in_java_is_a_text(value: Any, error: CallError | None) -> None:
+def test_an_argument_in_java_is_a_text(value: Any, error: CallError | None):
     expected = ExpectedCall(
         name="f",
         values={"a": [41]},
@@ -408,13 +408,13 @@ def test_an_argument_in_java_is_a_text(value: Any, error: CallError | None) -> N
     assert check_call(expected, MadeCall("f", {"a": value})) == error
 
 
-def test_the_prompt_mode_asks_in_python_only() -> None:
+def test_the_prompt_mode_asks_in_python_only():
     assert task(mode="prompt").hypothesis.num_samples == 3491
     with pytest.raises(PlanError, match="simple_java is for mode fc"):
         task(mode="prompt", categories=["simple_java"])
 
 
-def test_wrong_options_are_refused() -> None:
+def test_wrong_options_are_refused():
     with pytest.raises(PlanError, match="unknown category 'simple'"):
         task(categories=["simple"])
     with pytest.raises(PlanError, match="num_samples"):
@@ -433,7 +433,7 @@ def _hash_requests(mode: Mode) -> str:
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real files are not next to the checkout")
-def test_the_real_files_and_their_requests_are_the_known_ones() -> None:
+def test_the_real_files_and_their_requests_are_the_known_ones():
     for name, sha256 in SOURCE.sha256.items():
         assert hashlib.sha256((SHARED / name).read_bytes()).hexdigest() == sha256, name
     assert {mode: _hash_requests(mode) for mode in REQUESTS} == REQUESTS
@@ -441,7 +441,7 @@ def test_the_real_files_and_their_requests_are_the_known_ones() -> None:
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real files are not next to the checkout")
 @pytest.mark.parametrize(("mode", "rows", "hopeless"), [("fc", 3641, 6), ("prompt", 3491, 4)])
-def test_every_real_row_has_an_answer_that_is_right(mode: Mode, rows: int, hopeless: int) -> None:
+def test_every_real_row_has_an_answer_that_is_right(mode: Mode, rows: int, hopeless: int):
     made = task(mode=mode)
     loaded = made.load(DataRoots(roots=(SHARED,)), rows)
     assert (len(loaded.samples), loaded.deviation) == (rows, None)

@@ -45,7 +45,7 @@ LIKELIHOOD = [
     params=[*NAMES, *LIKELIHOOD],
     ids=lambda param: getattr(param, "name", param),
 )
-def loaded(request: pytest.FixtureRequest, data_root: Path) -> tuple[Task, Dataset]:
+def loaded(request, data_root: Path) -> tuple[Task, Dataset]:
     task = build_task(
         request.param if isinstance(request.param, Spec) else spec_of(request.param, data_root)
     )
@@ -55,7 +55,7 @@ def loaded(request: pytest.FixtureRequest, data_root: Path) -> tuple[Task, Datas
 
 def test_ids_are_unique_and_loading_twice_gives_the_same(
     loaded: tuple[Task, Dataset], data_root: Path
-) -> None:
+):
     task, dataset = loaded
     twice = [name for name, n in Counter(s.id for s in dataset.samples).items() if n > 1]
     assert not twice, f"{task.name}: ids of several samples: {twice[:5]}"
@@ -64,7 +64,7 @@ def test_ids_are_unique_and_loading_twice_gives_the_same(
     assert again == dataset, f"{task.name}: load() gives another data set the second time"
 
 
-def test_messages_are_of_tasks_with_chat(loaded: tuple[Task, Dataset]) -> None:
+def test_messages_are_of_tasks_with_chat(loaded: tuple[Task, Dataset]):
     task, dataset = loaded
     for sample in dataset.samples:
         if isinstance(sample.prompt, str):
@@ -73,7 +73,7 @@ def test_messages_are_of_tasks_with_chat(loaded: tuple[Task, Dataset]) -> None:
             assert task.chat, f"{task.name}: {sample.id} is messages: set chat=True"
 
 
-def test_the_name_is_the_file_and_the_protocol_is_plain_data(loaded: tuple[Task, Dataset]) -> None:
+def test_the_name_is_the_file_and_the_protocol_is_plain_data(loaded: tuple[Task, Dataset]):
     task, _ = loaded
     assert task.name.partition(":")[0] in NAMES, f"the name {task.name!r} is not that of the file"
     assert task.protocol["max_tokens"] == task.sampling.max_tokens, (
@@ -82,13 +82,13 @@ def test_the_name_is_the_file_and_the_protocol_is_plain_data(loaded: tuple[Task,
     assert canonical(task.protocol), "the protocol is empty"
 
 
-def test_the_breakdown_takes_any_scores(loaded: tuple[Task, Dataset]) -> None:
+def test_the_breakdown_takes_any_scores(loaded: tuple[Task, Dataset]):
     task, dataset = loaded
     found = canonical(task.breakdown((sample, 1.0) for sample in dataset.samples))
     assert found, f"{task.name}: breakdown() gives nothing that can be written as JSON"
 
 
-def test_every_task_has_a_one_line_summary() -> None:
+def test_every_task_has_a_one_line_summary():
     for name in registry.names("serve_eval.tasks"):
         summary = registry.summary("serve_eval.tasks", name)
         assert 20 < len(summary) <= 140, (
@@ -99,7 +99,7 @@ def test_every_task_has_a_one_line_summary() -> None:
 TEXTS = ["one " * LONG, "two " * LONG]
 
 
-def test_a_document_is_named_by_its_text_without_white_space_around_it() -> None:
+def test_a_document_is_named_by_its_text_without_white_space_around_it():
     assert name_document(" a b\n") == name_document("a b") != name_document("a c")
 
 
@@ -120,11 +120,11 @@ def test_a_document_is_named_by_its_text_without_white_space_around_it() -> None
 )
 def test_the_field_of_a_document_is_long_and_shared_by_some(
     rows: list[dict[str, object]], field: str | None
-) -> None:
+):
     assert find_document_field(rows) == field
 
 
-def test_questions_of_longbench_v2_on_one_text_are_a_group(tmp_path: Path) -> None:
+def test_questions_of_longbench_v2_on_one_text_are_a_group(tmp_path):
     write_longbench_v2(tmp_path / "longbench_v2", 20)
     file = tmp_path / "longbench_v2/data.json"
     rows = json.loads(file.read_text())
@@ -137,7 +137,7 @@ def test_questions_of_longbench_v2_on_one_text_are_a_group(tmp_path: Path) -> No
     assert set(groups[10:]) == {groups[0]}
 
 
-def test_questions_on_a_story_of_zero_scrolls_are_a_group(tmp_path: Path) -> None:
+def test_questions_on_a_story_of_zero_scrolls_are_a_group(tmp_path):
     pytest.importorskip("rouge_score")
     rows = [
         {
@@ -157,14 +157,14 @@ def test_questions_on_a_story_of_zero_scrolls_are_a_group(tmp_path: Path) -> Non
     assert len(set(groups.values())) == 2
 
 
-def test_questions_on_a_video_are_a_group(tmp_path: Path) -> None:
+def test_questions_on_a_video_are_a_group(tmp_path):
     write_videomme(tmp_path / "videomme", 6)
     task = videomme.task(num_samples=6, num_frames=1)
     samples = task.load(DataRoots(roots=(tmp_path,)), 6).samples
     assert [one.group for one in samples] == ["0.avi", "1.avi", "2.avi"] * 2
 
 
-def test_no_task_of_ours_warns_of_its_instruction_or_shots(data_root: Path) -> None:
+def test_no_task_of_ours_warns_of_its_instruction_or_shots(data_root: Path):
     from serve_eval.errors import ServeEvalError
     from serve_eval.protocol.shared import build_task
     from tests.tasks.made_data import spec_of
@@ -202,7 +202,7 @@ Extractors
 """
 
 
-def test_a_row_is_the_last_of_its_table() -> None:
+def test_a_row_is_the_last_of_its_table():
     page = task_rows.add_row(TABLE, DATA_HEAD, "| new | a | b | c |")
     assert page == TABLE.replace("| | |\n", "| | |\n| new | a | b | c |\n")
 
@@ -218,16 +218,16 @@ def test_a_row_is_the_last_of_its_table() -> None:
         ("Before", False),
     ],
 )
-def test_a_row_may_name_several_tasks(name: str, found: bool) -> None:
+def test_a_row_may_name_several_tasks(name: str, found: bool):
     assert task_rows.is_in_table(TABLE, DATA_HEAD, name) is found
 
 
-def test_the_source_of_a_prompt_that_a_person_wrote_stays() -> None:
+def test_the_source_of_a_prompt_that_a_person_wrote_stays():
     assert task_rows.say_notice(NOTICE, "gsm8k") == NOTICE
     assert task_rows.say_notice(NOTICE, "gsm8k_alone") == NOTICE
 
 
-def test_a_task_file_that_does_not_say_where_its_prompt_is_from_is_named() -> None:
+def test_a_task_file_that_does_not_say_where_its_prompt_is_from_is_named():
     with pytest.raises(Mistake, match=r"serve_eval/tasks/mmlu\.py:\d+: PROMPT_FROM is"):
         task_rows.say_notice(NOTICE, "mmlu")
 
@@ -236,7 +236,7 @@ def _readme(*rows: str) -> str:
     return "\n".join(["# A", "", task_rows.README_HEAD, "|---|---|", *rows, "", "## B", ""])
 
 
-def test_a_name_joins_the_first_tasks_of_the_readme_whose_lines_stay_as_many() -> None:
+def test_a_name_joins_the_first_tasks_of_the_readme_whose_lines_stay_as_many():
     rows = ["| text | gsm8k, mmlu; more |", "| images | mmmu |", "| small | aime |"]
     readme = _readme(*rows)
     assert task_rows.say_readme(readme, "aime") == readme
@@ -251,7 +251,7 @@ def test_a_name_joins_the_first_tasks_of_the_readme_whose_lines_stay_as_many() -
     assert len(longer.splitlines()) == len(readme.splitlines())
 
 
-def test_a_readme_that_is_too_long_is_told_with_what_to_do() -> None:
+def test_a_readme_that_is_too_long_is_told_with_what_to_do():
     most = task_rows.LONGEST_README
     assert task_rows.find_too_long("line\n" * most) is None
     told = task_rows.find_too_long("line\n" * (most + 2)) or ""
@@ -259,7 +259,7 @@ def test_a_readme_that_is_too_long_is_told_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_generated_columns_are_those_of_the_task(name: str, tmp_path: Path) -> None:
+def test_the_generated_columns_are_those_of_the_task(name: str, tmp_path):
     task = build_task(spec_of(name, tmp_path))
     page = (ROOT / "docs/tasks.md").read_text("utf-8")
     assert task_rows.is_in_table(page, TASKS_HEAD, name)
@@ -269,7 +269,7 @@ def test_the_generated_columns_are_those_of_the_task(name: str, tmp_path: Path) 
     assert changed == (page, []), "run make task-pages"
 
 
-def test_a_task_that_changed_renews_its_columns_and_no_others() -> None:
+def test_a_task_that_changed_renews_its_columns_and_no_others():
     page = (ROOT / "docs/tasks.md").read_text("utf-8")
     task = build_task(Spec(name="aime"))
     changed = replace(
@@ -293,14 +293,14 @@ def test_a_task_that_changed_renews_its_columns_and_no_others() -> None:
     assert task_rows.say_task(renewed, "aime", task)[0] == page
 
 
-def test_a_row_written_by_hand_for_a_pattern_stays() -> None:
+def test_a_row_written_by_hand_for_a_pattern_stays():
     assert renew_row(TABLE, DATA_HEAD, "gsm8k", ["x"], ["gsm8k"]) == (TABLE, [])
     renewed, told = renew_row(TABLE, DATA_HEAD, "gsm8k", ["x"], ["gsm8k", "aime"])
     assert renewed == TABLE.replace("by hand", "x")
     assert told == ["gsm8k: folders was 'by hand', is 'x'"]
 
 
-def test_listed_options_add_to_those_that_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listed_options_add_to_those_that_are_found(monkeypatch):
     monkeypatch.setitem(OPTIONS, "passkey_short", [{"sentences": 5}])
     assert tried("passkey_short") == [
         {"sentences": 5},
@@ -328,7 +328,7 @@ def told(name: str, was: str, now: Asked) -> str:
 
 
 @pytest.mark.parametrize("name", LABELS)
-def test_a_task_asks_what_it_asked(name: str, data_root: Path) -> None:
+def test_a_task_asks_what_it_asked(name: str, data_root: Path):
     assert name in GOLDEN["made"], "a new task or option: run make task-pages"
     now, was = asked(*LABELS[name], data_root), GOLDEN["made"][name]
     assert (now.sha256, now.requests) == (was["sha256"], was["requests"]), told(
@@ -337,12 +337,12 @@ def test_a_task_asks_what_it_asked(name: str, data_root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", GOLDEN["real"])
-def test_a_task_asks_of_the_real_set_what_it_asked(name: str, shared: Path) -> None:
+def test_a_task_asks_of_the_real_set_what_it_asked(name: str, shared: Path):
     now = asked(*LABELS[name], shared / "data")
     assert now.sha256 == GOLDEN["real"][name], told(name, "(a real set, not kept)", now)
 
 
-def test_every_option_is_asked_or_known_to_change_nothing() -> None:
+def test_every_option_is_asked_or_known_to_change_nothing():
     assert not OPTIONS.keys() - set(NAMES)
     for name in NAMES:
         assert find_untried(name) == [], (
@@ -350,7 +350,7 @@ def test_every_option_is_asked_or_known_to_change_nothing() -> None:
         )
 
 
-def test_every_option_changes_what_is_asked() -> None:
+def test_every_option_changes_what_is_asked():
     seen = {}
     for one, golden in GOLDEN["made"].items():
         first = seen.setdefault((LABELS[one][0], golden["sha256"]), one)

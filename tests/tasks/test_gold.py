@@ -52,7 +52,7 @@ def _check(tasks: Sequence[str | Spec], root: Path, limit: int) -> list[GoldChec
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_gold_answers_score_full_marks_and_wrong_ones_nothing(way: str, data_root: Path) -> None:
+def test_gold_answers_score_full_marks_and_wrong_ones_nothing(way: str, data_root: Path):
     try:
         limit = PROGRAMS_LIMIT if way == "programs" else LIMIT
         found = _check(WAYS[way], data_root, limit)
@@ -77,9 +77,7 @@ def test_gold_answers_score_full_marks_and_wrong_ones_nothing(way: str, data_roo
         (20, 19, "it has none", False),
     ],
 )
-def test_of_made_up_answers_some_may_be_wrong(
-    gold: int, zero: int, no_gold: str, passed: bool
-) -> None:
+def test_of_made_up_answers_some_may_be_wrong(gold: int, zero: int, no_gold: str, passed: bool):
     found = GoldCheck(
         task="t",
         samples=20,

@@ -67,7 +67,7 @@ def _scores(made: Task, asked: Sequence[tuple[Sample, str]]) -> list[Score]:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Callable[[Task], list[Sample]]:
+def own(tmp_path) -> Callable[[Task], list[Sample]]:
     (tmp_path / "humaneval").mkdir()
     (tmp_path / "humaneval/test.jsonl").write_bytes(
         b"".join(msgspec.json.encode(row) + b"\n" for row in OWN)
@@ -95,14 +95,14 @@ def own(tmp_path: Path) -> Callable[[Task], list[Sample]]:
 )
 def test_a_completion_is_run_behind_its_prompt(
     own: Callable[[Task], list[Sample]], which: int, text: str, outcome: Outcome
-) -> None:
+):
     made = task(metric="pass@1", timeout_s=1.5)
     assert _scores(made, [(own(made)[which], text)])[0].outcome is outcome
 
 
 def test_a_chat_answer_is_run_as_its_last_block_that_defines_the_function(
     own: Callable[[Task], list[Sample]],
-) -> None:
+):
     made = task(metric="pass@1", apply_chat_template=True)
     sample = own(made)[1]
     assert "in one code block" in str(sample.prompt)
@@ -128,7 +128,7 @@ def test_a_chat_answer_is_run_as_its_last_block_that_defines_the_function(
 
 def test_rouge_asks_and_scores_as_the_suite_and_runs_nothing(
     own: Callable[[Task], list[Sample]],
-) -> None:
+):
     pytest.importorskip("rouge_score")
     made = task()
     assert (made.program, made.sampling.max_tokens, made.sampling.stop) == (None, 100, ())
@@ -144,16 +144,14 @@ def test_rouge_asks_and_scores_as_the_suite_and_runs_nothing(
     ).value == pytest.approx(4 / 15)
 
 
-def test_pass_at_1_stops_where_the_paper_does_and_is_another_protocol() -> None:
+def test_pass_at_1_stops_where_the_paper_does_and_is_another_protocol():
     made = task(metric="pass@1")
     assert (made.sampling.max_tokens, made.sampling.stop) == (512, STOPS)
     assert made.reference_file != task().reference_file
     assert (made.protocol["metric"], task().protocol["metric"]) == ("pass@1", "rouge")
 
 
-def test_what_makes_no_sense_is_refused(
-    tmp_path: Path, own: Callable[[Task], list[Sample]]
-) -> None:
+def test_what_makes_no_sense_is_refused(tmp_path, own: Callable[[Task], list[Sample]]):
     for options in ({"timeout_s": 0.0}, {"num_samples": 0}, {"apply_chat_template": True}):
         with pytest.raises(PlanError, match="humaneval"):
             task(**options)
@@ -171,7 +169,7 @@ def _published(shared: Path, made: Task) -> Dataset:
     return dataset
 
 
-def test_published_solutions_pass_and_broken_ones_fail(shared: Path) -> None:
+def test_published_solutions_pass_and_broken_ones_fail(shared: Path):
     made = task(metric="pass@1")
     chosen = random.Random(1).sample(list(_published(shared, made).samples), 5)
     right, wrong = zip(*(made.answers(sample) for sample in chosen), strict=True)
@@ -181,9 +179,7 @@ def test_published_solutions_pass_and_broken_ones_fail(shared: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chat", [False, True])
-def test_all_published_solutions_pass_and_fail_with_a_word_changed(
-    shared: Path, chat: bool
-) -> None:
+def test_all_published_solutions_pass_and_fail_with_a_word_changed(shared: Path, chat: bool):
     made = task(metric="pass@1", apply_chat_template=chat)
     samples = _published(shared, made).samples
     right = [made.answers(sample)[0] for sample in samples]

@@ -46,16 +46,14 @@ TOO_FEW = (
 
 
 @pytest.fixture(scope="module")
-def english(tmp_path_factory: pytest.TempPathFactory) -> English:
+def english(tmp_path_factory) -> English:
     root = tmp_path_factory.mktemp("root")
     write_nltk_data(root / "nltk_data")
     return tools.load(DataRoots(roots=(root,)), *tools.FOLDERS)
 
 
 @pytest.mark.parametrize("kind", CHECKS)
-def test_every_kind_has_a_text_that_follows_and_one_that_does_not(
-    kind: str, english: English
-) -> None:
+def test_every_kind_has_a_text_that_follows_and_one_that_does_not(kind: str, english: English):
     arguments, follows = ARGUMENTS[kind], CHECKS[kind].follows
     assert set(CHECKS[kind].arguments) == set(arguments)
     [text] = propose_texts([(kind, arguments)])
@@ -190,7 +188,7 @@ TABLE = [
 )
 def test_the_verdicts_are_those_of_the_originals(
     kind: str, arguments: Mapping[str, Any], text: str, right: bool, english: English
-) -> None:
+):
     assert CHECKS[kind].follows(text, arguments, english) == right
 
 
@@ -219,7 +217,7 @@ def _answer(task: Task, sample: Sample, text: str) -> Score:
     return task.score(sample, Response(text=text, finish_reason="stop"))
 
 
-def test_a_prompt_counts_if_each_instruction_is_followed(tmp_path: Path) -> None:
+def test_a_prompt_counts_if_each_instruction_is_followed(tmp_path):
     task = _loaded(ifeval.task(), tmp_path)
     sample = _sample("punctuation:no_comma", "startend:quotation")
     both, loosely, one = (
@@ -238,14 +236,14 @@ def test_a_prompt_counts_if_each_instruction_is_followed(tmp_path: Path) -> None
     assert one.parts == {"prompt_loose": 0.0, "share_strict": 0.5, "share_loose": 0.5}
 
 
-def test_the_value_of_ifbench_is_the_loose_level(tmp_path: Path) -> None:
+def test_the_value_of_ifbench_is_the_loose_level(tmp_path):
     task = _loaded(ifbench.task(), tmp_path)
     score = _answer(task, _sample("format:no_whitespace"), "So\nit is")
     assert (score.value, score.parts["prompt_strict"]) == (1.0, 0.0)
     assert task.metric.name == "prompt_loose"
 
 
-def test_the_level_by_instruction_counts_instructions_not_prompts(tmp_path: Path) -> None:
+def test_the_level_by_instruction_counts_instructions_not_prompts(tmp_path):
     task = _loaded(ifeval.task(), tmp_path)
     many = _sample("punctuation:no_comma", "startend:quotation", "detectable_format:title")
     few = _sample("punctuation:no_comma")
@@ -264,7 +262,7 @@ def test_the_level_by_instruction_counts_instructions_not_prompts(tmp_path: Path
     }
 
 
-def test_the_loose_level_reads_the_answer_without_its_ends_and_without_stars() -> None:
+def test_the_loose_level_reads_the_answer_without_its_ends_and_without_stars():
     assert variants("a\n*b*\nc") == [
         "a\n*b*\nc",
         *("*b*\nc", "a\n*b*", "*b*"),
@@ -273,7 +271,7 @@ def test_the_loose_level_reads_the_answer_without_its_ends_and_without_stars() -
     assert variants("a") == ["a", ""]
 
 
-def test_a_blank_variant_follows_nothing(tmp_path: Path) -> None:
+def test_a_blank_variant_follows_nothing(tmp_path):
     task = _loaded(ifeval.task(), tmp_path)
     assert _answer(task, _sample("punctuation:no_comma"), "a, b").parts["share_loose"] == 0.0
 
@@ -288,13 +286,13 @@ def test_a_blank_variant_follows_nothing(tmp_path: Path) -> None:
         ({"kwargs": "x"}, "array"),
     ],
 )
-def test_a_row_that_cannot_be_checked_is_refused(row: dict[str, Any], told: str) -> None:
+def test_a_row_that_cannot_be_checked_is_refused(row: dict[str, Any], told: str):
     with pytest.raises(DatasetError, match="rows: row 1") as raised:
         _sample("punctuation:no_comma", **row)
     assert told in str(raised.value)
 
 
-def test_a_missing_or_damaged_archive_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_archive_is_named(tmp_path):
     roots = DataRoots(roots=(tmp_path,))
     with pytest.raises(DatasetError, match="NLTK data was not found") as raised:
         tools.load(roots, tools.PUNKT)
@@ -310,14 +308,14 @@ def test_a_missing_or_damaged_archive_is_named(tmp_path: Path) -> None:
         tools.load(roots, tools.PUNKT)
 
 
-def test_a_missing_package_is_found_before_any_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_found_before_any_request(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "langdetect", None)
     with pytest.raises(PlanError, match="optional packages") as raised:
         ifeval.task().load(DataRoots(roots=(SHARED,)), 1)
     assert "[instructions]" in raised.value.hint
 
 
-def test_a_language_is_always_the_same() -> None:
+def test_a_language_is_always_the_same():
     texts = ("er es ja", "con in es", "un in die")  # each has three languages without a seed
     assert all(len({tools.detect_language(text) for _ in range(30)}) == 1 for text in texts)
     assert tools.detect_language("Dies ist ein deutscher Satz.") == "de"
@@ -340,7 +338,7 @@ def test_a_language_is_always_the_same() -> None:
         ),
     ],
 )
-def test_the_prompts_are_the_published_ones(name: str, file: str, prompts: str) -> None:
+def test_the_prompts_are_the_published_ones(name: str, file: str, prompts: str):
     content = (SHARED / name / file).read_bytes()
     assert hashlib.sha256(content).hexdigest() == KNOWN[name].sha256[file]
     following = Following(CHECKS, "strict", (), ())
@@ -359,7 +357,7 @@ quotation marks. Since 6fffd61 it uses NLTK's, which does not."""
 
 
 @NEEDS_DATA
-def test_the_recorded_verdicts_of_ifbench_are_found_again() -> None:
+def test_the_recorded_verdicts_of_ifbench_are_found_again():
     """Verdicts that need NLTK's archives are compared where these are next to the real data."""
     folder, roots = SHARED / "ifbench", DataRoots(roots=(SHARED,))
     try:
@@ -400,7 +398,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 ROW = {"prompt": [{"role": "user", "content": "q"}], "schema": "{}", "completion": "{}"}
 
 
-def test_every_request_carries_its_own_schema(data_root: Path) -> None:
+def test_every_request_carries_its_own_schema(data_root: Path):
     made = build_task(Spec(name="json_mode_eval", options={"system_prompt": "Be exact."}))
     dataset = made.load(DataRoots(roots=(data_root,)), 100)
     assert dataset.deviation is None
@@ -416,7 +414,7 @@ def test_every_request_carries_its_own_schema(data_root: Path) -> None:
     assert made.requires == {Need.GUIDED_DECODING}
 
 
-def test_the_schema_goes_in_openai_s_form_or_not_at_all(data_root: Path) -> None:
+def test_the_schema_goes_in_openai_s_form_or_not_at_all(data_root: Path):
     roots = DataRoots(roots=(data_root,))
     made = task(response_format="json_schema")
     sample = made.load(roots, 1).samples[0]
@@ -428,7 +426,7 @@ def test_the_schema_goes_in_openai_s_form_or_not_at_all(data_root: Path) -> None
     assert "response_format" not in request_of(plain, plain.load(roots, 1).samples[0]).extra
 
 
-def test_valid_and_exact_are_counted_apart(data_root: Path) -> None:
+def test_valid_and_exact_are_counted_apart(data_root: Path):
     made = task()
     sample = made.load(DataRoots(roots=(data_root,)), 1).samples[0]
     other = {**json.loads(sample.target), "size": -1}
@@ -446,9 +444,7 @@ def test_valid_and_exact_are_counted_apart(data_root: Path) -> None:
         {**ROW, "schema": '{"type": 1}'},
     ],
 )
-def test_a_row_that_cannot_be_asked_is_an_error_of_the_data(
-    tmp_path: Path, row: dict[str, object]
-) -> None:
+def test_a_row_that_cannot_be_asked_is_an_error_of_the_data(tmp_path, row: dict[str, object]):
     write_jsonl(tmp_path / "train.jsonl", [row])
     with pytest.raises(DatasetError):
         task().load(DataRoots(roots=(tmp_path,)), 1)

@@ -125,7 +125,7 @@ def _fence(code: str) -> str:
     return f"```python\n{code}\n```"
 
 
-def test_solutions_pass_and_fail_as_in_the_upstream(tmp_path: Path) -> None:
+def test_solutions_pass_and_fail_as_in_the_upstream(tmp_path):
     rows = [
         _row(tests, None if tests is ADD else "add", i) for i, (_, tests, _) in enumerate(SOLUTIONS)
     ]
@@ -136,7 +136,7 @@ def test_solutions_pass_and_fail_as_in_the_upstream(tmp_path: Path) -> None:
         assert value == float(passes), f"{code}\n{ran}"
 
 
-def test_a_solution_sees_no_expected_output_and_decides_no_comparison(tmp_path: Path) -> None:
+def test_a_solution_sees_no_expected_output_and_decides_no_comparison(tmp_path):
     """Each solution would pass if it found the row, or if its own class compared."""
     file = tmp_path / "livecodebench/test.jsonl"
     frames = (
@@ -154,7 +154,7 @@ def test_a_solution_sees_no_expected_output_and_decides_no_comparison(tmp_path: 
         assert told in ran.stderr
 
 
-def test_a_pickle_that_is_more_than_a_text_is_not_run(tmp_path: Path) -> None:
+def test_a_pickle_that_is_more_than_a_text_is_not_run(tmp_path):
     class Hostile:
         def __reduce__(self) -> Any:
             return Path.touch, (tmp_path / "owned",)
@@ -180,11 +180,11 @@ def test_a_pickle_that_is_more_than_a_text_is_not_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("text", ["", "a", "é" * 200, "x" * 70_000, '"\ud800"'])
-def test_a_pickled_text_is_read(text: str, protocol: int) -> None:
+def test_a_pickled_text_is_read(text: str, protocol: int):
     assert read_pickled_text(pickle.dumps(text, protocol=protocol)) == text
 
 
-def test_private_tests_are_json_or_packed() -> None:
+def test_private_tests_are_json_or_packed():
     rows = [contest_row("a", i) for i in (0, 1)]
     assert [len(read_tests(row)) for row in rows] == [3, 3]
     packed = zlib.compress(pickle.dumps("[]"))[:-1]
@@ -208,22 +208,22 @@ def test_private_tests_are_json_or_packed() -> None:
         ("", "\n", True),
     ],
 )
-def test_outputs_are_compared_as_in_the_upstream(said: str, expected: str, same: bool) -> None:
+def test_outputs_are_compared_as_in_the_upstream(said: str, expected: str, same: bool):
     assert is_same_output(said, expected) is same
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_code_is_between_the_last_two_fences(text: str) -> None:
+def test_code_is_between_the_last_two_fences(text: str):
     assert livecodebench.extract_code(text) == TEXTS[text]
 
 
-def test_a_program_may_use_as_much_memory_as_the_upstream_says(tmp_path: Path) -> None:
+def test_a_program_may_use_as_much_memory_as_the_upstream_says(tmp_path):
     task, samples = _open(tmp_path, [_row(ADD, None, 0)])
     code = f"{READ}kept = bytearray(900 << 20)\nprint(a + b)"
     assert [value for value, _ in _run(task, [(samples[0], _fence(code))])] == [1.0]
 
 
-def test_a_program_that_no_alarm_ends_is_ended_with_all_tests(tmp_path: Path) -> None:
+def test_a_program_that_no_alarm_ends_is_ended_with_all_tests(tmp_path):
     code = "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass"
     task, samples = _open(tmp_path, [_row(ADD[:1], None, 0)], timeout_s=1)
     [(value, ran)] = _run(task, [(samples[0], _fence(code))])
@@ -231,14 +231,14 @@ def test_a_program_that_no_alarm_ends_is_ended_with_all_tests(tmp_path: Path) ->
     assert ran.stderr.endswith("all tests together took too long\n")
 
 
-def test_tests_that_changed_after_loading_stop_the_run(tmp_path: Path) -> None:
+def test_tests_that_changed_after_loading_stop_the_run(tmp_path):
     task, samples = _open(tmp_path, [_row(ADD, None, 0)])
     write_jsonl(tmp_path / "livecodebench/test.jsonl", [_row(JOIN, "add", 0)])
     with pytest.raises(SandboxError, match="changed since they were loaded"):
         _run(task, [(samples[0], _fence("print(1)"))])
 
 
-def test_options_choose_files_dates_and_platforms(tmp_path: Path) -> None:
+def test_options_choose_files_dates_and_platforms(tmp_path):
     write_livecodebench(tmp_path / "livecodebench", {"": 6, "2": 3})
     roots = DataRoots(roots=(tmp_path,), allow_fewer=True)
 

@@ -44,7 +44,7 @@ def count_words(prompt: Prompt) -> int:
     return sum(len(text.split()) for text in turns)
 
 
-def test_one_needle_is_asked_for_in_the_singular() -> None:
+def test_one_needle_is_asked_for_in_the_singular():
     needle = _ruler_kinds.NEEDLE.format(type="numbers", key="red-lamp", value="1234567")
     context = _ruler_kinds.insert_in_lines([NOISE] * 2, [needle], [1])
     assert _ruler_kinds.format_needle_prompt("numbers", context, ["red-lamp"], several=False) == (
@@ -60,7 +60,7 @@ def test_one_needle_is_asked_for_in_the_singular() -> None:
     )
 
 
-def test_several_needles_are_asked_for_in_the_plural() -> None:
+def test_several_needles_are_asked_for_in_the_plural():
     asked = _ruler_kinds.format_needle_prompt("uuids", "TEXT", ["a", "b", "c"], several=True)
     assert asked == (
         "Some special magic uuids are hidden within the following text. Make sure to memorize it."
@@ -70,7 +70,7 @@ def test_several_needles_are_asked_for_in_the_plural() -> None:
     )
 
 
-def test_needles_in_an_essay_follow_a_part_of_its_sentences() -> None:
+def test_needles_in_an_essay_follow_a_part_of_its_sentences():
     text = "One. Two! Three? Four."
     assert _ruler_kinds.insert_in_sentences(text, ["A.", "B."], [0, 50]) == (
         " A. One. Two! B. Three? Four."
@@ -78,7 +78,7 @@ def test_needles_in_an_essay_follow_a_part_of_its_sentences() -> None:
     assert _ruler_kinds.insert_in_sentences(text, ["A."], [100]) == "One. Two! Three? Four. A. "
 
 
-def test_a_chain_of_variables_follows_a_solved_one() -> None:
+def test_a_chain_of_variables_follows_a_solved_one():
     chain = ["VAR A = 1", "VAR B = VAR A "]
     asked = _ruler_kinds.format_prompt(chain, [0, 2], "1", 3)
     assert asked == (
@@ -92,12 +92,12 @@ def test_a_chain_of_variables_follows_a_solved_one() -> None:
     assert whole == f"SOLVED:  A B\n\n{asked}"
 
 
-def test_coded_words_have_the_frequencies_of_zeta() -> None:
+def test_coded_words_have_the_frequencies_of_zeta():
     text = _ruler_kinds.repeat_by_rank(["...", "a", "b", "c", "d"], 1000)
     assert [text.count(word) for word in ("...", "a", "b", "c", "d")] == [607, 151, 67, 37, 24]
 
 
-def test_documents_are_numbered_between_the_request_and_the_question() -> None:
+def test_documents_are_numbered_between_the_request_and_the_question():
     assert _ruler_ingredients.format_prompt(["First.", "Second."], "Who?") == (
         "Answer the question based on the given documents. Only give me the answer and do not"
         " output any other words.\n\nThe following are given documents.\n\n"
@@ -116,7 +116,7 @@ def test_documents_are_numbered_between_the_request_and_the_question() -> None:
 )
 def test_a_size_uses_nearly_the_whole_budget(
     fixed: int, rate: float, least: int, budget: int, first: int | None
-) -> None:
+):
     counted = []
 
     def tokens(size):
@@ -135,9 +135,7 @@ def test_a_size_uses_nearly_the_whole_budget(
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_prompts_have_their_lengths_by_the_tokens_of_the_endpoint(
-    data_root: Path, chat: bool
-) -> None:
+def test_prompts_have_their_lengths_by_the_tokens_of_the_endpoint(data_root: Path, chat: bool):
     """None is longer with its answer, and none has less than 95 % of its length."""
     every = ["niah_single_1", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "vt", "cwe"]
     every += ["niah_multikey_3", "niah_multivalue", "niah_multiquery", "fwe", "qa_1", "qa_2"]
@@ -160,7 +158,7 @@ def test_prompts_have_their_lengths_by_the_tokens_of_the_endpoint(
         assert 0.95 * length <= used <= length, (sample.id, used)
 
 
-def test_the_needles_with_the_most_letters_decide_the_size() -> None:
+def test_the_needles_with_the_most_letters_decide_the_size():
     """One prompt of such kinds is counted, and no other one is longer, even by characters."""
     options = {"lengths": [3000], "samples_per_cell": 30, "kinds": ["niah_multiquery"]}
     fit, counted = task(**options).fit, []
@@ -177,12 +175,12 @@ def test_the_needles_with_the_most_letters_decide_the_size() -> None:
         assert len(sample.prompt) + (sample.override.max_tokens or 0) <= 3000, sample.id
 
 
-def test_an_estimate_has_rather_too_many_tokens() -> None:
+def test_an_estimate_has_rather_too_many_tokens():
     assert estimate_tokens("The grass is green.") == 7
     assert estimate_tokens("7. lamp 12345. hydrolyse ...") == 14
 
 
-def test_what_is_hidden_does_not_depend_on_the_tokens_of_the_endpoint() -> None:
+def test_what_is_hidden_does_not_depend_on_the_tokens_of_the_endpoint():
     samples = [
         task(lengths=[2048], kinds=["niah_multiquery", "vt", "fwe"], sizes=sizes)
         .load(DataRoots(), 100)
@@ -196,7 +194,7 @@ def test_what_is_hidden_does_not_depend_on_the_tokens_of_the_endpoint() -> None:
     assert all(a.prompt != b.prompt for a, b in zip(*samples, strict=True))
 
 
-def test_the_usual_lengths_are_those_that_the_context_holds() -> None:
+def test_the_usual_lengths_are_those_that_the_context_holds():
     fit = task(kinds=["niah_single_1"], samples_per_cell=1).fit
     assert fit(count_words, 20_000, DataRoots())["lengths"] == [4096, 8192, 16384]
     assert fit(count_words, None, DataRoots())["lengths"] == [4096, 8192, 16384, 32768]
@@ -204,14 +202,14 @@ def test_the_usual_lengths_are_those_that_the_context_holds() -> None:
         fit(count_words, 512, DataRoots())
 
 
-def test_a_longer_answer_leaves_the_prompts_less_of_the_context() -> None:
+def test_a_longer_answer_leaves_the_prompts_less_of_the_context():
     options = {"kinds": ["niah_single_1"], "samples_per_cell": 1, "max_tokens": 4224}
     fit = build_task(Spec(name="long_context", options=options)).fit
     assert fit(count_words, 20_479, DataRoots())["lengths"] == [4096, 8192]
     assert fit(count_words, 20_480, DataRoots())["lengths"] == [4096, 8192, 16384]
 
 
-def test_a_kind_that_no_prompt_of_a_length_holds_is_refused() -> None:
+def test_a_kind_that_no_prompt_of_a_length_holds_is_refused():
     fit = task(lengths=[256, 2048], samples_per_cell=1, kinds=["niah_single_1", "vt", "cwe"]).fit
     assert fit is not None
     with pytest.raises(PlanError, match=r"vt, cwe: not even the shortest .* 256 tokens") as raised:
@@ -235,12 +233,12 @@ def test_a_kind_that_no_prompt_of_a_length_holds_is_refused() -> None:
         ({"kinds": ["vt"], "lengths": [4096], "sizes": {"vt": [9, 9]}}, "1 or 5 numbers"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, object], told: str) -> None:
+def test_options_that_do_not_fit_are_refused(options: dict[str, object], told: str):
     with pytest.raises(PlanError, match=told):
         task(**options)
 
 
-def test_data_that_is_missing_is_named_with_the_command_that_fetches_it(data_root: Path) -> None:
+def test_data_that_is_missing_is_named_with_the_command_that_fetches_it(data_root: Path):
     asked = task(lengths=[2048], kinds=["qa_1"])
     assert asked.datasets == ("long_context",)
     with pytest.raises(DatasetError, match="RULER was not found") as raised:
@@ -257,7 +255,7 @@ def test_data_that_is_missing_is_named_with_the_command_that_fetches_it(data_roo
     assert {sample.group for sample in read.samples} == {f"squad.json-{i}" for i in range(5)}
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "ruler").mkdir()
     (tmp_path / "ruler/squad.json").write_text('{"data": [{"title": "No paragraphs"}]}')
     with pytest.raises(DatasetError, match=r"squad\.json: not in the form of squad\.json"):
@@ -279,13 +277,13 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 )
 def test_an_answer_scores_the_share_of_its_values(
     kind: str, values: list[str], answer: str, value: float, outcome: Outcome
-) -> None:
+):
     sample = Sample(id="1", prompt="", target="\n".join(values), metadata={SUBJECT: kind})
     found = task(lengths=[2048]).score(sample, Response(text=answer, finish_reason="stop"))
     assert (found.value, found.outcome) == (value, outcome)
 
 
-def test_the_value_is_broken_down_by_length_and_kind_in_their_order() -> None:
+def test_the_value_is_broken_down_by_length_and_kind_in_their_order():
     asked = task(lengths=[2048, 16384], kinds=["niah_multikey_1", "vt"], samples_per_cell=1)
     samples = list(asked.load(DataRoots(), 10).samples)
     random.Random(0).shuffle(samples)
@@ -306,7 +304,7 @@ def test_the_value_is_broken_down_by_length_and_kind_in_their_order() -> None:
     }
 
 
-def test_a_chat_has_the_whole_prompt_in_its_turn() -> None:
+def test_a_chat_has_the_whole_prompt_in_its_turn():
     options = {"lengths": [2048], "kinds": ["vt"], "apply_chat_template": True}
     sample = build_task(Spec(name="long_context", options=options)).load(DataRoots(), 1).samples[0]
     assert isinstance(sample.prompt, tuple)
@@ -314,7 +312,7 @@ def test_a_chat_has_the_whole_prompt_in_its_turn() -> None:
     assert sample.prompt[0].text.endswith("they are: ")
 
 
-def test_the_keys_are_the_golden_ones() -> None:
+def test_the_keys_are_the_golden_ones():
     found = keys(20, 0)
     assert found[:6] == ["66048", "76475", "93824", "21948", "92411", "57815"]
     assert found[19] == "01868"
@@ -324,7 +322,7 @@ def test_the_keys_are_the_golden_ones() -> None:
     ("task", "lines", "step"),
     [(passkey_retrieval_64k.task, 2610, 45), (passkey_retrieval_128k.task, 5220, 90)],
 )
-def test_the_first_twenty_lie_in_the_first_depths_of_59(task, lines: int, step: int) -> None:
+def test_the_first_twenty_lie_in_the_first_depths_of_59(task, lines: int, step: int):
     dataset = task().load(DataRoots(), 20)
     assert (dataset.total, len(dataset.samples), dataset.deviation) == (295, 20, None)
     for i, sample in enumerate(dataset.samples):
@@ -344,7 +342,7 @@ def test_the_first_twenty_lie_in_the_first_depths_of_59(task, lines: int, step: 
     ]
 
 
-def test_all_depths_reach_from_the_first_line_to_the_last() -> None:
+def test_all_depths_reach_from_the_first_line_to_the_last():
     made = passkey_retrieval_64k.task(depths="all", num_samples=12)
     dataset = made.load(DataRoots(), 12)
     depths = [float(s.metadata["depth"].split()[0]) for s in dataset.samples]
@@ -355,7 +353,7 @@ def test_all_depths_reach_from_the_first_line_to_the_last() -> None:
     assert table["depth"]["0.0 %"] == {"value": 0.0, "scored": 1}
 
 
-def test_every_sample_counts_and_one_miss_fails() -> None:
+def test_every_sample_counts_and_one_miss_fails():
     made = passkey_retrieval_64k.task()
     assert (made.hypothesis.sigma, made.hypothesis.alpha) == (0.0, 0.5)
     assert made.sampling.max_tokens == 6
@@ -365,7 +363,7 @@ def test_every_sample_counts_and_one_miss_fails() -> None:
         passkey_retrieval_64k.task(num_samples=296)
 
 
-def test_texts_differ_by_length_in_nothing_but_noise_and_title() -> None:
+def test_texts_differ_by_length_in_nothing_but_noise_and_title():
     short, long = (
         passkey_lines.task(lines=lines).load(DataRoots(), 22).samples for lines in (30, 34)
     )
@@ -383,13 +381,13 @@ def test_texts_differ_by_length_in_nothing_but_noise_and_title() -> None:
     assert len(set(titles)) == len(titles)
 
 
-def test_the_texts_of_this_data_version() -> None:
+def test_the_texts_of_this_data_version():
     prompts = [str(one.prompt) for one in passkey_lines.task().load(DataRoots(), 55).samples]
     digest = hashlib.sha256("\0".join(prompts).encode()).hexdigest()[:16]
     assert (passkey_lines.DATA_VERSION, digest) == (1, "bf2845eba61dfaaa")
 
 
-def test_options_out_of_range_are_refused() -> None:
+def test_options_out_of_range_are_refused():
     for options in ({"lines": 0}, {"num_samples": 0}):
         with pytest.raises(PlanError, match="1 or more"):
             passkey_lines.task(**options)

@@ -24,14 +24,14 @@ from tests.tasks.made_data import (
 )
 
 
-def test_an_article_ends_in_its_cue() -> None:
+def test_an_article_ends_in_its_cue():
     assert cnn_dailymail.prompt_text(" He did n't go. ") == "Hedidn't go.  TL;DR:".replace(
         "Hedid", "He did"
     )
     assert cnn_dailymail.prompt_text("") == "TL;DR:"
 
 
-def test_articles_are_asked_in_the_shuffled_order_with_their_end_kept(data_root: Path) -> None:
+def test_articles_are_asked_in_the_shuffled_order_with_their_end_kept(data_root: Path):
     made = cnn_dailymail.task()
     dataset = made.load(DataRoots(roots=(data_root,)), 512)
     assert dataset.deviation == "512 rows, where CNN/DailyMail has 11490"
@@ -47,20 +47,20 @@ def test_articles_are_asked_in_the_shuffled_order_with_their_end_kept(data_root:
     assert score.parts["rouge1"] == score.value
 
 
-def test_the_order_of_all_articles_is_the_golden_one(tmp_path: Path) -> None:
+def test_the_order_of_all_articles_is_the_golden_one(tmp_path):
     from serve_eval.tasks._samples import shuffle
 
     assert shuffle(11490, 0)[:6] == [10265, 3688, 8611, 1624, 9217, 604]
     assert shuffle(100, 0)[:4] == [82, 36, 20, 5]
 
 
-def test_fewer_articles_than_are_wanted_are_an_error(tmp_path: Path) -> None:
+def test_fewer_articles_than_are_wanted_are_an_error(tmp_path):
     write_cnn_dailymail(tmp_path, 5)
     with pytest.raises(DatasetError, match="has 5 rows; 512 are needed"):
         cnn_dailymail.task().load(DataRoots(roots=(tmp_path,)), 512)
 
 
-def test_only_the_medium_questions_are_asked_in_the_order_of_the_file(data_root: Path) -> None:
+def test_only_the_medium_questions_are_asked_in_the_order_of_the_file(data_root: Path):
     dataset = longbench_v2.task().load(DataRoots(roots=(data_root,)), 215)
     assert [s.id for s in dataset.samples[:2]] == ["id4", "id5"]
     assert (len(dataset.samples), dataset.total) == (215, 215)
@@ -81,7 +81,7 @@ def test_only_the_medium_questions_are_asked_in_the_order_of_the_file(data_root:
     assert set(table) == {"domain", "difficulty"}
 
 
-def test_the_context_that_is_needed_is_that_of_the_length_that_is_asked() -> None:
+def test_the_context_that_is_needed_is_that_of_the_length_that_is_asked():
     needed = {
         length: longbench_v2.task(length=length).context_tokens
         for length in ("short", "medium", "long")
@@ -96,7 +96,7 @@ def test_the_context_that_is_needed_is_that_of_the_length_that_is_asked() -> Non
     assert longbench_v2.task(max_input_chars=None).context_tokens is None
 
 
-def test_a_long_prompt_loses_its_middle() -> None:
+def test_a_long_prompt_loses_its_middle():
     assert longbench_v2.middle_cut("abcdefgh", 4) == "abgh"
     assert longbench_v2.middle_cut("abcdefgh", 5) == "abgh"
     assert longbench_v2.middle_cut("abcd", 4) == longbench_v2.middle_cut("abcd", None) == "abcd"
@@ -104,7 +104,7 @@ def test_a_long_prompt_loses_its_middle() -> None:
         longbench_v2.task(max_input_chars=1)
 
 
-def test_a_question_without_a_letter_is_an_error_of_the_data(tmp_path: Path) -> None:
+def test_a_question_without_a_letter_is_an_error_of_the_data(tmp_path):
     columns = dict.fromkeys(longbench_v2.COLUMNS, "x")
     (tmp_path / "data.json").write_text(
         json.dumps([{**columns, "length": "medium", "answer": "E"}])
@@ -116,7 +116,7 @@ def test_a_question_without_a_letter_is_an_error_of_the_data(tmp_path: Path) -> 
         longbench_v2.task().load(DataRoots(roots=(tmp_path,)), 1)
 
 
-def test_a_story_is_asked_as_its_input_says(data_root: Path, tmp_path: Path) -> None:
+def test_a_story_is_asked_as_its_input_says(data_root: Path, tmp_path):
     made = zero_scrolls.task()
     dataset = made.load(DataRoots(roots=(data_root,)), 80)
     assert dataset.deviation is None
@@ -126,14 +126,14 @@ def test_a_story_is_asked_as_its_input_says(data_root: Path, tmp_path: Path) -> 
     assert zero_scrolls.task().load(DataRoots(roots=(tmp_path,)), 1).samples[0].target == "a"
 
 
-def test_there_are_21_sets_in_6_groups_with_4750_rows() -> None:
+def test_there_are_21_sets_in_6_groups_with_4750_rows():
     assert (len(SETS), ROWS) == (21, 4750)
     assert len({one.group for one in SETS.values()}) == 6
     assert {"multifieldqa_zh", "dureader", "vcsum"} == CHINESE
     assert task().hypothesis.num_samples == ROWS
 
 
-def test_every_set_has_its_own_length_and_stop(data_root: Path) -> None:
+def test_every_set_has_its_own_length_and_stop(data_root: Path):
     made = task(prompts=str(data_root / PROMPTS))
     dataset = made.load(DataRoots(roots=(data_root,)), ROWS)
     assert (dataset.total, len(dataset.samples)) == (ROWS, ROWS)
@@ -146,22 +146,20 @@ def test_every_set_has_its_own_length_and_stop(data_root: Path) -> None:
     assert {s.temperature for s in sent.values()} == {0.0}
 
 
-def test_the_suite_s_accident_is_an_option() -> None:
+def test_the_suite_s_accident_is_an_option():
     assert task(suite_exact=True).sampling.temperature == 1.0
     made = build_task(Spec(name="longbench_v1", options={"suite_exact": True}))
     assert made.protocol["temperature"] == 1.0
     assert build_task(Spec(name="longbench_v1")).protocol["temperature"] == 0.0
 
 
-def test_a_text_that_looks_like_a_place_of_the_prompt_stays_text(data_root: Path) -> None:
+def test_a_text_that_looks_like_a_place_of_the_prompt_stays_text(data_root: Path):
     asked = read(data_root / PROMPTS, ("hotpotqa",))["hotpotqa"]
     text = asked.text("a {{question}} {{context}}", "why?")
     assert text == "hotpotqa\na {{question}} {{context}}\nAbout: why?\nReply:"
 
 
-def test_other_prompts_are_another_protocol_and_no_published_set(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_other_prompts_are_another_protocol_and_no_published_set(data_root: Path, tmp_path):
     folder = write_longbench_prompts(tmp_path / "prompts")
     made = task(prompts=str(folder))
     assert made.protocol["prompts"] == task(prompts=str(data_root / PROMPTS)).protocol["prompts"]
@@ -172,9 +170,7 @@ def test_other_prompts_are_another_protocol_and_no_published_set(
     assert task(prompts=str(other)).protocol["prompts"] != made.protocol["prompts"]
 
 
-def test_the_prompts_of_the_installed_lm_eval_are_found_without_importing_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_prompts_of_the_installed_lm_eval_are_found_without_importing_it(tmp_path, monkeypatch):
     write_longbench_prompts(tmp_path / "lm_eval/tasks/longbench")
     (tmp_path / "lm_eval/__init__.py").write_text(
         "raise RuntimeError('it is large, and not imported')"
@@ -187,9 +183,7 @@ def test_the_prompts_of_the_installed_lm_eval_are_found_without_importing_it(
     )
 
 
-def test_without_prompts_the_task_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_prompts_the_task_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     importlib.invalidate_caches()
     made = task()
@@ -219,9 +213,7 @@ def test_without_prompts_the_task_says_what_to_install(
         ),
     ],
 )
-def test_files_that_are_not_understood_are_named(
-    tmp_path: Path, content: str | None, what: str
-) -> None:
+def test_files_that_are_not_understood_are_named(tmp_path, content: str | None, what: str):
     if content is not None:
         (tmp_path / "trec.yaml").write_text(content)
     with pytest.raises(DatasetError, match=what) as raised:
@@ -229,7 +221,7 @@ def test_files_that_are_not_understood_are_named(
     assert str(tmp_path / "trec.yaml") in str(raised.value)
 
 
-def test_the_value_weighs_groups_and_sets_alike() -> None:
+def test_the_value_weighs_groups_and_sets_alike():
     made = task(sets=["trec", "triviaqa", "lcc"])
 
     def scored(name, *values):
@@ -246,14 +238,14 @@ def test_the_value_weighs_groups_and_sets_alike() -> None:
     }
 
 
-def test_fewer_samples_are_as_many_of_each_set(data_root: Path) -> None:
+def test_fewer_samples_are_as_many_of_each_set(data_root: Path):
     made = task(num_samples=42, prompts=str(data_root / PROMPTS))
     dataset = made.load(DataRoots(roots=(data_root,)), 42)
     assert len(dataset.samples) == 42
     assert {sum(s.metadata["set"] == name for s in dataset.samples) for name in SETS} == {2}
 
 
-def test_one_set_is_read_alone(tmp_path: Path, data_root: Path) -> None:
+def test_one_set_is_read_alone(tmp_path, data_root: Path):
     prompts = str(data_root / PROMPTS)
     write_longbench_v1(tmp_path / "LongBench" / "data", {"trec": 9})
     made = task(sets=["trec"], num_samples=9, prompts=prompts)
@@ -268,7 +260,7 @@ def test_one_set_is_read_alone(tmp_path: Path, data_root: Path) -> None:
         task(sets=["trec"], prompts=prompts).load(DataRoots(roots=(tmp_path / "LongBench",)), 200)
 
 
-def test_unknown_sets_and_malformed_rows_are_named(tmp_path: Path, data_root: Path) -> None:
+def test_unknown_sets_and_malformed_rows_are_named(tmp_path, data_root: Path):
     with pytest.raises(PlanError, match=r"'trecc'.*'trec'"):
         task(sets=["trecc"])
     with pytest.raises(PlanError, match="must not be empty"):

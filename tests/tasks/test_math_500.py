@@ -30,7 +30,7 @@ def _load(folder: Path, *rows: dict[str, Any]) -> list[Sample]:
     return list(task().load(DataRoots(roots=(folder,)), len(rows)).samples)
 
 
-def test_the_problem_is_asked_with_the_line_for_a_box(tmp_path: Path) -> None:
+def test_the_problem_is_asked_with_the_line_for_a_box(tmp_path):
     [sample] = _load(tmp_path, _row())
     [turn] = sample.prompt
     assert turn.content == (
@@ -49,13 +49,13 @@ def test_the_problem_is_asked_with_the_line_for_a_box(tmp_path: Path) -> None:
         ("I cannot say.", Outcome.UNPARSED),
     ],
 )
-def test_equal_formulas_are_right(tmp_path: Path, text: str, outcome: Outcome) -> None:
+def test_equal_formulas_are_right(tmp_path, text: str, outcome: Outcome):
     [sample] = _load(tmp_path, _row())
     response = Response(text=text, finish_reason="stop")
     assert task().score(sample, response).outcome is outcome
 
 
-def test_a_hostile_answer_costs_a_run_seconds_and_one_answer_its_point(data_root: Path) -> None:
+def test_a_hostile_answer_costs_a_run_seconds_and_one_answer_its_point(data_root: Path):
     """It is scored in another process, where the next answer finds the library loaded."""
     roots, spec = DataRoots(roots=(data_root,)), Spec(name="math_500")
     sample = next(s for s in task().load(roots, 500).samples if s.target.startswith("x^2"))
@@ -71,7 +71,7 @@ def test_a_hostile_answer_costs_a_run_seconds_and_one_answer_its_point(data_root
     assert [(score.value, score.mode) for score, _ in grades] == [(0.0, TIMED_OUT), (1.0, None)]
 
 
-def test_the_breakdown_is_by_level_and_subject(data_root: Path) -> None:
+def test_the_breakdown_is_by_level_and_subject(data_root: Path):
     dataset = task().load(DataRoots(roots=(data_root,)), 500)
     assert (dataset.total, dataset.deviation) == (500, None)
     tables = task().breakdown((sample, 1.0) for sample in dataset.samples)
@@ -86,14 +86,12 @@ def test_the_breakdown_is_by_level_and_subject(data_root: Path) -> None:
         (_row(answer=None), "row 1: answer is empty, not a text"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named(
-    tmp_path: Path, row: dict[str, Any], what: str
-) -> None:
+def test_rows_that_cannot_be_asked_are_named(tmp_path, row: dict[str, Any], what: str):
     with pytest.raises(DatasetError, match=what):
         _load(tmp_path, row)
 
 
-def test_too_few_rows_say_where_to_get_the_others(tmp_path: Path) -> None:
+def test_too_few_rows_say_where_to_get_the_others(tmp_path):
     _load(tmp_path, _row())
     with pytest.raises(DatasetError, match="has 1 rows; 2 are needed") as raised:
         task().load(DataRoots(roots=(tmp_path,)), 2)
@@ -103,7 +101,7 @@ def test_too_few_rows_say_where_to_get_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not SHARED.is_file(), reason="needs MATH-500 in ../shared/data")
-def test_the_published_file_has_the_published_checksum_and_its_gold_answers_are_right() -> None:
+def test_the_published_file_has_the_published_checksum_and_its_gold_answers_are_right():
     found = hashlib.sha256(SHARED.read_bytes()).hexdigest()
     assert found == SOURCE.sha256["test.jsonl"]
     made = task()

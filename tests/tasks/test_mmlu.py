@@ -22,7 +22,7 @@ from serve_eval.tasks.mmlu_pro import task as mmlu_pro_task
 from tests.tasks.made_data import write_jsonl
 
 
-def test_the_sample_of_4096_is_the_golden_one_of_4104(shared: Path) -> None:
+def test_the_sample_of_4096_is_the_golden_one_of_4104(shared: Path):
     dataset = task().load(DataRoots(roots=(shared / "data",)), 4096)
     ids = [sample.id for sample in dataset.samples]
     assert len(ids) == 4104
@@ -37,7 +37,7 @@ def test_the_sample_of_4096_is_the_golden_one_of_4104(shared: Path) -> None:
     }
 
 
-def test_a_literal_none_cell_prints_as_nan_unless_told_otherwise(shared: Path) -> None:
+def test_a_literal_none_cell_prints_as_nan_unless_told_otherwise(shared: Path):
     roots = DataRoots(roots=(shared / "data",))
 
     def options_of(none_cells):
@@ -66,7 +66,7 @@ def test_a_literal_none_cell_prints_as_nan_unless_told_otherwise(shared: Path) -
 
 def test_all_questions_are_taken_in_file_order_when_more_are_wanted_than_there_are(
     data_root: Path,
-) -> None:
+):
     dataset = task().load(DataRoots(roots=(data_root,)), 5700)
     assert len(dataset.samples) == 5700
     assert [sample.id for sample in dataset.samples[:3]] == [
@@ -76,12 +76,12 @@ def test_all_questions_are_taken_in_file_order_when_more_are_wanted_than_there_a
     ]
 
 
-def test_as_many_as_there_are_are_all_of_them_though_subjects_differ_in_size() -> None:
+def test_as_many_as_there_are_are_all_of_them_though_subjects_differ_in_size():
     assert len(_sample({"small": 3, "large": 10}, 13, 0)) == 13
     assert len(_sample({"small": 3, "large": 10}, 12, 0)) == 3 + 6
 
 
-def test_the_prompt_has_its_two_spaces_five_shots_and_no_trailing_space(data_root: Path) -> None:
+def test_the_prompt_has_its_two_spaces_five_shots_and_no_trailing_space(data_root: Path):
     prompt = task().load(DataRoots(roots=(data_root,)), 57).samples[0].prompt
     assert isinstance(prompt, str)
     head = (
@@ -93,7 +93,7 @@ def test_the_prompt_has_its_two_spaces_five_shots_and_no_trailing_space(data_roo
     assert prompt.endswith("\nAnswer:")
 
 
-def test_every_subject_has_a_category() -> None:
+def test_every_subject_has_a_category():
     assert len(SUBJECTS) == 57
     assert {CATEGORY_OF[SUBCATEGORY_OF[subject]] for subject in SUBJECTS} == set(
         CATEGORY_OF.values()
@@ -101,7 +101,7 @@ def test_every_subject_has_a_category() -> None:
     assert Counter(CATEGORY_OF[SUBCATEGORY_OF[s]] for s in SUBJECTS)["STEM"] == 18
 
 
-def test_the_breakdown_counts_subjects_and_categories() -> None:
+def test_the_breakdown_counts_subjects_and_categories():
     samples = [
         Sample(id=str(i), prompt="p", target="A", metadata={"subject": subject})
         for i, subject in enumerate(["anatomy", "anatomy", "virology", "astronomy"])
@@ -118,7 +118,7 @@ def test_the_breakdown_counts_subjects_and_categories() -> None:
     }
 
 
-def test_the_answer_is_matched_by_its_prefix() -> None:
+def test_the_answer_is_matched_by_its_prefix():
     sample = Sample(id="x", prompt="p", target="C")
     assert task().score(sample, Response(text=" C", finish_reason="length")).value == 1.0
 
@@ -128,7 +128,7 @@ def _copy(data_root: Path, target: Path) -> Path:
     return target / "mmlu"
 
 
-def test_a_missing_subject_is_named(data_root: Path, tmp_path: Path) -> None:
+def test_a_missing_subject_is_named(data_root: Path, tmp_path):
     (_copy(data_root, tmp_path) / "test" / "virology_test.csv").unlink()
     with pytest.raises(
         DatasetError, match=r"incomplete: 1 files are missing:\n.*virology_test\.csv"
@@ -137,13 +137,13 @@ def test_a_missing_subject_is_named(data_root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", ["a,b,c\n", "q,1,2,3,4,E\n", 'q,1,2,3,4,A\n"open', ""])
-def test_a_malformed_file_is_named(data_root: Path, tmp_path: Path, row: str) -> None:
+def test_a_malformed_file_is_named(data_root: Path, tmp_path, row: str):
     (_copy(data_root, tmp_path) / "test" / "virology_test.csv").write_text(row)
     with pytest.raises(DatasetError, match=r"virology_test\.csv"):
         task().load(DataRoots(roots=(tmp_path,)), 4096)
 
 
-def test_more_shots_than_there_are_dev_rows_are_refused(data_root: Path, tmp_path: Path) -> None:
+def test_more_shots_than_there_are_dev_rows_are_refused(data_root: Path, tmp_path):
     dev = _copy(data_root, tmp_path) / "dev" / "virology_dev.csv"
     dev.write_text("".join(dev.read_text().splitlines(keepends=True)[:4]))
     with pytest.raises(DatasetError, match="virology"):
@@ -170,7 +170,7 @@ def _load(folder: Path, *rows: dict[str, Any], **options: Any) -> list[Sample]:
     return list(made.load(DataRoots(roots=(folder,)), len(rows)).samples)
 
 
-def test_the_text_is_that_of_evaluate_from_local(tmp_path: Path) -> None:
+def test_the_text_is_that_of_evaluate_from_local(tmp_path):
     [sample] = _load(tmp_path, _row())
     shot = (
         "Question:\nWhich, {}?\nOptions:\nA. one\nB. two\n"
@@ -189,7 +189,7 @@ def test_the_text_is_that_of_evaluate_from_local(tmp_path: Path) -> None:
     assert mmlu_pro_task().sampling.max_tokens == 2048
 
 
-def test_the_message_is_that_of_evaluate_from_api(tmp_path: Path) -> None:
+def test_the_message_is_that_of_evaluate_from_api(tmp_path):
     [sample] = _load(tmp_path, _row(), apply_chat_template=True)
     shot = (
         "Question: Which, {}?\nOptions: A. one\nB. two\n"
@@ -226,7 +226,7 @@ LETTERS = [
 
 
 @pytest.mark.parametrize(("text", "letter"), LETTERS)
-def test_the_first_rule_that_finds_a_letter_counts(text: str, letter: str | None) -> None:
+def test_the_first_rule_that_finds_a_letter_counts(text: str, letter: str | None):
     assert find_letter(text) == letter
 
 
@@ -261,18 +261,18 @@ PIECES = ["answer is ", "(", "B", "J", "K", "Answer:", "answer:", "\n", " ", "x"
 
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
 @example("Answer: Answer: B")
-def test_letters_are_found_as_the_rules_say(text: str) -> None:
+def test_letters_are_found_as_the_rules_say(text: str):
     assert find_letter(text) == _by_definition(text)
 
 
 @pytest.mark.parametrize("piece", ["answer: ", "A ", "Answer:", "answer is ", "x", "\n"])
-def test_any_text_is_read_in_time_that_grows_with_its_length(piece: str) -> None:
+def test_any_text_is_read_in_time_that_grows_with_its_length(piece: str):
     began = time.process_time()
     find_letter(piece * (400_000 // len(piece)))
     assert time.process_time() - began < 2.0
 
 
-def test_scores_and_stars(tmp_path: Path) -> None:
+def test_scores_and_stars(tmp_path):
     [sample] = _load(tmp_path, _row())
     told = Response(text="The answer is **(B)**, A", finish_reason="stop")
     assert mmlu_pro_task().score(sample, told).answer == "A"
@@ -282,7 +282,7 @@ def test_scores_and_stars(tmp_path: Path) -> None:
     assert (silent.value, silent.outcome) == (0.0, Outcome.UNPARSED)
 
 
-def test_the_breakdown_is_by_category(data_root: Path) -> None:
+def test_the_breakdown_is_by_category(data_root: Path):
     dataset = mmlu_pro_task().load(DataRoots(roots=(data_root,)), 12032)
     assert (dataset.total, dataset.deviation) == (12032, None)
     table = mmlu_pro_task().breakdown((sample, 1.0) for sample in dataset.samples)
@@ -298,14 +298,12 @@ def test_the_breakdown_is_by_category(data_root: Path) -> None:
         (_row(question=None), "row 1: question is empty, not a text"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named(
-    tmp_path: Path, row: dict[str, Any], what: str
-) -> None:
+def test_rows_that_cannot_be_asked_are_named(tmp_path, row: dict[str, Any], what: str):
     with pytest.raises(DatasetError, match=what):
         _load(tmp_path, row)
 
 
-def test_without_examples_the_page_says_what_to_fetch(tmp_path: Path) -> None:
+def test_without_examples_the_page_says_what_to_fetch(tmp_path):
     write_jsonl(tmp_path / "mmlu_pro/test.jsonl", [_row()])
     with pytest.raises(DatasetError, match="no file for the split 'validation'") as raised:
         mmlu_pro_task().load(DataRoots(roots=(tmp_path,)), 1)
@@ -320,9 +318,7 @@ def test_without_examples_the_page_says_what_to_fetch(tmp_path: Path) -> None:
     ("model", "guesses", "lucky"),
     [("Meta-Llama-3.1-70B-Instruct", 188, 20), ("Meta-Llama-3.1-8B-Instruct", 694, 73)],
 )
-def test_recorded_answers_have_the_letters_of_the_authors(
-    model: str, guesses: int, lucky: int
-) -> None:
+def test_recorded_answers_have_the_letters_of_the_authors(model: str, guesses: int, lucky: int):
     """They recorded G, a guess, where they found no letter."""
     file = SHARED / f"recorded/mmlu_pro/{model}.jsonl.gz"
     if not file.is_file():

@@ -67,24 +67,24 @@ def _seen(sample: Sample) -> list[object]:
 TAIL = "Answer with the option's letter from the given choices directly."
 
 
-def test_images_stand_before_the_text_without_its_marks(tmp_path: Path) -> None:
+def test_images_stand_before_the_text_without_its_marks(tmp_path):
     [sample] = _load(tmp_path, _row())
     assert _seen(sample) == [png(2), png(1), f'Which is ?\n\n(A) \n(B) a "dot"\n\n{TAIL}']
 
 
-def test_or_in_their_places(tmp_path: Path) -> None:
+def test_or_in_their_places(tmp_path):
     [sample] = _load(tmp_path, _row(), interleaved=True)
     assert _seen(sample) == ["Which is ", png(2), "?\n\n(A) ", png(1), f'\n(B) a "dot"\n\n{TAIL}']
     [sample] = _load(tmp_path, _row(), interleaved=True, single_image=True)
     assert _seen(sample) == ["Which is ", png(2), "?\n\n(A) ", f'\n(B) a "dot"\n\n{TAIL}']
 
 
-def test_or_the_first_one_alone(tmp_path: Path) -> None:
+def test_or_the_first_one_alone(tmp_path):
     [sample] = _load(tmp_path, _row(), single_image=True)
     assert _seen(sample)[:-1] == [png(2)]
 
 
-def test_an_open_question_may_have_several_answers(tmp_path: Path) -> None:
+def test_an_open_question_may_have_several_answers(tmp_path):
     [sample] = _load(tmp_path, _row(question_type="open", options="[]", answer="['12', 'twelve']"))
     assert str(_seen(sample)[-1]).endswith(
         "?\n\nAnswer the question using a single word or phrase."
@@ -107,14 +107,12 @@ def test_an_open_question_may_have_several_answers(tmp_path: Path) -> None:
         (_row(question=None), "row 1: question is empty, not a text"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named(
-    tmp_path: Path, row: dict[str, Any], what: str
-) -> None:
+def test_rows_that_cannot_be_asked_are_named(tmp_path, row: dict[str, Any], what: str):
     with pytest.raises(DatasetError, match=what):
         _load(tmp_path, row)
 
 
-def test_the_whole_set_needs_images_and_chat(data_root: Path) -> None:
+def test_the_whole_set_needs_images_and_chat(data_root: Path):
     plan = Plan(
         model="m",
         launcher=Spec(name="simulated"),
@@ -127,14 +125,14 @@ def test_the_whole_set_needs_images_and_chat(data_root: Path) -> None:
     assert (len(prepared.dataset.samples), prepared.dataset.deviation) == (900, None)
 
 
-def test_as_many_of_each_subject(data_root: Path) -> None:
+def test_as_many_of_each_subject(data_root: Path):
     dataset = task(num_samples=31).load(DataRoots(roots=(data_root,)), 31)
     assert len(dataset.samples) == 2 * len(SUBJECTS)
     table = task().breakdown((sample, 1.0) for sample in dataset.samples)
     assert table["subject"] == {name: {"value": 100.0, "scored": 2} for name in sorted(SUBJECTS)}
 
 
-def test_an_unknown_subject_has_its_nearest() -> None:
+def test_an_unknown_subject_has_its_nearest():
     with pytest.raises(PlanError, match="Did you mean 'Art_Theory'"):
         task(subjects=["Art_Teory"])
 
@@ -163,7 +161,7 @@ def _told(sample: Sample) -> list[str]:
     ]
 
 
-def test_it_asks_as_mmmu_and_leaves_missing_images_out(tmp_path: Path) -> None:
+def test_it_asks_as_mmmu_and_leaves_missing_images_out(tmp_path):
     [sample] = _load_mmmu_pro(tmp_path, _row_mmmu_pro())
     text = (
         "Which is ?\n\n(A) a\n(B) \n(C) c\n(D) d\n\n"
@@ -172,7 +170,7 @@ def test_it_asks_as_mmmu_and_leaves_missing_images_out(tmp_path: Path) -> None:
     assert _told(sample) == ["image", text]
 
 
-def test_or_for_thoughts_before_the_letter(tmp_path: Path) -> None:
+def test_or_for_thoughts_before_the_letter(tmp_path):
     [sample] = _load_mmmu_pro(tmp_path, _row_mmmu_pro(), prompt="cot", interleaved=True)
     assert _told(sample)[:2] == ["Which is ", "image"]
     assert _told(sample)[-1].endswith(
@@ -182,7 +180,7 @@ def test_or_for_thoughts_before_the_letter(tmp_path: Path) -> None:
     )
 
 
-def test_answers_of_thinking_models_are_read_by_option(tmp_path: Path) -> None:
+def test_answers_of_thinking_models_are_read_by_option(tmp_path):
     [sample] = _load_mmmu_pro(tmp_path, _row_mmmu_pro())
     response = Response(text="(A) looks wrong.\n\n**Answer: D**", finish_reason="stop")
     assert mmmu_pro_task().score(sample, response).answer == "A"
@@ -193,7 +191,7 @@ def test_answers_of_thinking_models_are_read_by_option(tmp_path: Path) -> None:
     assert mmmu.task(post_process="kimi_k3_mmmu").protocol["post_process"] == "kimi_k3_mmmu"
 
 
-def test_mmmu_reads_them_too(tmp_path: Path) -> None:
+def test_mmmu_reads_them_too(tmp_path):
     (tmp_path / "Art").mkdir()
     (tmp_path / "Art/1.png").write_bytes(png(1))
     write_jsonl(tmp_path / "Art/validation.jsonl", [_row_mmmu_pro(question_type="multiple-choice", options="['a', 'b', 'c', 'd']")])  # noqa: E501  # fmt: skip
@@ -205,7 +203,7 @@ def test_mmmu_reads_them_too(tmp_path: Path) -> None:
     assert [one.score(sample, response).value for one in (plain, kept)] == [0.0, 1.0]
 
 
-def test_both_subsets_are_found_and_broken_down(data_root: Path) -> None:
+def test_both_subsets_are_found_and_broken_down(data_root: Path):
     roots = DataRoots(roots=(data_root,))
     for options, letters in (({}, "ABCDEFGHIJ"), ({"subset": "standard_4"}, "ABCD")):
         one = mmmu_pro_task(**options)
@@ -226,9 +224,7 @@ def test_both_subsets_are_found_and_broken_down(data_root: Path) -> None:
         (_row_mmmu_pro(question=None), "row 1: question is empty, not a text"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named_mmmu_pro(
-    tmp_path: Path, row: dict[str, Any], what: str
-) -> None:
+def test_rows_that_cannot_be_asked_are_named_mmmu_pro(tmp_path, row: dict[str, Any], what: str):
     with pytest.raises(DatasetError, match=what):
         _load_mmmu_pro(tmp_path, row)
 
@@ -246,7 +242,7 @@ def _load_ocrbench(folder: Path, *rows: dict[str, Any], **options: Any) -> list[
     return list(ocrbench_task(**options).load(DataRoots(roots=(folder,)), len(rows)).samples)
 
 
-def test_the_question_follows_its_image(tmp_path: Path) -> None:
+def test_the_question_follows_its_image(tmp_path):
     [sample] = _load_ocrbench(tmp_path, _row_ocrbench())
     assert _told(sample) == ["image", "What is the value?"]
     [sample] = _load_ocrbench(tmp_path, _row_ocrbench(), text_first=True)
@@ -254,8 +250,8 @@ def test_the_question_follows_its_image(tmp_path: Path) -> None:
 
 
 def test_an_image_of_its_own_stays_in_its_file_and_those_of_the_hub_are_sent_as_bytes(
-    tmp_path: Path, data_root: Path
-) -> None:
+    tmp_path, data_root: Path
+):
     kinds = []
     hub = ocrbench_task().load(DataRoots(roots=(data_root,)), 1000)
     for sample in (_load_ocrbench(tmp_path, _row_ocrbench())[0], hub.samples[0]):
@@ -265,7 +261,7 @@ def test_an_image_of_its_own_stays_in_its_file_and_those_of_the_hub_are_sent_as_
     assert (hub.total, hub.deviation) == (1000, None)
 
 
-def test_questions_on_one_image_are_a_group(tmp_path: Path) -> None:
+def test_questions_on_one_image_are_a_group(tmp_path):
     first, second = _load_ocrbench(tmp_path, _row_ocrbench(), _row_ocrbench(question="And this?"))
     assert first.group == second.group is not None
 
@@ -287,11 +283,11 @@ def test_questions_on_one_image_are_a_group(tmp_path: Path) -> None:
 )
 def test_an_answer_that_contains_an_expected_one_is_right(
     text: str, accepted: list[str], formula: bool, right: bool
-) -> None:
+):
     assert contains(text, accepted, formula=formula) is right
 
 
-def test_only_handwritten_formulas_are_compared_with_their_case(tmp_path: Path) -> None:
+def test_only_handwritten_formulas_are_compared_with_their_case(tmp_path):
     formula = {"dataset_name": "HME100k", "answers": ["Y = 1", "y = 2"]}
     plain, handwritten = _load_ocrbench(
         tmp_path, _row_ocrbench(answers=["Y = 1"]), _row_ocrbench(**formula)
@@ -302,7 +298,7 @@ def test_only_handwritten_formulas_are_compared_with_their_case(tmp_path: Path) 
     assert [ocrbench_task().score(one, told).value for one in (plain, handwritten)] == [1.0, 0.0]
 
 
-def test_the_breakdown_is_by_component_and_type(data_root: Path) -> None:
+def test_the_breakdown_is_by_component_and_type(data_root: Path):
     samples = ocrbench_task().load(DataRoots(roots=(data_root,)), 1000).samples
     found = ocrbench_task().breakdown((sample, 1.0) for sample in samples)
     formulas = "Handwritten Mathematical Expression Recognition"
@@ -320,9 +316,7 @@ def test_the_breakdown_is_by_component_and_type(data_root: Path) -> None:
         (_row_ocrbench(question=None), "row 1: question is empty, not a text"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named_ocrbench(
-    tmp_path: Path, row: dict[str, Any], what: str
-) -> None:
+def test_rows_that_cannot_be_asked_are_named_ocrbench(tmp_path, row: dict[str, Any], what: str):
     with pytest.raises(DatasetError, match=what):
         _load_ocrbench(tmp_path, row)
 
@@ -336,8 +330,8 @@ def test_rows_that_cannot_be_asked_are_named_ocrbench(
     ids=["mmmu_pro", "ocrbench"],
 )
 def test_too_few_rows_say_where_to_get_the_others(
-    name: str, make: Any, load: Any, row: dict[str, Any], tmp_path: Path
-) -> None:
+    name: str, make: Any, load: Any, row: dict[str, Any], tmp_path
+):
     load(tmp_path, row)
     with pytest.raises(DatasetError, match="has 1 rows; 2 are needed") as raised:
         make().load(DataRoots(roots=(tmp_path,)), 2)

@@ -30,13 +30,13 @@ def _load(root: Path, year: Year, wanted: int = 30) -> Dataset:
     return task(year=year).load(DataRoots(roots=(root,)), wanted)
 
 
-def test_only_the_newest_problems_ask_for_a_box() -> None:
+def test_only_the_newest_problems_ask_for_a_box():
     assert prompt_text("p", 2024) == prompt_text("p", 2025) == "Question: p\nAnswer:"
     box = "Please reason step by step, and put your final answer within \\boxed{}."
     assert prompt_text("p", 2026) == f"Question: p\n{box}\nAnswer:"
 
 
-def test_every_year_is_read_from_its_layout(data_root: Path) -> None:
+def test_every_year_is_read_from_its_layout(data_root: Path):
     oldest, old, new = (_load(data_root, year) for year in YEARS)
     assert (
         [s.target for s in oldest.samples]
@@ -53,7 +53,7 @@ def test_every_year_is_read_from_its_layout(data_root: Path) -> None:
     assert score.parts == {"string": 0.0, "integer": 1.0}
 
 
-def test_a_year_in_two_files_is_read_in_their_order(tmp_path: Path) -> None:
+def test_a_year_in_two_files_is_read_in_their_order(tmp_path):
     parts = [
         [{"problem": f"{part} {i}", "answer": f"{i}"} for i in range(15)] for part in ("I", "II")
     ]
@@ -94,7 +94,7 @@ def test_a_year_in_two_files_is_read_in_their_order(tmp_path: Path) -> None:
 )
 def test_answers_to_real_problems_are_read(
     shared: Path, year: Year, form: str, outcome: Outcome, integer: float
-) -> None:
+):
     dataset = _load(shared / "data", year)
     assert (len(dataset.samples), dataset.deviation) == (30, None)
     for sample in dataset.samples:
@@ -105,9 +105,7 @@ def test_answers_to_real_problems_are_read(
 
 @pytest.mark.usefixtures("simulated_here")
 @pytest.mark.parametrize(("accuracy", "value"), [(1.0, 100.0), (0.0, 0.0)])
-def test_real_problems_are_asked_end_to_end(
-    shared: Path, tmp_path: Path, accuracy: float, value: float
-) -> None:
+def test_real_problems_are_asked_end_to_end(shared: Path, tmp_path, accuracy: float, value: float):
     for year in (2024, 2025):
         plan = Plan(
             model="simulated",
@@ -120,7 +118,7 @@ def test_real_problems_are_asked_end_to_end(
         assert [(one.result.scored, one.result.value) for one in report.tasks] == [(30, value)]
 
 
-def test_an_answer_that_is_no_integer_is_an_error_of_the_data(tmp_path: Path) -> None:
+def test_an_answer_that_is_no_integer_is_an_error_of_the_data(tmp_path):
     write_jsonl(tmp_path / "test.jsonl", [{"problem": "p", "answer": "x"}])
     with pytest.raises(DatasetError, match="must hold integers, not 'x'"):
         _load(tmp_path, 2025, 1)
@@ -129,14 +127,14 @@ def test_an_answer_that_is_no_integer_is_an_error_of_the_data(tmp_path: Path) ->
         _load(tmp_path, 2025, 1)
 
 
-def test_too_few_problems_are_an_error(tmp_path: Path) -> None:
+def test_too_few_problems_are_an_error(tmp_path):
     write_jsonl(tmp_path / "aime24/test2024.jsonl", [{"problem": "p", "answer": "1"}])
     assert _load(tmp_path, 2024, 1).deviation == "1 problems, where AIME 2024 has 30"
     with pytest.raises(DatasetError, match="last of 1 problems; 2 are needed"):
         _load(tmp_path, 2024, 2)
 
 
-def test_more_problems_than_the_year_has_are_told(tmp_path: Path) -> None:
+def test_more_problems_than_the_year_has_are_told(tmp_path):
     write_jsonl(
         tmp_path / "aime24/test2024.jsonl", [{"problem": f"p{i}", "answer": "1"} for i in range(31)]
     )
@@ -147,7 +145,7 @@ EXACT = {"suite_exact": True}
 SEED = {"random_seed": 1}
 
 
-def test_the_order_of_the_choices_is_fixed_per_row() -> None:
+def test_the_order_of_the_choices_is_fixed_per_row():
     assert choice_orders(6, 0) == [
         [2, 0, 1, 3],
         [0, 1, 3, 2],
@@ -160,7 +158,7 @@ def test_the_order_of_the_choices_is_fixed_per_row() -> None:
     assert choice_orders(6, 1) != choice_orders(6, 0)
 
 
-def test_suite_exact_has_the_order_of_a_machine_without_a_cache(data_root: Path) -> None:
+def test_suite_exact_has_the_order_of_a_machine_without_a_cache(data_root: Path):
     asked = shuffle(198, 0)
     orders = [suite_orders(asked, 0)[row] for row in asked[:4]]
     assert orders == [
@@ -189,7 +187,7 @@ def test_suite_exact_has_the_order_of_a_machine_without_a_cache(data_root: Path)
         gpqa_task(choice_seed=1, suite_exact=True)
 
 
-def test_the_archive_is_read_with_its_password_and_nothing_is_written(data_root: Path) -> None:
+def test_the_archive_is_read_with_its_password_and_nothing_is_written(data_root: Path):
     before = sorted(data_root.rglob("*"))
     dataset = gpqa_task().load(DataRoots(roots=(data_root,)), 198)
     assert sorted(data_root.rglob("*")) == before
@@ -205,7 +203,7 @@ def test_the_archive_is_read_with_its_password_and_nothing_is_written(data_root:
     ]
 
 
-def test_the_prompt_is_the_suites_and_the_letter_that_of_the_right_answer(data_root: Path) -> None:
+def test_the_prompt_is_the_suites_and_the_letter_that_of_the_right_answer(data_root: Path):
     sample = gpqa_task().load(DataRoots(roots=(data_root,)), 198).samples[0]
     with zipfile.ZipFile(data_root / "gpqa/dataset.zip") as archive:
         text = archive.read("dataset/gpqa_diamond.csv", pwd=GPQA_PASSWORD).decode()
@@ -223,7 +221,7 @@ def test_the_prompt_is_the_suites_and_the_letter_that_of_the_right_answer(data_r
     assert score.parts == {"first_answer": 1.0, "last_answer": 1.0}
 
 
-def test_every_subset_and_chat(data_root: Path) -> None:
+def test_every_subset_and_chat(data_root: Path):
     options = {
         "subset": "main",
         "num_samples": 12,
@@ -239,7 +237,7 @@ def test_every_subset_and_chat(data_root: Path) -> None:
     assert gpqa_task().sampling.stop == ("</s>",)
 
 
-def test_a_plain_file_of_the_hub_s_layout_is_read_too(data_root: Path, tmp_path: Path) -> None:
+def test_a_plain_file_of_the_hub_s_layout_is_read_too(data_root: Path, tmp_path):
     with zipfile.ZipFile(data_root / "gpqa/dataset.zip") as archive:
         text = archive.read("dataset/gpqa_diamond.csv", pwd=GPQA_PASSWORD)
     (tmp_path / "gpqa").mkdir()
@@ -263,7 +261,7 @@ def test_a_plain_file_of_the_hub_s_layout_is_read_too(data_root: Path, tmp_path:
         ),
     ],
 )
-def test_a_broken_archive_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_broken_archive_is_named(tmp_path, content: bytes, message: str):
     (tmp_path / "dataset.zip").write_bytes(content)
     with pytest.raises(DatasetError, match=message):
         gpqa_task().load(DataRoots(roots=(tmp_path,)), 198)

@@ -45,8 +45,8 @@ def _turn(sample: Sample) -> tuple[Any, ...]:
 
 
 def test_voxpopuli_asks_the_first_rows_of_all_pieces_with_the_text_before_the_sound(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     write_voxpopuli(tmp_path / "facebook/voxpopuli", 40)
     dataset = _load(voxpopuli.task(num_samples=30), tmp_path, 30)
     assert [sample.id for sample in dataset.samples] == [f"test-{i}" for i in range(30)]
@@ -63,7 +63,7 @@ def test_voxpopuli_asks_the_first_rows_of_all_pieces_with_the_text_before_the_so
     assert [dataset.samples[i].metadata["speaker"] for i in (0, 12, 14)] == ["0", "", "1"]
 
 
-def test_a_row_may_have_its_own_question_and_only_a_raw_text(tmp_path: Path) -> None:
+def test_a_row_may_have_its_own_question_and_only_a_raw_text(tmp_path):
     (tmp_path / "a.wav").write_bytes(wav(300))
     row = {"audio": "a.wav", "question": "What is said?", "normalized_text": " ", "raw_text": "Yes"}
     write_jsonl(tmp_path / "test.jsonl", [row])
@@ -73,8 +73,8 @@ def test_a_row_may_have_its_own_question_and_only_a_raw_text(tmp_path: Path) -> 
 
 
 def test_covost2_asks_with_the_sound_before_the_text_in_the_order_of_a_seed(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     folder = tmp_path / "covost2/de_en"
     (folder / "clips").mkdir(parents=True)
     lines = ["client_id\taudio\tsentence\ttranslation"]
@@ -103,7 +103,7 @@ def test_covost2_asks_with_the_sound_before_the_text_in_the_order_of_a_seed(
 @pytest.mark.parametrize(
     ("pair", "tokenizer"), [("en_zh-CN", "zh"), ("en_ja", "ja-mecab"), ("fr_en", "13a")]
 )
-def test_the_tokenizer_is_that_of_the_target_language(pair: str, tokenizer: str) -> None:
+def test_the_tokenizer_is_that_of_the_target_language(pair: str, tokenizer: str):
     assert covost2.task(lang_pair=pair).protocol["tokenizer"] == tokenizer
 
 
@@ -116,7 +116,7 @@ def test_the_tokenizer_is_that_of_the_target_language(pair: str, tokenizer: str)
         ({"audio": "a.wav"}, "row 1 has no text in column normalized_text or raw_text"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named(tmp_path: Path, row: Any, what: str) -> None:
+def test_rows_that_cannot_be_asked_are_named(tmp_path, row: Any, what: str):
     (tmp_path / "a.wav").write_bytes(wav(300))
     (tmp_path / "text.wav").write_bytes(b"no sound")
     write_jsonl(tmp_path / "test.jsonl", [row])
@@ -124,7 +124,7 @@ def test_rows_that_cannot_be_asked_are_named(tmp_path: Path, row: Any, what: str
         _load(voxpopuli.task(num_samples=1), tmp_path, 1)
 
 
-def test_too_few_rows_and_unknown_languages_are_refused(tmp_path: Path) -> None:
+def test_too_few_rows_and_unknown_languages_are_refused(tmp_path):
     (tmp_path / "a.wav").write_bytes(wav(300))
     write_jsonl(tmp_path / "test.jsonl", [{"audio": "a.wav", "text": "yes"}])
     with pytest.raises(DatasetError, match="VoxPopuli is incomplete: 1 rows; 2 are needed"):
@@ -164,7 +164,7 @@ def _answer(edits: int, samples: int, words: int) -> TaskResult:
 
 
 @pytest.mark.parametrize("number", range(len(ROWS)))
-def test_every_published_row_is_judged_by_the_threshold_of_the_suite(number: int) -> None:
+def test_every_published_row_is_judged_by_the_threshold_of_the_suite(number: int):
     model, row = ROWS[number]
     samples, words = row.num_samples or 32, 20
     reference = Reference(
@@ -181,14 +181,14 @@ def test_every_published_row_is_judged_by_the_threshold_of_the_suite(number: int
         assert verdict.outcome is outcome
 
 
-def test_by_default_32_utterances_allow_some_20_points() -> None:
+def test_by_default_32_utterances_allow_some_20_points():
     hypothesis = voxpopuli.task().hypothesis
     margin = Z95 * math.sqrt(2.0 * hypothesis.sigma**2 / (hypothesis.num_samples or 0))
     assert (hypothesis.num_samples, round(margin, 2)) == (32, 20.56)
     assert round(Z95 * math.sqrt(2.0 * 50.0**2 / 1842), 2) == 2.71
 
 
-def test_words_weigh_and_not_utterances_and_each_kind_of_error_is_told() -> None:
+def test_words_weigh_and_not_utterances_and_each_kind_of_error_is_told():
     task = voxpopuli.task()
     pairs = [("a b", "a b c d e f g h"), ("x", "a"), ("", "(laughs)"), ("extra", "...")]
     samples = [
@@ -207,7 +207,7 @@ def test_words_weigh_and_not_utterances_and_each_kind_of_error_is_told() -> None
     assert not {"edits", "words"} & set(result.parts)
 
 
-def test_an_empty_transcript_is_scored_and_counted_as_empty() -> None:
+def test_an_empty_transcript_is_scored_and_counted_as_empty():
     task = voxpopuli.task()
     samples = [
         Sample(id=str(i), prompt="p", target="a b c", metadata={"speaker": ""}) for i in "12"
@@ -220,7 +220,7 @@ def test_an_empty_transcript_is_scored_and_counted_as_empty() -> None:
     assert result.outcomes == {"empty": 1, "reasoning_only": 1}
 
 
-def test_an_empty_translation_has_the_length_of_its_reference() -> None:
+def test_an_empty_translation_has_the_length_of_its_reference():
     task = covost2.task(num_samples=2)
     samples = [
         Sample(id=str(i), prompt="p", target="Das ist ein ganzer Satz.", metadata={"speaker": ""})

@@ -56,7 +56,7 @@ def _parts(sample: Sample) -> tuple[list[MediaFile], str]:
     return [part for part in media if isinstance(part, MediaFile)], text.text
 
 
-def test_eight_frames_stand_before_the_question(tmp_path: Path) -> None:
+def test_eight_frames_stand_before_the_question(tmp_path):
     [sample] = _load(tmp_path, _row()).samples
     frames, text = _parts(sample)
     assert [grey_of(Path(one.path)) for one in frames] == [0, 3, 6, 9, 12, 15, 18, 21]
@@ -69,7 +69,7 @@ def test_eight_frames_stand_before_the_question(tmp_path: Path) -> None:
     assert (sample.id, sample.target) == ("001-1", "B")
 
 
-def test_or_the_video_itself(tmp_path: Path) -> None:
+def test_or_the_video_itself(tmp_path):
     [sample] = _load(tmp_path, _row(), send="video").samples
     [video], _ = _parts(sample)
     assert (video.form, video.media_type) == ("video_url", "video/x-msvideo")
@@ -78,7 +78,7 @@ def test_or_the_video_itself(tmp_path: Path) -> None:
     assert "num_frames" not in task(send="video").protocol
 
 
-def test_the_fingerprint_covers_the_video_and_its_frames(tmp_path: Path) -> None:
+def test_the_fingerprint_covers_the_video_and_its_frames(tmp_path):
     def told(**options):
         return fingerprint(task(**options), _load(tmp_path, _row(), **options))
 
@@ -107,14 +107,14 @@ def test_the_fingerprint_covers_the_video_and_its_frames(tmp_path: Path) -> None
         ("", None),
     ],
 )
-def test_the_first_letter_is_the_answer(tmp_path: Path, text: str, letter: str | None) -> None:
+def test_the_first_letter_is_the_answer(tmp_path, text: str, letter: str | None):
     [sample] = _load(tmp_path, _row(), send="video").samples
     score = task().score(sample, Response(text=text, finish_reason="stop"))
     assert (score.answer, score.value) == (letter, float(letter == "B"))
     assert (score.outcome is Outcome.UNPARSED) == (letter is None)
 
 
-def test_the_value_is_broken_down_by_known_columns(data_root: Path) -> None:
+def test_the_value_is_broken_down_by_known_columns(data_root: Path):
     dataset = task().load(DataRoots(roots=(data_root,)), 300)
     table = task().breakdown((sample, 1.0) for sample in dataset.samples)
     assert table["duration"] == {"short": {"value": 100.0, "scored": 300}}
@@ -131,19 +131,17 @@ def test_the_value_is_broken_down_by_known_columns(data_root: Path) -> None:
         (_row(video_path="annotations.jsonl"), "annotations.jsonl: cannot be read as a video"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named(
-    tmp_path: Path, row: dict[str, Any], what: str
-) -> None:
+def test_rows_that_cannot_be_asked_are_named(tmp_path, row: dict[str, Any], what: str):
     with pytest.raises(DatasetError, match=what):
         _load(tmp_path, row)
 
 
-def test_a_file_that_is_no_video_is_not_sent(tmp_path: Path) -> None:
+def test_a_file_that_is_no_video_is_not_sent(tmp_path):
     with pytest.raises(DatasetError, match="jsonl: not a MP4"):
         _load(tmp_path, _row(video_path="annotations.jsonl"), send="video")
 
 
-def test_too_few_lines_and_wrong_options(tmp_path: Path) -> None:
+def test_too_few_lines_and_wrong_options(tmp_path):
     _load(tmp_path, _row())
     with pytest.raises(DatasetError, match="has 1 lines; 2 are needed"):
         task().load(DataRoots(roots=(tmp_path,)), 2)
@@ -197,7 +195,7 @@ def _write(folder: Path, count: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("mixed")
     _write(folder, 6)
     return folder
@@ -226,7 +224,7 @@ def _seen(sample: Sample) -> tuple[list[str], str]:
 FRAMES = [f"frame {i}" for i in range(8)]
 
 
-def test_parts_come_in_the_order_image_sound_video_text(root: Path) -> None:
+def test_parts_come_in_the_order_image_sound_video_text(root: Path):
     dataset = _load_mixed_modality(root, mixed_modality_omni.task(num_samples=6))
     questions = {
         "image": "Which is <image 1>?\nOptions:\nA. one\nB. two\n",
@@ -254,7 +252,7 @@ def test_parts_come_in_the_order_image_sound_video_text(root: Path) -> None:
     }
 
 
-def test_the_control_asks_the_same_with_the_medium_alone(root: Path) -> None:
+def test_the_control_asks_the_same_with_the_medium_alone(root: Path):
     mixed = _load_mixed_modality(root, mixed_modality_omni.task(num_samples=6))
     alone = _load_mixed_modality(root, mixed_modality_omni_alone.task(num_samples=6))
     shown = {
@@ -273,7 +271,7 @@ def test_the_control_asks_the_same_with_the_medium_alone(root: Path) -> None:
         assert text.partition("below.")[2] == _seen(one)[1].partition("below.")[2]
 
 
-def test_a_video_with_its_sound_is_sent_itself(root: Path) -> None:
+def test_a_video_with_its_sound_is_sent_itself(root: Path):
     dataset = _load_mixed_modality(root, mixed_modality_video_audio_omni.task(num_samples=6))
     assert _seen(dataset.samples[0])[0] == ["image", "video_url"]
     text = request_text(["image", "video"], "video", "Q?")
@@ -289,7 +287,7 @@ def _items(**counts: int) -> dict[str, list[Item]]:
     }
 
 
-def test_items_and_targets_are_shuffled_by_one_generator() -> None:
+def test_items_and_targets_are_shuffled_by_one_generator():
     """The order is the suite's: every list is shuffled in turn, then the targets."""
     items = _items(image=20, audio=19, video=18)
     rng = random.Random(7)
@@ -308,7 +306,7 @@ def test_items_and_targets_are_shuffled_by_one_generator() -> None:
         choose_questions(items, 19, 7)
 
 
-def test_rows_that_cannot_be_asked_are_passed_over(root: Path) -> None:
+def test_rows_that_cannot_be_asked_are_passed_over(root: Path):
     roots, settings = DataRoots(roots=(root,)), VideoSettings()
     images, _ = read_items("image", roots, 3, settings)
     assert [(one.id, one.target) for one in images] == [
@@ -322,7 +320,7 @@ def test_rows_that_cannot_be_asked_are_passed_over(root: Path) -> None:
     assert (sounds[0].target, len(files)) == ("So 0 it is", 1)
 
 
-def test_missing_and_wrong_media_are_named(tmp_path: Path) -> None:
+def test_missing_and_wrong_media_are_named(tmp_path):
     _write(tmp_path, 6)
     (tmp_path / "voxpopuli/en/1.wav").write_bytes(b"no sound")
     with pytest.raises(DatasetError, match=r"test\.jsonl: s\d: not a"):
@@ -336,7 +334,7 @@ def test_missing_and_wrong_media_are_named(tmp_path: Path) -> None:
         mixed_modality_omni.task(num_samples=2)
 
 
-def test_the_fingerprint_names_the_choices(root: Path) -> None:
+def test_the_fingerprint_names_the_choices(root: Path):
     def told(**options):
         task = mixed_modality_omni.task(num_samples=6, **options)
         return fingerprint(task, _load_mixed_modality(root, task))
@@ -347,7 +345,7 @@ def test_the_fingerprint_names_the_choices(root: Path) -> None:
         assert told(**options) != base
 
 
-def test_answers_are_read_by_medium(root: Path) -> None:
+def test_answers_are_read_by_medium(root: Path):
     task = mixed_modality_omni.task(num_samples=6)
     scored = []
     for sample in _load_mixed_modality(root, task).samples:

@@ -48,11 +48,11 @@ def _rows(draws: int, *, twice: bool = False) -> list[list[int]]:
     return [[row["i"] for row in next(shots)] for _ in range(draws)]
 
 
-def test_the_order_is_that_of_a_shuffled_hugging_face_dataset() -> None:
+def test_the_order_is_that_of_a_shuffled_hugging_face_dataset():
     assert shuffle(1319, 0)[:8] == [264, 725, 996, 586, 1010, 12, 904, 130]
 
 
-def test_the_shots_are_drawn_per_question_from_one_generator() -> None:
+def test_the_shots_are_drawn_per_question_from_one_generator():
     assert _rows(3) == [
         [6917, 3155, 6209, 7292, 3445],
         [331, 2121, 4188, 3980, 3317],
@@ -60,7 +60,7 @@ def test_the_shots_are_drawn_per_question_from_one_generator() -> None:
     ]
 
 
-def test_a_chat_prompt_in_one_turn_uses_the_second_of_two_draws() -> None:
+def test_a_chat_prompt_in_one_turn_uses_the_second_of_two_draws():
     assert _rows(2, twice=True) == [[331, 2121, 4188, 3980, 3317], [4779, 7304, 7439, 1789, 4134]]
 
 
@@ -76,7 +76,7 @@ def _turns(roots: DataRoots, **options: object) -> list[str]:
 
 def test_the_sampler_of_newer_versions_draws_once_for_a_chat_prompt_in_one_turn(
     data_root: Path,
-) -> None:
+):
     roots = DataRoots(roots=(data_root,))
     plain = [sample.prompt for sample in task().load(roots, 9).samples]
     assert _turns(roots, fewshot_sampler="0.4.10") == plain
@@ -86,7 +86,7 @@ def test_the_sampler_of_newer_versions_draws_once_for_a_chat_prompt_in_one_turn(
     assert _turns(roots, **turns) == _turns(roots, **turns, fewshot_sampler="0.4.10")
 
 
-def test_the_sampler_is_in_the_protocol_where_it_changes_the_shots() -> None:
+def test_the_sampler_is_in_the_protocol_where_it_changes_the_shots():
     assert "fewshot_sampler" not in task(apply_chat_template=True).protocol
     assert "fewshot_sampler" not in task(fewshot_sampler="0.4.10").protocol
     many = task(apply_chat_template=True, fewshot_as_multiturn=True, fewshot_sampler="0.4.10")
@@ -96,7 +96,7 @@ def test_the_sampler_is_in_the_protocol_where_it_changes_the_shots() -> None:
         assert newer.protocol["fewshot_sampler"] == "0.4.10"
 
 
-def test_the_first_raw_prompt_is_the_golden_one(shared: Path) -> None:
+def test_the_first_raw_prompt_is_the_golden_one(shared: Path):
     dataset = task().load(DataRoots(roots=(shared / "data",)), 1319)
     prompt = dataset.samples[0].prompt
     assert isinstance(prompt, str)
@@ -106,7 +106,7 @@ def test_the_first_raw_prompt_is_the_golden_one(shared: Path) -> None:
     assert len(dataset.samples) == dataset.total == 1319
 
 
-def test_the_request_carries_the_protocol_of_the_suite() -> None:
+def test_the_request_carries_the_protocol_of_the_suite():
     made = build_task(Spec(name="gsm8k"))
     assert made.sampling.temperature == 0.0
     assert made.sampling.max_tokens == 256
@@ -115,7 +115,7 @@ def test_the_request_carries_the_protocol_of_the_suite() -> None:
     assert build_task(Spec(name="gsm8k", options={"truncate_prompt_tokens": None})).extra == {}
 
 
-def test_a_chat_prompt_in_one_turn_holds_the_shots_and_the_question(data_root: Path) -> None:
+def test_a_chat_prompt_in_one_turn_holds_the_shots_and_the_question(data_root: Path):
     options = {"apply_chat_template": True, "num_fewshot": 2, "system_prompt": "Be brief."}
     dataset = build_task(Spec(name="gsm8k", options=options)).load(DataRoots(roots=(data_root,)), 9)
     system, user = dataset.samples[0].prompt
@@ -125,7 +125,7 @@ def test_a_chat_prompt_in_one_turn_holds_the_shots_and_the_question(data_root: P
     assert user.text.endswith("\nAnswer:")
 
 
-def test_fewshot_as_multiturn_makes_each_shot_two_turns(data_root: Path) -> None:
+def test_fewshot_as_multiturn_makes_each_shot_two_turns(data_root: Path):
     made = task(apply_chat_template=True, fewshot_as_multiturn=True, num_fewshot=2)
     prompt = made.load(DataRoots(roots=(data_root,)), 9).samples[0].prompt
     assert not isinstance(prompt, str)
@@ -133,7 +133,7 @@ def test_fewshot_as_multiturn_makes_each_shot_two_turns(data_root: Path) -> None
     assert "#### " in prompt[1].content
 
 
-def test_no_shots_leave_the_bare_question(data_root: Path) -> None:
+def test_no_shots_leave_the_bare_question(data_root: Path):
     prompt = task(num_fewshot=0).load(DataRoots(roots=(data_root,)), 9).samples[0].prompt
     assert isinstance(prompt, str)
     assert prompt.startswith("Question: ")
@@ -152,26 +152,26 @@ def test_no_shots_leave_the_bare_question(data_root: Path) -> None:
 )
 def test_the_value_is_the_mean_of_both_filters(
     text: str, value: float, outcome: Outcome, parts: tuple[float, float]
-) -> None:
+):
     sample = Sample(id="x", prompt="p", target="9*2=18\n#### 18")
     score = task().score(sample, Response(text=text, finish_reason="stop"))
     assert (score.value, score.outcome) == (value, outcome)
     assert (score.parts["strict-match"], score.parts["flexible-extract"]) == parts
 
 
-def test_either_filter_can_be_the_value_alone() -> None:
+def test_either_filter_can_be_the_value_alone():
     sample = Sample(id="x", prompt="p", target="#### 18")
     answer = Response(text="the answer is 18", finish_reason="stop")
     assert task(filter="flexible-extract").score(sample, answer).outcome is Outcome.CORRECT
     assert task(filter="strict-match").score(sample, answer).outcome is Outcome.UNPARSED
 
 
-def test_multiturn_without_chat_is_refused() -> None:
+def test_multiturn_without_chat_is_refused():
     with pytest.raises(PlanError, match="apply_chat_template"):
         task(fewshot_as_multiturn=True)
 
 
-def test_a_missing_split_is_named_before_anything_is_sent(tmp_path: Path) -> None:
+def test_a_missing_split_is_named_before_anything_is_sent(tmp_path):
     (tmp_path / "gsm8k").mkdir()
     (tmp_path / "gsm8k" / "test.jsonl").write_text('{"question": "q", "answer": "#### 1"}\n')
     with pytest.raises(DatasetError, match="'train'") as caught:
@@ -179,7 +179,7 @@ def test_a_missing_split_is_named_before_anything_is_sent(tmp_path: Path) -> Non
     assert "--dataset-root" in caught.value.hint
 
 
-def test_a_data_set_that_is_too_short_is_incomplete(tmp_path: Path) -> None:
+def test_a_data_set_that_is_too_short_is_incomplete(tmp_path):
     for split in ("train", "test"):
         (tmp_path / f"{split}.jsonl").write_text('{"question": "q", "answer": "#### 1"}\n' * 7)
     with pytest.raises(DatasetError, match="incomplete"):
@@ -187,9 +187,7 @@ def test_a_data_set_that_is_too_short_is_incomplete(tmp_path: Path) -> None:
     assert len(task().load(DataRoots(roots=(tmp_path,)), 7).samples) == 7
 
 
-def test_the_same_rows_give_the_same_samples_from_jsonl_csv_and_parquet(
-    tmp_path: Path, data_root: Path
-) -> None:
+def test_the_same_rows_give_the_same_samples_from_jsonl_csv_and_parquet(tmp_path, data_root: Path):
     import csv
 
     from pyarrow import Table, parquet
@@ -220,7 +218,7 @@ def test_the_same_rows_give_the_same_samples_from_jsonl_csv_and_parquet(
 LINE = "End your response with the answer on the last line, formatted as: #### [number]"
 
 
-def test_every_question_has_the_line_and_the_shots_are_those_of_gsm8k(data_root: Path) -> None:
+def test_every_question_has_the_line_and_the_shots_are_those_of_gsm8k(data_root: Path):
     roots = DataRoots(roots=(data_root,))
     dataset = gsm8k_inferencemax.task().load(roots, 9)
     plain = gsm8k.task(apply_chat_template=True, fewshot_as_multiturn=True).load(roots, 9)
@@ -244,7 +242,7 @@ def test_every_question_has_the_line_and_the_shots_are_those_of_gsm8k(data_root:
 )
 def test_the_last_marked_number_decides(
     text: str, outcome: Outcome, answer: str | None, flexible: float
-) -> None:
+):
     found = score(
         Sample(id="x", prompt="p", target="#### 18"), Response(text=text, finish_reason="stop")
     )
@@ -255,7 +253,7 @@ def test_the_last_marked_number_decides(
     }
 
 
-def test_both_names_are_one_protocol_under_two_references() -> None:
+def test_both_names_are_one_protocol_under_two_references():
     one, other = gsm8k_inferencemax.task(), gsm8k_inferencex.task()
     assert one.protocol == other.protocol
     assert (one.reference_file, other.reference_file) == ("gsm8k_inferencemax", "gsm8k_inferencex")
@@ -282,7 +280,7 @@ def _digest(dataset: Dataset) -> str:
     ],
     ids=lambda value: value.name if isinstance(value, Task) else "",
 )
-def test_other_data_has_another_version(made: Task, version: int, digest: tuple[int, str]) -> None:
+def test_other_data_has_another_version(made: Task, version: int, digest: tuple[int, str]):
     """A changed generator makes other problems.
 
     Raise the data version and record the problems again.
@@ -291,7 +289,7 @@ def test_other_data_has_another_version(made: Task, version: int, digest: tuple[
     assert made.protocol["data_version"] == version
 
 
-def test_a_problem_is_a_text_or_a_chat_or_stands_behind_solved_ones() -> None:
+def test_a_problem_is_a_text_or_a_chat_or_stands_behind_solved_ones():
     [text] = word_problems_task().load(ROOTS, 1).samples
     [chat] = word_problems_task(apply_chat_template=True).load(ROOTS, 1).samples
     [shown] = word_problems_task(num_fewshot=2).load(ROOTS, 1).samples
@@ -308,7 +306,7 @@ def test_a_problem_is_a_text_or_a_chat_or_stands_behind_solved_ones() -> None:
     assert word_problems_task(apply_chat_template=True).sampling.stop == ()
 
 
-def test_the_solution_is_right_line_by_line_and_only_its_number_counts() -> None:
+def test_the_solution_is_right_line_by_line_and_only_its_number_counts():
     made = word_problems_task()
     for sample in made.load(ROOTS, 100).samples:
         *sums, last = sample.target.split("\n")
@@ -326,7 +324,7 @@ def test_the_solution_is_right_line_by_line_and_only_its_number_counts() -> None
             assert made.score(sample, Response(text=text, finish_reason="stop")).outcome is outcome
 
 
-def test_of_four_solutions_one_is_right_and_any_place_may_be_its() -> None:
+def test_of_four_solutions_one_is_right_and_any_place_may_be_its():
     made = word_problems_task(scoring="loglikelihood")
     samples = made.load(ROOTS, 60).samples
     places = set()
@@ -347,7 +345,7 @@ def test_of_four_solutions_one_is_right_and_any_place_may_be_its() -> None:
     assert made.score(samples[0], response).outcome is Outcome.CORRECT
 
 
-def test_a_key_lies_at_every_depth() -> None:
+def test_a_key_lies_at_every_depth():
     made = passkey_short.task(sentences=10)
     samples = made.load(ROOTS, 22).samples
     for i, sample in enumerate(samples):
@@ -373,13 +371,13 @@ def test_a_key_lies_at_every_depth() -> None:
         {"scoring": "loglikelihood", "apply_chat_template": True},
     ],
 )
-def test_options_that_exclude_each_other_are_refused(options: dict[str, object]) -> None:
+def test_options_that_exclude_each_other_are_refused(options: dict[str, object]):
     with pytest.raises(PlanError, match="word_problems: "):
         word_problems_task(**options)
 
 
 @pytest.mark.parametrize("make", [word_problems_perplexity.task, passkey_short.task])
-def test_at_least_one_sample_is_asked(make: Callable[..., Task]) -> None:
+def test_at_least_one_sample_is_asked(make: Callable[..., Task]):
     with pytest.raises(PlanError, match="1 or more"):
         make(num_samples=0)
 
@@ -388,7 +386,7 @@ def _told(*values: float) -> Response:
     return Response(text="", finish_reason="length", prompt_logprobs=PromptLogprobs(values=values))
 
 
-def test_the_value_is_the_mean_of_the_texts_and_all_tokens_stand_beside_it() -> None:
+def test_the_value_is_the_mean_of_the_texts_and_all_tokens_stand_beside_it():
     made = perplexity_task()
     short, long = Sample(id="a", prompt="p", target=""), Sample(id="b", prompt="p", target="")
     scored = [
@@ -399,7 +397,7 @@ def test_the_value_is_the_mean_of_the_texts_and_all_tokens_stand_beside_it() -> 
     assert made.secondary(scored) == {"perplexity of all tokens": pytest.approx(math.exp(7 / 4))}
 
 
-def test_short_texts_are_left_out_and_long_ones_are_cut(data_root: Path) -> None:
+def test_short_texts_are_left_out_and_long_ones_are_cut(data_root: Path):
     dataset = perplexity_task().load(DataRoots(roots=(data_root,)), 86)
     assert len(dataset.samples) == 86
     assert dataset.total > 86
@@ -413,7 +411,7 @@ def test_short_texts_are_left_out_and_long_ones_are_cut(data_root: Path) -> None
     ]
 
 
-def test_texts_are_shuffled_and_mended_as_the_suite_does(tmp_path: Path) -> None:
+def test_texts_are_shuffled_and_mended_as_the_suite_does(tmp_path):
     rows = [{"text": f" {i}: it did n't. " + "x" * 40} for i in range(11)]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     made = perplexity_task(min_tokens=1, max_input_tokens=3)
@@ -426,7 +424,7 @@ def test_texts_are_shuffled_and_mended_as_the_suite_does(tmp_path: Path) -> None
     assert [s.id for s in other.samples] == [f"test-{i}" for i in shuffle(11, 1)[:4]]
 
 
-def test_a_text_of_one_s_own_is_cut_into_pieces(tmp_path: Path) -> None:
+def test_a_text_of_one_s_own_is_cut_into_pieces(tmp_path):
     (tmp_path / "novel.txt").write_text("x" * 1000)
     made = perplexity_task(files=["novel.txt"], min_tokens=10, max_input_tokens=100)
     dataset = made.load(DataRoots(roots=(tmp_path,)), 86)
@@ -444,7 +442,7 @@ def test_a_text_of_one_s_own_is_cut_into_pieces(tmp_path: Path) -> None:
         perplexity_task(min_tokens=5, max_input_tokens=5)
 
 
-def test_a_real_novel_is_asked_in_pieces(shared: Path) -> None:
+def test_a_real_novel_is_asked_in_pieces(shared: Path):
     dataset = perplexity_task(files=["long_text/war_and_peace.txt"]).load(
         DataRoots(roots=(shared / "data",)), 86
     )

@@ -112,7 +112,7 @@ def _ask(
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_answers_hold_no_thoughts(form: str, streamed: bool) -> None:
+def test_answers_hold_no_thoughts(form: str, streamed: bool):
     [said], _ = _ask(Thinker(form), streamed=streamed)
     assert said.text == ANSWER
     assert said.reasoning == (None if form == "plain" else THOUGHTS)
@@ -120,7 +120,7 @@ def test_answers_hold_no_thoughts(form: str, streamed: bool) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("form", CUT)
-def test_an_answer_that_was_cut_within_its_thoughts_has_no_text(form: str, streamed: bool) -> None:
+def test_an_answer_that_was_cut_within_its_thoughts_has_no_text(form: str, streamed: bool):
     [said], _ = _ask(Thinker(form, cut=True), streamed=streamed)
     assert said.text == ""
     assert said.truncated
@@ -129,7 +129,7 @@ def test_an_answer_that_was_cut_within_its_thoughts_has_no_text(form: str, strea
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_stop_string_within_thoughts_ends_no_answer(form: str, streamed: bool) -> None:
+def test_a_stop_string_within_thoughts_ends_no_answer(form: str, streamed: bool):
     thinker = Thinker(form)
     said, client = _ask(thinker, "Question:", "is 7", times=3, streamed=streamed)
     assert {one.text for one in said} == {"The answer "}
@@ -185,7 +185,7 @@ def _responses(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["never", *THINKING])
-def test_stop_strings_apply_behind_the_thoughts(name: str, tmp_path: Path) -> None:
+def test_stop_strings_apply_behind_the_thoughts(name: str, tmp_path):
     report = _run(tmp_path, name, CASES, holds=" Question: no, that is another one. ")
     result = report["tasks"][0]["result"]
     assert (result["value"], result["outcomes"]) == (100.0, {"correct": 3})
@@ -197,7 +197,7 @@ def test_stop_strings_apply_behind_the_thoughts(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", THINKING)
-def test_an_answer_that_is_cut_in_its_thoughts_is_no_answer(name: str, tmp_path: Path) -> None:
+def test_an_answer_that_is_cut_in_its_thoughts_is_no_answer(name: str, tmp_path):
     cases = CASES.replace("4000", "40").replace(', stop: ["Question:"]', "")
     report = _run(tmp_path, name, cases, holds=RIGHT, words=LONG)
     result = report["tasks"][0]["result"]
@@ -206,7 +206,7 @@ def test_an_answer_that_is_cut_in_its_thoughts_is_no_answer(name: str, tmp_path:
 
 
 @pytest.mark.parametrize("name", THINKING)
-def test_scorers_see_no_thoughts(name: str, tmp_path: Path) -> None:
+def test_scorers_see_no_thoughts(name: str, tmp_path):
     """The thoughts name the expected answers; the answer is another."""
     cases = CASES.replace(', stop: ["Question:"]', "").replace("What is", "Guess")
     report = _run(tmp_path, name, cases, holds=RIGHT)
@@ -231,24 +231,24 @@ def _warnings(folder: Path) -> str:
 
 @pytest.mark.parametrize("forms", [("field_long", "opened_long"), ("inline", "inline")])
 def test_attribute_judges_no_worker_whose_answers_ended_within_thoughts(
-    forms: tuple[str, str], tmp_path: Path
-) -> None:
+    forms: tuple[str, str], tmp_path
+):
     """Two replicas, of which one has a reasoning parser, differ in the form of thoughts alone."""
     assert _attribute(tmp_path, forms, FEW) == 5
     assert "40 of 40 answers were cut within the model's thoughts" in _warnings(tmp_path)
 
 
-def test_attribute_finds_a_damaged_worker_that_thinks(tmp_path: Path) -> None:
+def test_attribute_finds_a_damaged_worker_that_thinks(tmp_path):
     assert _attribute(tmp_path, ("field", "opened"), ENOUGH, corrupt_after=0) == 1
 
 
-def test_attribute_calls_workers_with_whole_thoughts_sound(tmp_path: Path) -> None:
+def test_attribute_calls_workers_with_whole_thoughts_sound(tmp_path):
     assert _attribute(tmp_path, ("field", "opened"), ENOUGH) == 0
     assert _warnings(tmp_path) == ""
 
 
 @pytest.mark.parametrize("name", ["field_long", "opened_long"])
-def test_probes_leave_room_for_thoughts(name: str) -> None:
+def test_probes_leave_room_for_thoughts(name: str):
     """Abilities that a short answer hides are found, and their lack is too."""
     assert probes_once(name, False, 0) == ""
     assert "the schema was ignored" in (told := probes_once(name, True, 0))
@@ -256,15 +256,15 @@ def test_probes_leave_room_for_thoughts(name: str) -> None:
 
 
 @pytest.mark.parametrize("trial", [invariants_once, load_once])
-def test_answers_that_ended_within_thoughts_show_nothing(trial: Trial) -> None:
+def test_answers_that_ended_within_thoughts_show_nothing(trial: Trial):
     """An odd number asks with few tokens."""
     assert trial("opened", False, 1) == UNJUDGED
     assert trial("opened", False, 0) == ""
 
 
 def test_lm_evals_model_warns_of_answers_that_ended_within_thoughts(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     pytest.importorskip("lm_eval")
     with caplog.at_level(logging.WARNING, "lm_eval"):
         assert lm_eval_once("opened", False, 1) == UNJUDGED
@@ -272,7 +272,7 @@ def test_lm_evals_model_warns_of_answers_that_ended_within_thoughts(
 
 
 @pytest.mark.parametrize("name", ["field_long", "hybrid_opened"])
-def test_chats_of_canaries_repeat_their_codes_behind_thoughts(name: str, tmp_path: Path) -> None:
+def test_chats_of_canaries_repeat_their_codes_behind_thoughts(name: str, tmp_path):
     out = tmp_path / "out"
     with flavour_in_thread(name, CopyingModel()) as url:
         words = f"--model M --canaries --limit 14 --concurrency 2 -o {out}"
@@ -281,12 +281,12 @@ def test_chats_of_canaries_repeat_their_codes_behind_thoughts(name: str, tmp_pat
     assert (found["answers"], found["own"]) == (14, 14)
 
 
-def test_a_leak_of_a_thinker_is_found() -> None:
+def test_a_leak_of_a_thinker_is_found():
     assert "received the code of" in canaries_once("opened_long", True, 0)
 
 
 @pytest.mark.parametrize(("policy", "sent"), [("neutral", True), ("keep", False)])
-def test_lm_evals_model_sends_neutral_values_that_are_heeded(policy: str, sent: bool) -> None:
+def test_lm_evals_model_sends_neutral_values_that_are_heeded(policy: str, sent: bool):
     pytest.importorskip("lm_eval")
     from lm_eval.api.instance import Instance  # slow to import
 
@@ -307,20 +307,20 @@ def _answer_by_penalty(request: HttpRequest) -> Reply:
 
 
 @pytest.mark.parametrize("name", ["opened_long", "hybrid_field"])
-def test_smoke_accuses_a_damaged_thinker_alone(name: str) -> None:
+def test_smoke_accuses_a_damaged_thinker_alone(name: str):
     assert smoke_once(name, False, 0) == ""
     assert "questions" in smoke_once(name, True, 0)
 
 
 @pytest.mark.parametrize("name", ["opened_long", "hybrid_opened"])
-def test_a_watch_accuses_a_damaged_thinker_alone(name: str) -> None:
+def test_a_watch_accuses_a_damaged_thinker_alone(name: str):
     assert watch_once(name, False, 1) == ""
     assert watch_once(name, True, 1) != ""
 
 
 def test_verify_asks_a_thinker_without_thoughts_where_it_continues_no_message(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     file = tmp_path / "reference.json"
     words = f"--model M --floor 0.08 --probes 40 -o {tmp_path}/out"
     with flavour_in_thread("hybrid_field") as url:
@@ -332,7 +332,7 @@ def test_verify_asks_a_thinker_without_thoughts_where_it_continues_no_message(
 
 
 @pytest.mark.parametrize("name", ["field", "opened", "hybrid_field"])
-def test_smoke_names_thoughts_that_loop(name: str) -> None:
+def test_smoke_names_thoughts_that_loop(name: str):
     form = FLAVOURS[name][1]["thoughts"]
     looping = ThoughtsForm(opened=form.opened, words=20, repeats=" Wait, let me think again.")
     told = smoke_once(name, False, 0, thoughts=looping)
@@ -340,6 +340,6 @@ def test_smoke_names_thoughts_that_loop(name: str) -> None:
     assert "questions" not in told
 
 
-def test_smoke_accuses_no_model_whose_thoughts_are_longer_than_its_limit() -> None:
+def test_smoke_accuses_no_model_whose_thoughts_are_longer_than_its_limit():
     """They repeat nothing, and whether they would end is not known."""
     assert smoke_once("opened", False, 0, thoughts=ThoughtsForm(opened=True, words=9000)) == ""

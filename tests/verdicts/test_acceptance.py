@@ -41,7 +41,7 @@ def _told(*answers: tuple[int, float | None]) -> Acceptance | None:
 
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=40), min_size=1, max_size=20))
-def test_it_is_the_suite_s_figure_over_the_steps_that_had_drafts(accepted: list[list[int]]) -> None:
+def test_it_is_the_suite_s_figure_over_the_steps_that_had_drafts(accepted: list[list[int]]):
     """Each answer has a first step of one token, then steps that accept draft tokens."""
     answers = [(1 + sum(steps) + len(steps), 1 + len(steps)) for steps in accepted]
     told = _told(*((tokens, tokens / steps) for tokens, steps in answers))
@@ -55,7 +55,7 @@ def test_it_is_the_suite_s_figure_over_the_steps_that_had_drafts(accepted: list[
     assert told.per_answer == pytest.approx(sum(t / i for t, i in answers) / len(answers))
 
 
-def test_answers_that_do_not_tell_are_left_out() -> None:
+def test_answers_that_do_not_tell_are_left_out():
     assert _told((10, None), (0, 2.0)) is None
     told = _told((10, None), (21, 21 / 11))
     assert (told.answers, told.length) == (1, pytest.approx(2.0))
@@ -102,9 +102,7 @@ def _result(scored: int = 100) -> TaskResult:
         ("ERROR", 0, None, "ERROR", "paired"),
     ],
 )
-def test_the_rule(
-    outcome: str, answers: int, length: float | None, expected: str, rule: str
-) -> None:
+def test_the_rule(outcome: str, answers: int, length: float | None, expected: str, rule: str):
     told = (
         Acceptance(answers=answers, length=length, all_steps=1.0, per_answer=1.0)
         if answers
@@ -125,8 +123,8 @@ def test_the_rule(
     ("tokens_per_step", "outcome"), [(3.0, "NO REFERENCE"), (1.05, "FAIL"), (None, "UNSUPPORTED")]
 )
 async def test_a_run_is_judged_by_it(
-    data_root: Path, tmp_path: Path, tokens_per_step: float | None, outcome: str
-) -> None:
+    data_root: Path, tmp_path, tokens_per_step: float | None, outcome: str
+):
     (tmp_path / "references").mkdir()
     (tmp_path / "references/acceptance_length.yaml").write_text(
         "mine: {ref_al: 2.0, min_al: 1.9}\n"
@@ -149,8 +147,8 @@ async def test_a_run_is_judged_by_it(
 
 
 async def test_an_entry_that_is_not_there_is_named_before_anything_is_asked(
-    data_root: Path, tmp_path: Path
-) -> None:
+    data_root: Path, tmp_path
+):
     plan = Plan(
         model="simulated",
         launcher=Spec(name="simulated"),
@@ -162,7 +160,7 @@ async def test_an_entry_that_is_not_there_is_named_before_anything_is_asked(
         await evaluate(plan, tmp_path / "out", environ={})
 
 
-def test_it_changes_nothing_that_is_asked() -> None:
+def test_it_changes_nothing_that_is_asked():
     plain, judged = (
         build_task(Spec(name="gsm8k", options=o)) for o in ({}, {"acceptance_length": "A::b"})
     )

@@ -87,9 +87,7 @@ def _scores(right: int, n: int) -> list[float]:
         (50, 30, 36, "PASS"),
     ],
 )
-def test_more_than_five_points_may_not_be_lost(
-    n: int, alone: int, mixed: int, outcome: str
-) -> None:
+def test_more_than_five_points_may_not_be_lost(n: int, alone: int, mixed: int, outcome: str):
     verdict = _judge(_scores(alone, n), _scores(mixed, n))
     assert (verdict.outcome, verdict.rule) == (outcome, "control")
     assert verdict.evaluated == 100.0 * alone / n
@@ -101,7 +99,7 @@ def test_more_than_five_points_may_not_be_lost(
         assert reason.startswith(f"lost_among_others: {100.0 * (alone - mixed) / n:.2f} points")
 
 
-def test_nor_more_than_ten_of_one_medium() -> None:
+def test_nor_more_than_ten_of_one_medium():
     media = ["image"] * 20 + ["audio"] * 80
     alone = [1.0] * 100
     two = [0.0] * 2 + [1.0] * 98
@@ -112,7 +110,7 @@ def test_nor_more_than_ten_of_one_medium() -> None:
     assert verdict.reasons == ("lost_among_others: 15.00 points of image, more than 10, of mixed",)
 
 
-def test_the_limits_are_those_of_the_suite_for_any_scores() -> None:
+def test_the_limits_are_those_of_the_suite_for_any_scores():
     """The suite subtracts the percentages of right answers, over all and in each medium."""
     rng = random.Random(5)
     outcomes = set()
@@ -132,7 +130,7 @@ def test_the_limits_are_those_of_the_suite_for_any_scores() -> None:
     assert len(outcomes) == 2
 
 
-def test_a_missing_answer_decides_nothing() -> None:
+def test_a_missing_answer_decides_nothing():
     nan = math.nan
     lost = _judge(_scores(36, 50), [nan, *_scores(33, 49)])
     assert lost.outcome is VerdictOutcome.INCONCLUSIVE  # 2 or 3 lost
@@ -145,7 +143,7 @@ def test_a_missing_answer_decides_nothing() -> None:
     assert few.outcome is VerdictOutcome.PASS
 
 
-def test_chance_and_the_limits_are_told_apart() -> None:
+def test_chance_and_the_limits_are_told_apart():
     by_chance = _judge(_scores(36, 50), _scores(33, 50))
     [warning] = by_chance.warnings
     assert "the paired test of all questions does not show a drop (p 0.062)" in warning
@@ -164,13 +162,13 @@ ROWS = [
 ]
 
 
-def test_every_published_row_is_there() -> None:
+def test_every_published_row_is_there():
     assert len(ROWS) == 9
     assert not load(find_shipped_dir() / "mixed_modality_qwen_vl.yaml")
 
 
 @pytest.mark.parametrize(("name", "model", "place"), ROWS)
-def test_every_published_row_judges_as_the_suite_does(name: str, model: str, place: int) -> None:
+def test_every_published_row_judges_as_the_suite_does(name: str, model: str, place: int):
     """The suite's threshold is the reference less z of alpha times sigma times sqrt(2 / n)."""
     entry, task = (
         load(find_shipped_dir() / f"{name}.yaml")[model][place],
@@ -226,9 +224,7 @@ OMNI, ALONE = "mixed_modality_omni", "mixed_modality_omni_alone"
 MODEL = "nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-BF16"
 
 
-def test_a_run_compares_the_questions_with_and_without_others(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_a_run_compares_the_questions_with_and_without_others(data_root: Path, tmp_path):
     """A value of 54 % passes against 70 %, and fails against 60 % without distractors."""
     script = Answers(data_root, {OMNI: lambda i: i % 50 >= 27, ALONE: lambda i: i >= 30})
     report = _run(data_root, tmp_path / "run", script, MODEL, OMNI, ALONE)
@@ -268,7 +264,7 @@ class Cutting(Losing):
         return answer(self._texts.get(key, "A"), finish="length" if cut else "stop")
 
 
-def test_a_control_says_that_cut_answers_could_turn_it(data_root: Path, tmp_path: Path) -> None:
+def test_a_control_says_that_cut_answers_could_turn_it(data_root: Path, tmp_path):
     """All that was lost among others was cut there."""
     script = Cutting(data_root, {OMNI: lambda i: i % 50 >= 27, ALONE: lambda i: i >= 30})
     report = _run(data_root, tmp_path / "run", script, MODEL, OMNI, ALONE)
@@ -283,8 +279,8 @@ def test_a_control_says_that_cut_answers_could_turn_it(data_root: Path, tmp_path
 
 
 def test_answers_that_only_a_retry_gave_leave_a_control_open(
-    data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    data_root: Path, tmp_path, monkeypatch
+):
     """The mixed questions would lose 46 points; their errors hide it."""
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     script = Losing(data_root, {OMNI: lambda i: i % 50 >= 27, ALONE: lambda i: False})
@@ -317,21 +313,21 @@ def _run_pair(root: Path, out: Path, *tasks: Spec, limit: int | None = None) -> 
 SEEN = "mixed_modality_qwen_vl"
 
 
-def test_a_control_alone_is_not_judged(data_root: Path, tmp_path: Path) -> None:
+def test_a_control_alone_is_not_judged(data_root: Path, tmp_path):
     spec = Spec(name=f"{SEEN}_alone", options={"num_samples": 4})
     [alone] = _run_pair(data_root, tmp_path / "run", spec).tasks
     assert alone.verdict.outcome is VerdictOutcome.NO_REFERENCE
     assert alone.verdict.reasons == (f"a control: it is judged if {SEEN} is in the same run",)
 
 
-def test_a_subset_has_the_same_questions(data_root: Path, tmp_path: Path) -> None:
+def test_a_subset_has_the_same_questions(data_root: Path, tmp_path):
     specs = (Spec(name=n, options={"num_samples": 12}) for n in (SEEN, f"{SEEN}_alone"))
     [_, alone] = _run_pair(data_root, tmp_path / "run", *specs, limit=8).tasks
     assert alone.verdict.outcome is VerdictOutcome.PASS
     assert alone.verdict.num_samples == 8
 
 
-def test_other_questions_are_not_compared(data_root: Path, tmp_path: Path) -> None:
+def test_other_questions_are_not_compared(data_root: Path, tmp_path):
     options = {"num_samples": 4}
     mixed = Spec(name=SEEN, options={**options, "num_frames": 2})
     control = Spec(name=f"{SEEN}_alone", options={**options, "random_seed": 1})
@@ -342,7 +338,7 @@ def test_other_questions_are_not_compared(data_root: Path, tmp_path: Path) -> No
     )
 
 
-def test_video_mme_is_judged_at_its_threshold(data_root: Path, tmp_path: Path) -> None:
+def test_video_mme_is_judged_at_its_threshold(data_root: Path, tmp_path):
     """54.5 - 6.715 = 47.785 %: 144 of 300 right answers pass, 143 do not."""
     script = Answers(data_root, {"videomme": lambda i: i < 157})
     model = "Qwen/Qwen3-VL-2B-Instruct"

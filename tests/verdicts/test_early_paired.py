@@ -45,7 +45,7 @@ N = 400
 
 
 @pytest.fixture(scope="module")
-def judged(data_root: Path, tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Plan:
+def judged(data_root: Path, tmp_path_factory, simulated_here: None) -> Plan:
     """Return a plan of 400 prompts with a reference that was registered from a run of them."""
     plan = Plan(
         model="my-org/my-model",
@@ -96,12 +96,12 @@ def _said(report: Report, folder: Path) -> str:
 )
 def test_a_clear_case_stops_at_half_of_alpha(
     judged: Plan,
-    tmp_path: Path,
+    tmp_path,
     rule: str,
     options: dict[str, object],
     damage: float,
     outcome: VerdictOutcome,
-) -> None:
+):
     plan = replace(judged, verdict=Spec(name=rule, options=options))
     report = _run(plan, tmp_path / "out", damage=damage)
     verdict, told = _verdict(report), _early(report)
@@ -129,9 +129,7 @@ def test_a_clear_case_stops_at_half_of_alpha(
     )
 
 
-def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(
-    judged: Plan, tmp_path: Path
-) -> None:
+def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(judged: Plan, tmp_path):
     plan = replace(judged, verdict=Spec(name="paired", options={"margin": 1.2}))
     report, whole = (
         _run(plan, tmp_path / "out"),
@@ -151,9 +149,7 @@ def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(
     assert "(95 % confidence)" in _said(whole, tmp_path / "whole")
 
 
-def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(
-    judged: Plan, tmp_path: Path
-) -> None:
+def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(judged: Plan, tmp_path):
     """A drop too close to the classic margin for an early decision: the run goes to its end."""
     plan = replace(judged, verdict=Spec(name="paired"), limits=replace(judged.limits, order_seed=1))
     report = _run(plan, tmp_path / "out", damage=0.05)
@@ -163,9 +159,7 @@ def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(
     assert _early(report).margin == pytest.approx(verdict.paired.margin)
 
 
-def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(
-    judged: Plan, tmp_path: Path
-) -> None:
+def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(judged: Plan, tmp_path):
     plan = replace(judged, verdict=Spec(name="noninferiority", options={"margin": 8.0}))
     out = tmp_path / "out"
     assert _early(_run(plan, out)).stopped
@@ -185,7 +179,7 @@ def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(
     assert (by_pairs.alpha, by_classic.alpha) == (ALPHA / 2, ALPHA)
 
 
-def test_the_command_line_runs_shows_resumes_and_judges_again(judged: Plan, tmp_path: Path) -> None:
+def test_the_command_line_runs_shows_resumes_and_judges_again(judged: Plan, tmp_path):
     out, file = tmp_path / "out", tmp_path / "plan.yaml"
     content = {**to_file(replace(judged, early_stop=None)), "verdict": "classic"}
     file.write_bytes(msgspec.yaml.encode(content))
@@ -208,7 +202,7 @@ def test_the_command_line_runs_shows_resumes_and_judges_again(judged: Plan, tmp_
     assert "judged at alpha 0.025" in rest.output
 
 
-def test_several_reference_runs_are_averaged(judged: Plan, tmp_path: Path) -> None:
+def test_several_reference_runs_are_averaged(judged: Plan, tmp_path):
     plain = replace(judged, references_dir=None, no_reference=True, early_stop=None)
     for i in range(2):
         _run(plain, tmp_path / f"run{i}", run=10 + i)
@@ -222,9 +216,7 @@ def test_several_reference_runs_are_averaged(judged: Plan, tmp_path: Path) -> No
     assert (_early(report).decision, _early(report).stopped) == ("PASS", True)
 
 
-def test_with_too_many_answers_missing_nothing_is_decided_early(
-    judged: Plan, tmp_path: Path
-) -> None:
+def test_with_too_many_answers_missing_nothing_is_decided_early(judged: Plan, tmp_path):
     plan = replace(judged, verdict=Spec(name="noninferiority", options={"margin": 8.0}))
     plan = replace(plan, limits=replace(plan.limits, max_error_rate=1.0))
     report = _run(plan, tmp_path / "out", failure_rate=0.06, failure_kind="wrapped_400")
@@ -234,7 +226,7 @@ def test_with_too_many_answers_missing_nothing_is_decided_early(
     assert _verdict(report).outcome is VerdictOutcome.INCONCLUSIVE
 
 
-def test_repeats_and_references_without_scores_do_not_stop(judged: Plan, tmp_path: Path) -> None:
+def test_repeats_and_references_without_scores_do_not_stop(judged: Plan, tmp_path):
     (p,) = prepare(replace(judged, verdict=Spec(name="paired")))
     prefix, note = watch(
         p, ScoreAccumulator(p.task, p.dataset.samples, repeats=2), eps=0.01, seed=0
@@ -252,7 +244,7 @@ def test_repeats_and_references_without_scores_do_not_stop(judged: Plan, tmp_pat
     )
 
 
-def test_the_margins_and_the_level_are_those_of_the_rule(judged: Plan) -> None:
+def test_the_margins_and_the_level_are_those_of_the_rule(judged: Plan):
     (p,) = prepare(replace(judged, verdict=Spec(name="paired")))
     for spec, points in (
         (Spec(name="noninferiority"), 1.0),
@@ -266,7 +258,7 @@ def test_the_margins_and_the_level_are_those_of_the_rule(judged: Plan) -> None:
         assert (100 * test.margin, test.alpha, test.eps) == (pytest.approx(points), ALPHA / 2, 0.01)
 
 
-def test_a_damaged_record_of_the_looks_says_how_to_mend_it(tmp_path: Path) -> None:
+def test_a_damaged_record_of_the_looks_says_how_to_mend_it(tmp_path):
     assert run_folder.read_looks(tmp_path) == {}
     run_folder.note_looks(tmp_path, {"a": "paired"})
     run_folder.note_looks(tmp_path, {"b": "paired"})
@@ -277,7 +269,7 @@ def test_a_damaged_record_of_the_looks_says_how_to_mend_it(tmp_path: Path) -> No
     assert "Restore it" in caught.value.hint
 
 
-def test_reports_from_before_are_still_read() -> None:
+def test_reports_from_before_are_still_read():
     old = {
         "eps": 0.01,
         "order_seed": 1,
@@ -296,7 +288,7 @@ def test_reports_from_before_are_still_read() -> None:
     assert (told.rule, told.alpha, told.held) == ("classic", None, 0)
 
 
-def test_scoring_again_gives_no_alpha_back(judged: Plan, tmp_path: Path) -> None:
+def test_scoring_again_gives_no_alpha_back(judged: Plan, tmp_path):
     plan = replace(judged, verdict=Spec(name="paired", options={"margin": 1.2}))
     verdict = _verdict(_run(plan, tmp_path / "out"))
     _run(replace(plan, early_stop=None), tmp_path / "out")
@@ -305,9 +297,7 @@ def test_scoring_again_gives_no_alpha_back(judged: Plan, tmp_path: Path) -> None
     assert again.paired.alpha == verdict.paired.alpha == ALPHA / 2
 
 
-def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(
-    judged: Plan, tmp_path: Path
-) -> None:
+def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(judged: Plan, tmp_path):
     """The looks cannot allow for run effects.
 
     They passed a drop of the margin in 33 % of simulated runs.
@@ -335,9 +325,7 @@ def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(
     assert classic is not None
 
 
-def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(
-    judged: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(judged: Plan, monkeypatch):
     """The reference stores its scores in 16 bits.
 
     A slightly higher or lower score would count as a change.
@@ -364,7 +352,7 @@ def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(
     assert all(value == reference for value, reference in seen)
 
 
-def test_a_repeat_without_any_answer_leaves_the_task_unpaired(judged: Plan) -> None:
+def test_a_repeat_without_any_answer_leaves_the_task_unpaired(judged: Plan):
     (prepared,) = prepare(judged)
     assert prepared.reference is not None
     runs = [array("d", [1.0] * N), array("d", [math.nan] * N)]

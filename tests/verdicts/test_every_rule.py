@@ -77,7 +77,7 @@ def _judge(name: str, lost: int, *, answered: bool = True) -> Verdict:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_rule_passes_and_fails_at_the_limits_that_are_known(name: str) -> None:
+def test_a_rule_passes_and_fails_at_the_limits_that_are_known(name: str):
     assert name in LIMITS, f"add a line for {name!r} to LIMITS of tests/verdicts/test_every_rule.py"
     limit = LIMITS[name]
     passed, failed = _judge(name, limit.passes), _judge(name, limit.fails)
@@ -90,16 +90,16 @@ def test_a_rule_passes_and_fails_at_the_limits_that_are_known(name: str) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_rule_passes_what_was_not_answered(name: str) -> None:
+def test_no_rule_passes_what_was_not_answered(name: str):
     assert _judge(name, 0, answered=False).outcome is not VerdictOutcome.PASS
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_rule_says_what_it_is(name: str) -> None:
+def test_a_rule_says_what_it_is(name: str):
     assert 20 < len(registry.summary(VERDICTS, name)) <= 140
 
 
-def test_no_limit_is_of_a_rule_that_is_gone() -> None:
+def test_no_limit_is_of_a_rule_that_is_gone():
     assert LIMITS.keys() - set(NAMES) == set()
 
 
@@ -142,7 +142,7 @@ def _result(right: int, failed: int = 0, planned: int = 4104) -> TaskResult:
 )
 def test_a_verdict_is_given_only_when_both_bounds_give_it(
     right: int, failed: int, outcome: VerdictOutcome
-) -> None:
+):
     verdict = judge(_result(right, failed), REFERENCE, HYPOTHESIS)
     assert verdict.outcome is outcome
     assert verdict.threshold == pytest.approx(66.352676, abs=1e-6)
@@ -150,18 +150,18 @@ def test_a_verdict_is_given_only_when_both_bounds_give_it(
     assert bool(verdict.reasons) == (outcome not in (VerdictOutcome.PASS, VerdictOutcome.FAIL))
 
 
-def test_the_formula_uses_the_registered_n_and_not_the_number_asked() -> None:
+def test_the_formula_uses_the_registered_n_and_not_the_number_asked():
     assert judge(_result(2800), REFERENCE, HYPOTHESIS).num_samples == 4096
 
 
-def test_too_many_missing_says_so_even_when_the_failure_would_be_certain() -> None:
+def test_too_many_missing_says_so_even_when_the_failure_would_be_certain():
     verdict = judge(_result(1000, 200), REFERENCE, HYPOTHESIS)
     assert verdict.reasons[0].startswith("too_many_missing: 200 of 4104")
     assert "even if every missing answer is right" in verdict.reasons[1]
 
 
 @pytest.mark.parametrize("higher", [True, False])
-def test_57_of_100_passes_a_threshold_of_57_and_a_worse_count_fails(higher: bool) -> None:
+def test_57_of_100_passes_a_threshold_of_57_and_a_worse_count_fails(higher: bool):
     reference = replace(REFERENCE, threshold=57.0, higher_is_better=higher)
     for right, outcome in ((57, VerdictOutcome.PASS), (56 if higher else 58, VerdictOutcome.FAIL)):
         verdict = judge(_result(right, 0, 100), reference, Hypothesis(num_samples=100))
@@ -171,7 +171,7 @@ def test_57_of_100_passes_a_threshold_of_57_and_a_worse_count_fails(higher: bool
 @pytest.mark.parametrize("higher", [True, False])
 def test_a_value_on_a_threshold_is_compared_by_the_sum_of_its_scores_before_the_scale(
     higher: bool,
-) -> None:
+):
     """Three scores that sum to 9.383099398323: 16 times their mean has one digit more."""
     value = 9.383099398323 / 3 * 16.0
     assert value != 50.043196791056
@@ -184,9 +184,7 @@ def test_a_value_on_a_threshold_is_compared_by_the_sum_of_its_scores_before_the_
 
 
 @pytest.mark.parametrize(("failed", "outcome"), [(0, "PASS"), (1, "PASS"), (2, "PASS")])
-def test_the_worst_case_of_missing_answers_on_the_threshold_passes(
-    failed: int, outcome: str
-) -> None:
+def test_the_worst_case_of_missing_answers_on_the_threshold_passes(failed: int, outcome: str):
     reference = replace(REFERENCE, threshold=57.0)
     verdict = judge(_result(57, failed, 100), reference, Hypothesis(num_samples=100))
     assert verdict.outcome.value == outcome
@@ -205,7 +203,7 @@ def test_the_worst_case_of_missing_answers_on_the_threshold_passes(
 )
 def test_a_threshold_that_no_value_is_beyond_is_said(
     reference: dict[str, float], n: int, higher: bool, what: str | None
-) -> None:
+):
     known = replace(REFERENCE, higher_is_better=higher, **reference)
     warnings = judge(_result(50, 0, 100), known, Hypothesis(num_samples=n)).warnings
     told = [line for line in warnings if " fails" in line and "task" in line]
@@ -214,26 +212,26 @@ def test_a_threshold_that_no_value_is_beyond_is_said(
     )
 
 
-def test_an_explicit_threshold_replaces_the_computed_one_and_hides_theta() -> None:
+def test_an_explicit_threshold_replaces_the_computed_one_and_hides_theta():
     verdict = judge(_result(2800), replace(REFERENCE, threshold=94.0), HYPOTHESIS)
     assert (verdict.outcome, verdict.threshold, verdict.theta) == (VerdictOutcome.FAIL, 94.0, None)
     assert any("set in the reference file" in warning for warning in verdict.warnings)
 
 
-def test_a_reference_of_an_older_file_is_named() -> None:
+def test_a_reference_of_an_older_file_is_named():
     old = replace(REFERENCE, old=True, source="v1.yaml")
     warnings = judge(_result(2800), old, HYPOTHESIS).warnings
     assert [line for line in warnings if "older file of its source: v1.yaml" in line]
     assert judge(_result(2800), replace(old, old=False), HYPOTHESIS).warnings == ()
 
 
-def test_a_reference_of_0_never_fails_and_says_so() -> None:
+def test_a_reference_of_0_never_fails_and_says_so():
     verdict = judge(_result(0), replace(REFERENCE, value=0.0), HYPOTHESIS)
     assert verdict.outcome is VerdictOutcome.PASS
     assert any("never fails" in warning for warning in verdict.warnings)
 
 
-def test_lower_is_better_mirrors_the_rule() -> None:
+def test_lower_is_better_mirrors_the_rule():
     wer = replace(
         _result(2800),
         metric=Metric(name="wer", higher_is_better=False),
@@ -246,14 +244,14 @@ def test_lower_is_better_mirrors_the_rule() -> None:
     assert judge(worse, reference, Hypothesis(num_samples=1842)).outcome is VerdictOutcome.FAIL
 
 
-def test_an_unbounded_metric_with_a_missing_answer_is_inconclusive() -> None:
+def test_an_unbounded_metric_with_a_missing_answer_is_inconclusive():
     unbounded = replace(_result(2800, 1), bounds=None)
     verdict = judge(unbounded, REFERENCE, HYPOTHESIS)
     assert verdict.outcome is VerdictOutcome.INCONCLUSIVE
     assert "no bounds" in verdict.reasons[0]
 
 
-def test_a_passkey_row_tolerates_nothing() -> None:
+def test_a_passkey_row_tolerates_nothing():
     strict = Hypothesis(num_samples=20, sigma=0.0, alpha=0.5)
     reference = replace(REFERENCE, value=99.0)
     assert judge(_result(20, 0, 20), reference, strict).outcome is VerdictOutcome.PASS
@@ -322,7 +320,7 @@ def _told(verdict: Verdict) -> list[str]:
 )
 def test_the_planned_power_is_the_chance_of_the_verdict(
     n: int, drop: float, flips: float, margin: float | None
-) -> None:
+):
     chances = Counter()
     options = {} if margin is None else {"margin": 100 * margin}
     for chance, down, up in _outcomes(n, drop, flips):

@@ -87,7 +87,7 @@ EARLY = EarlyStop(
 )
 def test_a_task_that_stopped_has_its_decision_no_value_and_a_warning(
     early: EarlyStop, outcome: VerdictOutcome, promise: str
-) -> None:
+):
     old = replace(REFERENCE, threshold=66.0)
     verdict = judge_decided(RESULT, old, HYPOTHESIS, early)
     assert (verdict.outcome, verdict.rule) == (outcome, early.rule)
@@ -133,7 +133,7 @@ def judge_at_the_rest(
     return rule, verdict
 
 
-def test_after_looks_the_rule_judges_at_the_rest_of_alpha_with_the_margin_of_the_whole() -> None:
+def test_after_looks_the_rule_judges_at_the_rest_of_alpha_with_the_margin_of_the_whole():
     rule, verdict = judge_at_the_rest(REFERENCE)
     whole = _classic.frame(RESULT, REFERENCE, HYPOTHESIS)
     assert rule.asked[0][-1] == {"margin": pytest.approx(70.0 - whole.threshold)}
@@ -148,14 +148,12 @@ def test_after_looks_the_rule_judges_at_the_rest_of_alpha_with_the_margin_of_the
 @pytest.mark.parametrize(
     ("reference", "margin"), [(REFERENCE, 3.0), (replace(REFERENCE, threshold=70.0), None)]
 )
-def test_a_margin_of_the_rule_or_of_0_is_not_replaced(
-    reference: Reference, margin: float | None
-) -> None:
+def test_a_margin_of_the_rule_or_of_0_is_not_replaced(reference: Reference, margin: float | None):
     rule, _ = judge_at_the_rest(reference, margin=margin)
     assert rule.asked[0][-1] == {}
 
 
-def test_the_warnings_are_those_of_the_whole_alpha_and_of_the_rule() -> None:
+def test_the_warnings_are_those_of_the_whole_alpha_and_of_the_rule():
     """With 100 prompts the least detectable drop, which has a warning, depends on alpha."""
     _, verdict = judge_at_the_rest(REFERENCE, num_samples=100)
     whole, left = (
@@ -189,7 +187,7 @@ RESULT_CUT_OF_STOPPED = TaskResult(
 
 
 @pytest.mark.parametrize("outcome", [VerdictOutcome.FAIL, VerdictOutcome.PASS])
-def test_an_early_stop_has_the_bound_and_a_fail_says_so(outcome: VerdictOutcome) -> None:
+def test_an_early_stop_has_the_bound_and_a_fail_says_so(outcome: VerdictOutcome):
     found = warn_of_stopped(
         Verdict(task="t", outcome=outcome, evaluated=None, rule="classic"), RESULT_CUT_OF_STOPPED
     )
@@ -278,7 +276,7 @@ def pairs_of(before: Sequence[float], after: Sequence[float]) -> Pairs | None:
 )
 def test_a_verdict_stands_only_if_every_answer_that_may_have_been_lost_gives_it(
     rule: str, before: list[float], flips: set[int], lost: set[int]
-) -> None:
+):
     came = [1.0 - x if i in flips else x for i, x in enumerate(before)]
     gone = sorted(i for i in lost if i < len(before))
     settled = judge(rule, before, came, gone, NONE_TRUSTED).outcome
@@ -311,12 +309,12 @@ BEFORE = [1.0] * 60 + [0.0] * 40
 )
 def test_a_quarter_of_the_margin_is_trusted_unless_the_plan_says_another_share(
     lost: int, policy: RepairedPolicy, outcome: VerdictOutcome
-) -> None:
+):
     came = [1.0] * 50 + [0.0] * 50  # 50 passes at 48.4, and 47 does not
     assert judge("classic", BEFORE, came, range(40 - lost, 40), policy).outcome is outcome
 
 
-def test_the_trusted_share_is_a_quarter_of_each_rules_own_margin() -> None:
+def test_the_trusted_share_is_a_quarter_of_each_rules_own_margin():
     result = result_of(BEFORE)
     of = partial(repaired.compute_trusted_share, result=result)
     plain = judge("classic", BEFORE, BEFORE, (), NONE_TRUSTED)
@@ -329,7 +327,7 @@ def test_the_trusted_share_is_a_quarter_of_each_rules_own_margin() -> None:
     assert repaired.compute_trusted_share(plain, summed) == 0.0
 
 
-def test_a_dependence_on_the_reference_is_a_warning_and_ends_the_trust() -> None:
+def test_a_dependence_on_the_reference_is_a_warning_and_ends_the_trust():
     came = [1.0] * 50 + [0.0] * 50
     for p, outcome in ((0.5, PASS), (0.01, UNDECIDED)):
         found = judge("classic", BEFORE, came, (38, 39), RepairedPolicy(), p)
@@ -337,7 +335,7 @@ def test_a_dependence_on_the_reference_is_a_warning_and_ends_the_trust() -> None
         assert (outcome is UNDECIDED) == any("repaired_depend" in one for one in found.warnings)
 
 
-def test_a_value_without_bounds_is_undecided() -> None:
+def test_a_value_without_bounds_is_undecided():
     result = replace(
         result_of([0.5] * 20, lost=(3,)), metric=Metric(lo=None, hi=None), doubted_bounds=None
     )
@@ -351,7 +349,7 @@ def test_a_value_without_bounds_is_undecided() -> None:
     assert "what was lost could change the verdict" in settled.reasons[0]
 
 
-def test_a_rule_that_compares_answers_never_shows_equality_of_a_lost_one() -> None:
+def test_a_rule_that_compares_answers_never_shows_equality_of_a_lost_one():
     verdict = judge("classic", BEFORE, BEFORE, (), NONE_TRUSTED)
     doubt = repaired.Doubt(count=1, planned=100, low=59.0, high=60.0)
     settle = partial(repaired.settle, verdict, lambda: verdict, doubt, RepairedPolicy())
@@ -359,7 +357,7 @@ def test_a_rule_that_compares_answers_never_shows_equality_of_a_lost_one() -> No
     assert settle(result_of(BEFORE), exact=True).outcome is UNDECIDED
 
 
-def test_the_sentence_names_restarts_and_reasons_that_nobody_knows() -> None:
+def test_the_sentence_names_restarts_and_reasons_that_nobody_knows():
     doubt = repaired.Doubt(count=9, planned=100, restarted=4, unlisted=2)
     assert repaired.describe_doubt(doubt) == (
         "the first answers to 9 of 100 samples are unknown: 3 were lost in failed attempts and"
@@ -382,13 +380,13 @@ def test_the_sentence_names_restarts_and_reasons_that_nobody_knows() -> None:
 )
 def test_dependence_is_tested_by_the_reference_alone(
     doubted: list[int], means: list[float] | None, p: float | None
-) -> None:
+):
     found = repaired.measure_dependence(doubted, means)
     assert found == (None if p is None else pytest.approx(p, rel=0.3, abs=1e-4))
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1])
-def test_a_share_outside_0_to_1_is_refused(share: float) -> None:
+def test_a_share_outside_0_to_1_is_refused(share: float):
     with pytest.raises(PlanError, match="max_repaired"):
         repaired.read_policy({"max_repaired": share})
 
@@ -397,7 +395,7 @@ def test_a_share_outside_0_to_1_is_refused(share: float) -> None:
 
 
 @pytest.mark.parametrize(("rule", "other"), [("classic", "paired"), ("paired", "classic")])
-def test_a_verdict_says_what_the_other_rule_makes_of_it(rule: str, other: str) -> None:
+def test_a_verdict_says_what_the_other_rule_makes_of_it(rule: str, other: str):
     """Ten right prompts turned wrong: within the classic margin, and proven prompt by prompt."""
     came = [0.0] * 10 + BEFORE[10:]
     verdict = judge(rule, BEFORE, came, (), NONE_TRUSTED)
@@ -407,7 +405,7 @@ def test_a_verdict_says_what_the_other_rule_makes_of_it(rule: str, other: str) -
     assert told.warnings[0].startswith(f"rules_disagree: {rule} says {verdict.outcome}, {other}")
 
 
-def test_rules_that_agree_or_do_not_decide_are_no_warning() -> None:
+def test_rules_that_agree_or_do_not_decide_are_no_warning():
     for came in (BEFORE, [0.0] * 4 + BEFORE[4:]):
         verdict = judge("classic", BEFORE, came, (), NONE_TRUSTED)
         told = many_tests.add_other(verdict, result_of(came), higher_is_better=True)

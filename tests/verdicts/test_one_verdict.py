@@ -57,9 +57,7 @@ STATES = ((0.0, 0.02), (0.03, 0.1), (0.06, 0.05), (0.1, 0.0), (0.4, 0.02))
 
 
 @pytest.mark.parametrize("tasks", [TASKS[:1], TASKS], ids=["one task", "two tasks"])
-def test_run_suite_and_compare_have_one_verdict(
-    data_root: Path, tmp_path: Path, tasks: tuple[Spec, ...]
-) -> None:
+def test_run_suite_and_compare_have_one_verdict(data_root: Path, tmp_path, tasks: tuple[Spec, ...]):
     alone = Plan(
         model="my-org/my-model",
         launcher=Spec(name="simulated", options={"accuracy": 0.8, "seed": 3}),
@@ -114,7 +112,7 @@ MODEL, ALL, ASKED = "my-org/my-model", 300, 60
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def plan(data_root: Path, tmp_path_factory) -> Plan:
     """Return a plan of a subset, judged by a reference from two runs of all prompts."""
     folder = tmp_path_factory.mktemp("reference")
     whole = Plan(
@@ -158,9 +156,7 @@ def _on(plan: Plan, dataset: Dataset) -> float:
     return 100.0 * sum(scores) / len(scores)
 
 
-def test_every_command_judges_a_subset_by_the_reference_on_its_prompts(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_every_command_judges_a_subset_by_the_reference_on_its_prompts(plan: Plan, tmp_path):
     (p,) = prepare(plan)
     value, registered = _on(plan, p.dataset), _registered(plan).value
     assert abs(value - registered) > 1.0
@@ -196,13 +192,13 @@ def test_every_command_judges_a_subset_by_the_reference_on_its_prompts(
     assert (early.reference, early.threshold) == (verdict.reference, verdict.threshold)
 
 
-def test_all_of_the_prompts_are_judged_by_the_registered_value(plan: Plan, tmp_path: Path) -> None:
+def test_all_of_the_prompts_are_judged_by_the_registered_value(plan: Plan, tmp_path):
     verdict = _run_subset_reference(replace(plan, limit=None), tmp_path / "out", 3).tasks[0].verdict
     assert verdict.reference == _registered(plan).value
     assert not [line for line in verdict.warnings if "on these" in line]
 
 
-def test_an_explicit_threshold_is_never_moved(plan: Plan, tmp_path: Path) -> None:
+def test_an_explicit_threshold_is_never_moved(plan: Plan, tmp_path):
     file = Path(str(plan.references_dir)) / "gsm8k.yaml"
     refs = tmp_path / "refs"
     refs.mkdir()
@@ -219,9 +215,7 @@ def test_an_explicit_threshold_is_never_moved(plan: Plan, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "change", ["no scores", "a damaged file", "an unknown prompt", "no mean", "as many prompts"]
 )
-def test_without_the_scores_of_these_prompts_the_registered_value_stays(
-    plan: Plan, change: str
-) -> None:
+def test_without_the_scores_of_these_prompts_the_registered_value_stays(plan: Plan, change: str):
     (p,) = prepare(replace(plan, limit=ASKED))
     task, samples, found = p.task, list(p.dataset.samples), _registered(plan)
     assert found.runs is not None
@@ -242,7 +236,7 @@ def test_without_the_scores_of_these_prompts_the_registered_value_stays(
     )
 
 
-def test_what_the_classic_rule_fails_has_a_proven_drop_on_a_subset_too(tmp_path: Path) -> None:
+def test_what_the_classic_rule_fails_has_a_proven_drop_on_a_subset_too(tmp_path):
     """Of 300 prompts half are easy.
 
     The mean of 60 of them is up to 17 points away from that of all.

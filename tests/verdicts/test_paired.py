@@ -76,7 +76,7 @@ def _case(
 )
 def test_the_paired_rule_follows_its_finding(
     n: int, down: int, up: int, outcome: VerdictOutcome, finding: str
-) -> None:
+):
     result, pairs, hypothesis, reference = _case(n, down, up)
     verdict = paired.judge(result, reference, hypothesis, pairs)
     assert (verdict.outcome, verdict.paired.finding, verdict.rule) == (outcome, finding, "paired")
@@ -86,7 +86,7 @@ def test_the_paired_rule_follows_its_finding(
     assert any("small_drop" in warning for warning in verdict.warnings) == (finding == "SMALL_DROP")
 
 
-def test_the_share_that_flipped_is_that_of_both_ways() -> None:
+def test_the_share_that_flipped_is_that_of_both_ways():
     result, pairs, hypothesis, reference = _case(4096, 90, 50)
     told = paired.judge(result, reference, hypothesis, pairs).paired
     assert told.flip_rate == (90 + 50) / 4096
@@ -94,7 +94,7 @@ def test_the_share_that_flipped_is_that_of_both_ways() -> None:
     assert compare(graded, result, margin=1.0, alpha=0.05, max_missing=0.02).flip_rate is None
 
 
-def test_the_design_effect_is_that_of_the_groups_of_complete_pairs() -> None:
+def test_the_design_effect_is_that_of_the_groups_of_complete_pairs():
     """Ten passages of four prompts, of which four are lost as a whole, and a missing answer."""
     result, *_ = _case(40, 0, 0)
     after = [math.nan] + [1.0] * 23 + [0.0] * 16
@@ -110,14 +110,14 @@ def test_the_design_effect_is_that_of_the_groups_of_complete_pairs() -> None:
     assert (told.groups, told.design_effect) == (None, 1.0)
 
 
-def test_the_degrees_of_freedom_of_a_t_test_are_kept() -> None:
+def test_the_degrees_of_freedom_of_a_t_test_are_kept():
     result, pairs, _, _ = _case(40, 3, 1)
     told = compare(pairs, result, margin=1.0, alpha=0.05, max_missing=0.02, method="paired_t")
     assert (told.method, told.df) == ("paired_t", 39)
     assert compare(pairs, result, margin=1.0, alpha=0.05, max_missing=0.02).df is None
 
 
-def test_a_regression_that_the_classic_rule_lets_pass_is_seen_beside_it() -> None:
+def test_a_regression_that_the_classic_rule_lets_pass_is_seen_beside_it():
     result, pairs, hypothesis, reference = _case(4096, 90, 50)  # a drop of 0.98 points
     verdict = classic.judge(result, reference, hypothesis, pairs)
     assert verdict.outcome is VerdictOutcome.PASS
@@ -128,7 +128,7 @@ def test_a_regression_that_the_classic_rule_lets_pass_is_seen_beside_it() -> Non
     )
 
 
-def test_the_words_of_a_small_drop_are_true_beside_another_rule_that_fails_the_task() -> None:
+def test_the_words_of_a_small_drop_are_true_beside_another_rule_that_fails_the_task():
     """They speak of the threshold: the acceptance length can fail what the threshold passes."""
     result, pairs, hypothesis, reference = _case(4096, 90, 50)
     passed = classic.judge(result, reference, hypothesis, pairs)
@@ -142,7 +142,7 @@ def test_the_words_of_a_small_drop_are_true_beside_another_rule_that_fails_the_t
     assert line.endswith(f"the value is within the classic threshold of {verdict.threshold:.3f}")
 
 
-def test_the_bound_says_which_drop_is_excluded() -> None:
+def test_the_bound_says_which_drop_is_excluded():
     result, pairs, hypothesis, reference = _case(4096, 70, 70)
     told = classic.judge(result, reference, hypothesis, pairs).paired
     assert -0.6 < told.lower < -0.3
@@ -161,14 +161,14 @@ def test_the_bound_says_which_drop_is_excluded() -> None:
 )
 def test_non_inferior_means_that_a_drop_of_the_margin_is_excluded(
     down: int, up: int, margin: float, outcome: VerdictOutcome
-) -> None:
+):
     result, pairs, hypothesis, reference = _case(4096, down, up)
     verdict = noninferiority.judge(result, reference, hypothesis, pairs, margin=margin)
     assert (verdict.outcome, verdict.rule) == (outcome, "noninferiority")
     assert verdict.paired.noninferior == (outcome is VerdictOutcome.PASS)
 
 
-def test_a_drop_on_few_prompts_that_another_build_explains_is_no_failure() -> None:
+def test_a_drop_on_few_prompts_that_another_build_explains_is_no_failure():
     """64 answers to each of 30 prompts: 9 are lost for good and 6 won."""
     before = [1.0] * 18 + [0.0] * 12
     after = [0.0] * 9 + [1.0] * 9 + [1.0] * 6 + [0.0] * 6
@@ -183,7 +183,7 @@ def test_a_drop_on_few_prompts_that_another_build_explains_is_no_failure() -> No
     assert failed.outcome is VerdictOutcome.FAIL
 
 
-def test_identical_answers_exclude_only_what_their_number_can() -> None:
+def test_identical_answers_exclude_only_what_their_number_can():
     result, pairs, hypothesis, reference = _case(200, 0, 0)
     assert (
         noninferiority.judge(result, reference, hypothesis, pairs, margin=1.0).outcome
@@ -195,7 +195,7 @@ def test_identical_answers_exclude_only_what_their_number_can() -> None:
     )
 
 
-def test_missing_answers_leave_it_open_and_too_many_say_so() -> None:
+def test_missing_answers_leave_it_open_and_too_many_say_so():
     result, pairs, hypothesis, reference = _case(4096, 70, 70, missing=100)
     for verdict in (
         paired.judge(result, reference, hypothesis, pairs),
@@ -205,7 +205,7 @@ def test_missing_answers_leave_it_open_and_too_many_say_so() -> None:
         assert "too_many_missing" in verdict.reasons[0]
 
 
-def test_without_pairs_there_is_no_paired_verdict() -> None:
+def test_without_pairs_there_is_no_paired_verdict():
     result, _, hypothesis, reference = _case(100, 0, 0)
     for rule in (paired, noninferiority):
         verdict = rule.judge(result, reference, hypothesis, None)
@@ -217,7 +217,7 @@ def test_without_pairs_there_is_no_paired_verdict() -> None:
 
 
 @pytest.mark.parametrize("margin", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_margin_that_is_none_is_refused(margin: float) -> None:
+def test_a_margin_that_is_none_is_refused(margin: float):
     result, pairs, hypothesis, reference = _case(100, 0, 0)
     for rule in (paired, noninferiority):
         with pytest.raises(PlanError, match="margin: must be above 0"):
@@ -248,7 +248,7 @@ def _several_runs(reference: list[list[float]], candidate: list[float]) -> tuple
 )
 def test_the_anchors_rule_fails_when_what_was_always_right_is_lost(
     lost: int, missing: int, outcome: VerdictOutcome, reason: str | None
-) -> None:
+):
     candidate = [0.0] * lost + [1.0] * (200 - lost - missing) + [math.nan] * missing
     result, pairs = _several_runs([[1.0] * 200] * 3, candidate)
     verdict = anchors.judge(
@@ -261,7 +261,7 @@ def test_the_anchors_rule_fails_when_what_was_always_right_is_lost(
     )
 
 
-def test_the_anchors_rule_needs_anchors_and_pairs() -> None:
+def test_the_anchors_rule_needs_anchors_and_pairs():
     result, pairs = _several_runs([[1.0] * 200], [1.0] * 200)
     verdict = anchors.judge(result, REFERENCE, Hypothesis(num_samples=200), pairs)
     assert verdict.outcome is VerdictOutcome.INCONCLUSIVE
@@ -275,7 +275,7 @@ def test_the_anchors_rule_needs_anchors_and_pairs() -> None:
 
 
 @pytest.mark.parametrize("rule", [classic, paired, noninferiority, anchors])
-def test_every_rule_with_pairs_says_that_runs_differ_as_a_whole(rule: Any) -> None:
+def test_every_rule_with_pairs_says_that_runs_differ_as_a_whole(rule: Any):
     runs = [[1.0] * 200, [1.0] * 200, [0.0] * 12 + [1.0] * 188]
     result, pairs = _several_runs(runs, [1.0] * 200)
     verdict = rule.judge(result, REFERENCE, Hypothesis(num_samples=200), pairs)
@@ -284,7 +284,7 @@ def test_every_rule_with_pairs_says_that_runs_differ_as_a_whole(rule: Any) -> No
     assert verdict.paired.cochran_q == pytest.approx(24.0)
 
 
-def test_the_warning_of_a_run_effect_is_bound_to_its_p_alone() -> None:
+def test_the_warning_of_a_run_effect_is_bound_to_its_p_alone():
     runs = [[1.0] * 200, [1.0] * 200, [0.0] * 12 + [1.0] * 188]
     result, pairs = _several_runs(runs, [1.0] * 200)
     found = compare(pairs, result, margin=1.0, alpha=0.05, max_missing=0.01)
@@ -295,7 +295,7 @@ def test_the_warning_of_a_run_effect_is_bound_to_its_p_alone() -> None:
     assert warnings(replace(found, inflation=1.0)) == ()
 
 
-def test_a_run_effect_that_one_healthy_run_in_twenty_shows_widens_without_a_warning() -> None:
+def test_a_run_effect_that_one_healthy_run_in_twenty_shows_widens_without_a_warning():
     runs = [[1.0] * 200, [0.0] * 2 + [1.0] * 198, [1.0] * 2 + [0.0] * 9 + [1.0] * 189]
     result, pairs = _several_runs(runs, [1.0] * 200)
     verdict = paired.judge(result, REFERENCE, Hypothesis(num_samples=200), pairs)
@@ -306,7 +306,7 @@ def test_a_run_effect_that_one_healthy_run_in_twenty_shows_widens_without_a_warn
 
 
 @pytest.mark.parametrize("rule", [paired, noninferiority])
-def test_a_handful_of_prompts_is_no_test(rule: Any) -> None:
+def test_a_handful_of_prompts_is_no_test(rule: Any):
     result, pairs = _several_runs([[1.0] * 9], [0.0] * 9)
     verdict = rule.judge(result, REFERENCE, Hypothesis(num_samples=9), pairs)
     assert verdict.outcome is VerdictOutcome.INCONCLUSIVE

@@ -51,9 +51,7 @@ def _scores(*runs: list[float], lo: float = 0.0, hi: float = 1.0) -> SampleScore
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=70), st.integers(1, 3))
-def test_right_or_wrong_scores_come_back_as_they_were(
-    tmp_path_factory: pytest.TempPathFactory, run: list[float], k: int
-) -> None:
+def test_right_or_wrong_scores_come_back_as_they_were(tmp_path_factory, run: list[float], k: int):
     path = tmp_path_factory.mktemp("s") / "x" / "f.json"
     scores = _scores(*[run] * k)
     assert read(path, write(path, scores)) == scores
@@ -61,15 +59,13 @@ def test_right_or_wrong_scores_come_back_as_they_were(
 
 
 @given(st.lists(st.floats(-3, 5), min_size=1, max_size=40))
-def test_other_scores_come_back_to_sixteen_bits(
-    tmp_path_factory: pytest.TempPathFactory, run: list[float]
-) -> None:
+def test_other_scores_come_back_to_sixteen_bits(tmp_path_factory, run: list[float]):
     path = tmp_path_factory.mktemp("s") / "f.json"
     found = read(path, write(path, _scores([*run, 0.5], lo=-3.0, hi=5.0)))
     assert list(found.runs[0]) == pytest.approx([*run, 0.5], abs=8.0 / LEVELS)
 
 
-def test_sums_come_back_exactly_and_scores_without_them_have_no_field(tmp_path: Path) -> None:
+def test_sums_come_back_exactly_and_scores_without_them_have_no_field(tmp_path):
     parts = {"nats": [array("d", [0.1, 1e300]), array("d", [3.0, -0.0])]}
     scores = replace(_scores([0.5, 0.25], [1.0, 0.0]), parts=parts)
     path = tmp_path / "f.json"
@@ -78,25 +74,25 @@ def test_sums_come_back_exactly_and_scores_without_them_have_no_field(tmp_path: 
     assert "parts" not in json.loads(path.read_text())
 
 
-def test_sums_that_are_cut_are_refused(tmp_path: Path) -> None:
+def test_sums_that_are_cut_are_refused(tmp_path):
     path = tmp_path / "f.json"
     write(path, replace(_scores([0.5, 0.25]), parts={"nats": [array("d", [0.1])]}))
     with pytest.raises(ReferenceFileError, match="unpack requires"):
         read(path, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
-def test_mmlu_with_three_runs_is_small(tmp_path: Path) -> None:
+def test_mmlu_with_three_runs_is_small(tmp_path):
     write(tmp_path / "f", _scores(*[[1.0, 0.0] * 2052] * 3))
     assert (tmp_path / "f").stat().st_size < 36_000
 
 
 @pytest.mark.parametrize("value", [float("nan"), 1.5, -0.1, float("inf")])
-def test_a_gap_or_a_score_out_of_range_is_never_stored(tmp_path: Path, value: float) -> None:
+def test_a_gap_or_a_score_out_of_range_is_never_stored(tmp_path, value: float):
     with pytest.raises(ReferenceFileError, match="missing or outside"):
         write(tmp_path / "f", _scores([0.0, value]))
 
 
-def test_a_file_that_was_changed_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_was_changed_is_refused(tmp_path):
     sha256 = write(tmp_path / "f", _scores([0.0, 1.0]))
     (tmp_path / "f").write_bytes((tmp_path / "f").read_bytes() + b" ")
     with pytest.raises(ReferenceFileError, match="not the file that was registered"):
@@ -105,7 +101,7 @@ def test_a_file_that_was_changed_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "none", sha256)
 
 
-def test_a_changed_prompt_has_another_key_and_a_subset_finds_its_places() -> None:
+def test_a_changed_prompt_has_another_key_and_a_subset_finds_its_places():
     samples = [Sample(id=str(i), prompt=f"p{i}", target="t") for i in range(5)]
     keys = [sample_key(sample) for sample in samples]
     assert {len(key) for key in keys} == {KEY_BYTES}
@@ -114,16 +110,14 @@ def test_a_changed_prompt_has_another_key_and_a_subset_finds_its_places() -> Non
 
 
 @pytest.mark.parametrize("score", [0.0, 0.5, 1 / 3, 2 / 3, 0.25, 0.2, 5 / 12, 1.0])
-def test_graded_scores_come_back_exactly(tmp_path: Path, score: float) -> None:
+def test_graded_scores_come_back_exactly(tmp_path, score: float):
     found = read(tmp_path / "f.json", write(tmp_path / "f.json", _scores([score, 0.5])))
     assert found.runs[0][0] == pytest.approx(score, abs=1e-15)
     assert found.runs[0][1] == 0.5
 
 
 @given(st.floats(0, 1))
-def test_an_unchanged_answer_has_the_score_that_was_stored(
-    tmp_path_factory: pytest.TempPathFactory, score: float
-) -> None:
+def test_an_unchanged_answer_has_the_score_that_was_stored(tmp_path_factory, score: float):
     path = tmp_path_factory.mktemp("s") / "f.json"
     stored = read(path, write(path, _scores([score, 0.5]))).runs[0][0]
     assert as_stored(score, 0.0, 1.0) == stored == as_stored(stored, 0.0, 1.0)
@@ -131,13 +125,13 @@ def test_an_unchanged_answer_has_the_score_that_was_stored(
 
 
 @pytest.mark.parametrize(("lo", "hi"), [(0.0, 100.0), (1.0, 3.0), (-1.0, 1.0)])
-def test_a_score_of_any_range_is_stored_as_the_nearest_level(lo: float, hi: float) -> None:
+def test_a_score_of_any_range_is_stored_as_the_nearest_level(lo: float, hi: float):
     for share in (0.0, 0.1234, 0.25, 0.5, 1.0):
         score = lo + share * (hi - lo)
         assert as_stored(score, lo, hi) == pytest.approx(score, abs=(hi - lo) / LEVELS)
 
 
-def test_a_file_that_is_none_says_what_to_do(tmp_path: Path) -> None:
+def test_a_file_that_is_none_says_what_to_do(tmp_path):
     (tmp_path / "f.json").write_bytes(b"{")
     with pytest.raises(ReferenceFileError) as caught:
         read(tmp_path / "f.json", hashlib.sha256(b"{").hexdigest())
@@ -171,11 +165,11 @@ def answers(draw: st.DrawFn) -> StoredAnswers:
 
 
 @given(answers())
-def test_answers_come_back_as_they_were(known: StoredAnswers) -> None:
+def test_answers_come_back_as_they_were(known: StoredAnswers):
     assert unpack(pack(known), len(known.lengths)) == known
 
 
-def test_the_form_is_that_of_files_which_are_there() -> None:
+def test_the_form_is_that_of_files_which_are_there():
     packed = pack(NINE)
     assert b64decode(packed.lengths)[:8] == b"\x01\x00\x00\x01\xff\xff\xff\xff"
     assert (b64decode(packed.cut), b64decode(packed.looping)) == (b"\x05\x01", b"\x80\x00")
@@ -183,7 +177,7 @@ def test_the_form_is_that_of_files_which_are_there() -> None:
     assert pack(replace(NINE, counted=False)).unit == "characters"
 
 
-def test_the_cuts_of_all_runs_are_known_or_none_are() -> None:
+def test_the_cuts_of_all_runs_are_known_or_none_are():
     other = tuple(not one for one in NINE.cut)
     known = replace(NINE, cut_by_run=(NINE.cut, other, NINE.cut))
     assert known.list_cuts(3) == (NINE.cut, other, NINE.cut)
@@ -192,7 +186,7 @@ def test_the_cuts_of_all_runs_are_known_or_none_are() -> None:
     assert NINE.list_cuts(3) is None
 
 
-def test_the_answers_to_some_prompts_are_taken_in_their_order() -> None:
+def test_the_answers_to_some_prompts_are_taken_in_their_order():
     found = NINE.take([7, 0])
     assert (found.lengths, found.cut, found.looping) == ((9, 1), (False, True), (True, False))
     assert (found.shared, found.scripts) == ((False, False), NINE.scripts)
@@ -207,9 +201,7 @@ def test_the_answers_to_some_prompts_are_taken_in_their_order() -> None:
         ({"shared": "AAAA"}, 9, "a bitmap of 3 bytes does not hold 9 flags"),
     ],
 )
-def test_data_of_another_number_of_answers_is_refused(
-    damage: dict[str, Any], n: int, why: str
-) -> None:
+def test_data_of_another_number_of_answers_is_refused(damage: dict[str, Any], n: int, why: str):
     with pytest.raises(ValueError, match=why):
         unpack(msgspec.structs.replace(pack(NINE), **damage), n)
 
@@ -243,7 +235,7 @@ def _find_row(task: TaskReport) -> str:
 
 
 @pytest.mark.parametrize("runs", [1, 3])
-def test_equal_answers_have_equal_bounds_for_any_number_of_runs(runs: int, tmp_path: Path) -> None:
+def test_equal_answers_have_equal_bounds_for_any_number_of_runs(runs: int, tmp_path):
     """Fails if only the first run's cut answers count as right: the bound shrinks with runs."""
     _run(tmp_path / "run", repeats=runs)
     register([tmp_path / "run"], tmp_path / "references")

@@ -42,7 +42,7 @@ def _problems(text: str) -> list[str]:
 # loading
 
 
-def test_entries_keep_the_order_of_the_file_and_know_their_lines(tmp_path: Path) -> None:
+def test_entries_keep_the_order_of_the_file_and_know_their_lines(tmp_path):
     file = _write(tmp_path, "gsm8k", GOOD)
     loaded = references.load(file)
     assert list(loaded) == ["org/big", "org/small"]
@@ -57,7 +57,7 @@ def test_entries_keep_the_order_of_the_file_and_know_their_lines(tmp_path: Path)
     )
 
 
-def test_every_allowed_key_is_read() -> None:
+def test_every_allowed_key_is_read():
     text = """\
 m:
   - quant_algo: null
@@ -89,7 +89,7 @@ m:
     assert isinstance(entry.threshold, float)
 
 
-def test_an_empty_mapping_and_a_model_without_entries_are_fine() -> None:
+def test_an_empty_mapping_and_a_model_without_entries_are_fine():
     assert references.parse("{}", "f.yaml") == {}
     assert references.parse("m: []", "f.yaml") == {"m": []}
 
@@ -135,7 +135,7 @@ def test_an_empty_mapping_and_a_model_without_entries_are_fine() -> None:
         ("90.5", "an entry must be a mapping"),
     ],
 )
-def test_a_wrong_entry_is_an_error_that_names_file_line_and_model(entry: str, what: str) -> None:
+def test_a_wrong_entry_is_an_error_that_names_file_line_and_model(entry: str, what: str):
     problems = _problems(f"m:\n  - {entry}\n")
     assert problems[0].startswith("f.yaml:2: m: ")
     assert what in problems[0]
@@ -151,17 +151,17 @@ def test_a_wrong_entry_is_an_error_that_names_file_line_and_model(entry: str, wh
         ("", "f.yaml:1: must map model names to entries"),
     ],
 )
-def test_a_file_of_another_shape_is_an_error(text: str, what: str) -> None:
+def test_a_file_of_another_shape_is_an_error(text: str, what: str):
     assert _problems(text)[0].startswith(what)
 
 
-def test_all_problems_of_a_file_are_listed_in_its_order() -> None:
+def test_all_problems_of_a_file_are_listed_in_its_order():
     text = "a:\n  - {accuracy: x}\n  - accuracy: 1\n    alfa: 0.1\n    sigma: -1\nb: 3\n"
     places = [problem.split(" ")[0] for problem in _problems(text)]
     assert places == ["f.yaml:2:", "f.yaml:4:", "f.yaml:5:", "f.yaml:6:"]
 
 
-def test_a_shadowed_duplicate_is_an_error_with_both_lines() -> None:
+def test_a_shadowed_duplicate_is_an_error_with_both_lines():
     text = (
         "m:\n  - {quant_algo: FP8, accuracy: 1}\n  - accuracy: 1\n  - quant_algo: FP8\n    dtype:"
         " auto\n    accuracy: 2"
@@ -172,7 +172,7 @@ def test_a_shadowed_duplicate_is_an_error_with_both_lines() -> None:
     )
 
 
-def test_one_spec_may_stand_under_two_models_and_in_another_case() -> None:
+def test_one_spec_may_stand_under_two_models_and_in_another_case():
     references.parse(
         "a: [{accuracy: 1, quant_algo: FP8}, {accuracy: 1, quant_algo: fp8}]\nb: [{accuracy: 1}]",
         "f",
@@ -183,7 +183,7 @@ def test_one_spec_may_stand_under_two_models_and_in_another_case() -> None:
 # look-up
 
 
-def test_the_first_entry_with_equal_spec_is_found(tmp_path: Path) -> None:
+def test_the_first_entry_with_equal_spec_is_found(tmp_path):
     _write(tmp_path, "t", GOOD)
     found = references.find("t", "org/big", FP8, [tmp_path])
     assert (found.value, found.line) == (88.5, 3)
@@ -199,12 +199,12 @@ def test_the_first_entry_with_equal_spec_is_found(tmp_path: Path) -> None:
         ("org/small", AccuracySpec()),
     ],
 )
-def test_nothing_but_plain_equality_matches(tmp_path: Path, model: str, spec: AccuracySpec) -> None:
+def test_nothing_but_plain_equality_matches(tmp_path, model: str, spec: AccuracySpec):
     _write(tmp_path, "t", GOOD)
     assert references.find("t", model, spec, [tmp_path]) is None
 
 
-def test_directories_are_searched_in_order_and_fall_through(tmp_path: Path) -> None:
+def test_directories_are_searched_in_order_and_fall_through(tmp_path):
     own, shipped = tmp_path / "own", tmp_path / "shipped"
     _write(own, "t", "org/big: [{accuracy: 1}]")
     _write(shipped, "t", GOOD)
@@ -214,11 +214,11 @@ def test_directories_are_searched_in_order_and_fall_through(tmp_path: Path) -> N
     assert second.value == 88.5
 
 
-def test_a_task_without_file_has_no_reference(tmp_path: Path) -> None:
+def test_a_task_without_file_has_no_reference(tmp_path):
     assert references.find("none", "m", AccuracySpec(), [tmp_path]) is None
 
 
-def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(ReferenceFileError, match="gone: no such directory"):
         references.find("t", "m", AccuracySpec(), [tmp_path / "gone"])
 
@@ -257,28 +257,26 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_a_missing_reference_is_explained(
-    tmp_path: Path, name: str, model: str, spec: AccuracySpec, what: str
-) -> None:
+    tmp_path, name: str, model: str, spec: AccuracySpec, what: str
+):
     _write(tmp_path, "gsm8k", GOOD)
     _write(tmp_path, "acceptance_length", "{}")
     assert references.explain_missing(name, model, spec, [tmp_path]) == what.format(dir=tmp_path)
 
 
-def test_a_spec_is_told_by_what_differs_from_the_default() -> None:
+def test_a_spec_is_told_by_what_differs_from_the_default():
     assert references.spec_text(AccuracySpec()) == "default"
     spec = AccuracySpec(dtype="float16", quant_algo="FP8", extra_acc_spec="beam_width=4")
     assert references.spec_text(spec) == "dtype=float16 quant_algo=FP8 extra_acc_spec=beam_width=4"
 
 
-def test_known_files_come_in_the_order_of_search(tmp_path: Path) -> None:
+def test_known_files_come_in_the_order_of_search(tmp_path):
     own, shipped = tmp_path / "z_own", tmp_path / "a_shipped"
     files = [_write(own, "t", "{}"), _write(shipped, "s", "{}"), _write(shipped, "t", "{}")]
     assert references.list_files([own, shipped]) == files
 
 
-def test_a_wheel_has_the_files_inside_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wheel_has_the_files_inside_the_package(tmp_path, monkeypatch):
     module = tmp_path / "serve_eval" / "verdicts" / "references" / "reference_file.py"
     monkeypatch.setattr(reference_file, "__file__", str(module))
     assert references.find_shipped_dir() == tmp_path / "references"
@@ -290,7 +288,7 @@ def test_a_wheel_has_the_files_inside_the_package(
 # length and checking
 
 
-def test_acceptance_lengths_are_read_by_test(tmp_path: Path) -> None:
+def test_acceptance_lengths_are_read_by_test(tmp_path):
     text = "A::b[c]: {ref_al: 2, min_al: 1.9}\nD::e: {ref_al: 2, min_al: 1, source: x, old: true}\n"
     file = _write(tmp_path, "acceptance_length", text)
     assert references.load_acceptance_length(file) == {
@@ -311,7 +309,7 @@ def test_acceptance_lengths_are_read_by_test(tmp_path: Path) -> None:
         ("{ref_al: 2, min_al: 1, old: 1}", "old must be true or false"),
     ],
 )
-def test_a_wrong_acceptance_length_is_an_error(tmp_path: Path, entry: str, what: str) -> None:
+def test_a_wrong_acceptance_length_is_an_error(tmp_path, entry: str, what: str):
     file = _write(tmp_path, "acceptance_length", f"\nA::b: {entry}\n")
     with pytest.raises(ReferenceFileError) as caught:
         references.load_acceptance_length(file)
@@ -319,8 +317,8 @@ def test_a_wrong_acceptance_length_is_an_error(tmp_path: Path, entry: str, what:
 
 
 def test_an_acceptance_length_is_looked_up_in_all_folders_and_a_missing_one_is_named(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     folders = [tmp_path / "mine", tmp_path / "others"]
     _write(folders[0], "acceptance_length", "A::b: {ref_al: 2, min_al: 1.9}")
     _write(
@@ -337,7 +335,7 @@ def test_an_acceptance_length_is_looked_up_in_all_folders_and_a_missing_one_is_n
     assert "--references-dir DIR" in caught.value.hint
 
 
-def test_a_check_lists_the_problems_of_all_files_by_their_shape(tmp_path: Path) -> None:
+def test_a_check_lists_the_problems_of_all_files_by_their_shape(tmp_path):
     _write(tmp_path, "acceptance_length", "A::b: {ref_al: 2, min_al: 1}")
     bad = _write(tmp_path, "bad", "m: [{accuracy: x}, {wer: y}]")
     _write(tmp_path, "good", GOOD)
@@ -350,22 +348,20 @@ def test_a_check_lists_the_problems_of_all_files_by_their_shape(tmp_path: Path) 
     assert len(references.check(bad)) == 2
 
 
-def test_a_check_of_nothing_is_an_error(tmp_path: Path) -> None:
+def test_a_check_of_nothing_is_an_error(tmp_path):
     for path in (tmp_path, tmp_path / "gone"):
         with pytest.raises(ReferenceFileError):
             references.check(path)
 
 
-def test_the_shipped_files_have_no_problem() -> None:
+def test_the_shipped_files_have_no_problem():
     assert references.check(references.find_shipped_dir()) == []
 
 
 @pytest.mark.parametrize(
     ("values", "n", "right"), [("[1.0]", 1, True), ("[]", 1, False), ("[1.0]", 0, False)]
 )
-def test_the_runs_of_an_entry_are_one_prompt_at_least(
-    tmp_path: Path, values: str, n: int, right: bool
-) -> None:
+def test_the_runs_of_an_entry_are_one_prompt_at_least(tmp_path, values: str, n: int, right: bool):
     runs = f"{{values: {values}, n: {n}, sigma: 1.0, samples: s.json, sha256: x}}"
     (tmp_path / "mmlu.yaml").write_text(f"m:\n  - accuracy: 1.0\n    runs: {runs}\n")
     problems = references.check(tmp_path / "mmlu.yaml")
@@ -389,8 +385,8 @@ def test_the_runs_of_an_entry_are_one_prompt_at_least(
     ],
 )
 def test_a_value_that_its_metric_cannot_have_is_a_problem(
-    tmp_path: Path, name: str, entry: str, what: str | None
-) -> None:
+    tmp_path, name: str, entry: str, what: str | None
+):
     problems = references.check(_write(tmp_path, name, f"m:\n  - {entry}\n"))
     assert bool(problems) == (what is not None)
     if what is not None:

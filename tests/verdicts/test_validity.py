@@ -81,12 +81,12 @@ RESULT = TaskResult(
 )
 def test_a_result_may_lack_the_allowed_share_and_no_answer_more(
     failed: int, share: float, name: str | None
-) -> None:
+):
     told = objections(replace(RESULT, scored=1000 - failed, failed=failed), share)
     assert [reason.partition(":")[0] for reason in told] == ([] if name is None else [name])
 
 
-def test_missing_answers_without_bounds_are_an_objection() -> None:
+def test_missing_answers_without_bounds_are_an_objection():
     told = objections(replace(RESULT, scored=999, failed=1, bounds=None))
     assert told[0].startswith("missing_results: 1 answers are missing")
 
@@ -114,13 +114,13 @@ def test_missing_answers_without_bounds_are_an_objection() -> None:
 )
 def test_what_concerns_more_answers_than_a_limit_is_told(
     fields: dict[str, object], said: tuple[str, ...]
-) -> None:
+):
     told = remarks(replace(RESULT, **fields), max_tokens=256)
     assert len(told) == len(said)
     assert all(line.startswith(start) for line, start in zip(told, said, strict=True))
 
 
-def test_each_way_of_cutting_has_its_own_advice() -> None:
+def test_each_way_of_cutting_has_its_own_advice():
     cut = {"max_tokens": 9, "window": 8, "stop_string": 7}
     result = replace(RESULT, cut=cut, window_tokens=100, stopped_in_reasoning=3)
     limit, window, stop, thoughts = remarks(result, max_tokens=256, stop=("Q:",))
@@ -178,9 +178,7 @@ def _paired(p: float, finding: str | None = None, *, rule: str = "paired") -> Ve
         ([0.001, *[0.5] * 7], [FAIL, *[INCONCLUSIVE] * 7]),
     ],
 )
-def test_a_fail_must_be_proven_among_all_tasks(
-    p: list[float], outcomes: list[VerdictOutcome]
-) -> None:
+def test_a_fail_must_be_proven_among_all_tasks(p: list[float], outcomes: list[VerdictOutcome]):
     found = correct([_paired(one) for one in p], "run")
     assert [one.outcome for one in found] == outcomes
     if len(p) > 1:
@@ -188,7 +186,7 @@ def test_a_fail_must_be_proven_among_all_tasks(
         assert {one.tests for one in found} == {len(p)}
 
 
-def test_what_the_correction_takes_back_is_explained() -> None:
+def test_what_the_correction_takes_back_is_explained():
     first, small, _ = correct(
         [_paired(0.04), _paired(0.04, "SMALL_DROP"), _paired(0.9, "PASS")], "comparison"
     )
@@ -202,13 +200,13 @@ def test_what_the_correction_takes_back_is_explained() -> None:
     assert not any(one.startswith("small_drop") for one in small.warnings)
 
 
-def test_rules_that_do_not_prove_a_drop_neither_count_nor_change() -> None:
+def test_rules_that_do_not_prove_a_drop_neither_count_nor_change():
     classic = _paired(0.001, rule="classic")
     alone = [_paired(0.04), classic, replace(classic, paired=None)]
     assert correct(alone, "run") == alone
 
 
-def test_a_task_that_stopped_early_counts_with_the_alpha_of_its_looks() -> None:
+def test_a_task_that_stopped_early_counts_with_the_alpha_of_its_looks():
     early = EarlyStop(
         eps=0.01,
         order_seed=1,
@@ -233,7 +231,7 @@ def test_a_task_that_stopped_early_counts_with_the_alpha_of_its_looks() -> None:
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8))
-def test_no_verdict_becomes_worse_and_no_fail_stands_above_alpha(p: list[float]) -> None:
+def test_no_verdict_becomes_worse_and_no_fail_stands_above_alpha(p: list[float]):
     before = [_paired(one) for one in p]
     for old, new in zip(before, correct(before, "run"), strict=True):
         assert new.outcome in (old.outcome, INCONCLUSIVE)
@@ -253,7 +251,7 @@ def test_no_verdict_becomes_worse_and_no_fail_stands_above_alpha(p: list[float])
         ([], 5, 5),
     ],
 )
-def test_the_first_that_holds(outcomes: list[str], code: int, strict: int) -> None:
+def test_the_first_that_holds(outcomes: list[str], code: int, strict: int):
     verdicts = [
         Verdict(task="t", outcome=VerdictOutcome(o), rule="classic", evaluated=1.0)
         for o in outcomes
@@ -282,7 +280,7 @@ FILLED = [1.0] * LEAST
 )
 def test_of_right_and_wrong_answers_only_prompts_that_most_runs_had_right_are_looked_at(
     of_runs: list[float], score: float, bad: bool | None
-) -> None:
+):
     found = estimate_expected(
         [[one, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True
     )
@@ -304,7 +302,7 @@ def test_of_right_and_wrong_answers_only_prompts_that_most_runs_had_right_are_lo
 )
 def test_a_graded_answer_is_bad_below_the_mean_by_more_than_the_runs_differ(
     of_runs: list[float], score: float, bad: bool | None
-) -> None:
+):
     found = estimate_expected(
         [[one, 0.5, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True
     )
@@ -312,14 +310,14 @@ def test_a_graded_answer_is_bad_below_the_mean_by_more_than_the_runs_differ(
     assert found.counted == GRADED
 
 
-def test_where_lower_is_better_higher_scores_are_bad() -> None:
+def test_where_lower_is_better_higher_scores_are_bad():
     found = estimate_expected([[3.0] * LEAST], lo=None, hi=None, higher_is_better=False)
     assert (found.bad(0, 2.9), found.bad(0, 3.0), found.bad(0, 3.1)) == (False, False, True)
     rates = estimate_expected([[0.0] * LEAST], lo=0.0, hi=1.0, higher_is_better=False)
     assert (rates.bad(0, 0.0), rates.bad(0, 1.0), rates.counted) == (False, True, RIGHT)
 
 
-def test_too_few_prompts_to_look_at_are_none() -> None:
+def test_too_few_prompts_to_look_at_are_none():
     assert (
         estimate_expected(
             [[1.0] * (LEAST - 1) + [0.0] * 500], lo=0.0, hi=1.0, higher_is_better=True
@@ -336,7 +334,7 @@ def test_too_few_prompts_to_look_at_are_none() -> None:
 )
 def test_one_by_one_and_all_at_once_agree_also_of_repeats(
     rows: list[tuple[float, ...]], repeats: int
-) -> None:
+):
     found = estimate_expected(list(zip(*rows, strict=True)), lo=0.0, hi=1.0, higher_is_better=True)
     if found is None:
         return
@@ -375,7 +373,7 @@ def _registered(
     )
 
 
-def test_a_subset_in_another_order_is_read_out_of_the_references_file(tmp_path: Path) -> None:
+def test_a_subset_in_another_order_is_read_out_of_the_references_file(tmp_path):
     samples = [Sample(id=str(i), prompt=f"{i}?", target="1") for i in range(60)]
     reference = _registered(tmp_path, samples, [[float(i >= 10) for i in range(60)]] * 3)
     asked = Dataset(samples=samples[49:4:-1], files=(), total=60)
@@ -422,7 +420,7 @@ def _result(right: int, planned: int) -> TaskResult:
     )
 
 
-def test_a_sound_endpoint_does_not_fail_a_reference_of_ten_samples() -> None:
+def test_a_sound_endpoint_does_not_fail_a_reference_of_ten_samples():
     reference = _reference(90.0, 10)
     held, notes = hold_n(Hypothesis(num_samples=500), reference, 500)
     assert judge(_result(419, 500), reference, held).outcome is VerdictOutcome.PASS
@@ -436,13 +434,13 @@ def test_a_sound_endpoint_does_not_fail_a_reference_of_ten_samples() -> None:
 
 
 @pytest.mark.parametrize("n", [None, 4104, 4096, 14042])
-def test_a_reference_of_all_samples_or_of_an_unknown_number_changes_nothing(n: int | None) -> None:
+def test_a_reference_of_all_samples_or_of_an_unknown_number_changes_nothing(n: int | None):
     given = Hypothesis(num_samples=4096)
     assert hold_n(given, _reference(70.0, n), 4104) == (given, ())
 
 
 @given(st.integers(1, 10**5), st.integers(1, 10**5), st.floats(0.1, 50.0, allow_subnormal=False))
-def test_the_smaller_number_errs_towards_pass(asked: int, known: int, sigma: float) -> None:
+def test_the_smaller_number_errs_towards_pass(asked: int, known: int, sigma: float):
     held, _ = hold_n(Hypothesis(num_samples=asked, sigma=sigma), _reference(50.0, known), asked)
     assert held.num_samples is not None
     exact = math.sqrt(sigma**2 / asked + sigma**2 / known)
@@ -460,12 +458,12 @@ def test_the_smaller_number_errs_towards_pass(asked: int, known: int, sigma: flo
 )
 def test_the_interval_of_a_difference_is_that_of_the_published_examples(
     a: int, n: int, b: int, m: int, low: float, high: float
-) -> None:
+):
     found = subtract(a / n, wilson(a, n, 0.05), b / m, wilson(b, m, 0.05))
     assert found == pytest.approx((low, high), abs=5e-5)
 
 
-def test_a_constant_is_exact_and_a_reference_of_few_samples_widens_the_interval() -> None:
+def test_a_constant_is_exact_and_a_reference_of_few_samples_widens_the_interval():
     run = _result(419, 500)
     assert run.value is not None
     assert run.interval is not None
@@ -481,7 +479,7 @@ def test_a_constant_is_exact_and_a_reference_of_few_samples_widens_the_interval(
     assert find_interval(run, _reference(90.0, 5000)) == find_interval(run, _reference(90.0, 500))
 
 
-def test_a_warning_names_the_drop_that_few_samples_detect() -> None:
+def test_a_warning_names_the_drop_that_few_samples_detect():
     said = describe_few(10, 500, Hypothesis(num_samples=500))
     assert said == "10 of 500 samples: detects only drops of 55.6 points or more"
     strict = Hypothesis(num_samples=20, sigma=0.0, alpha=0.5)

@@ -53,8 +53,8 @@ ROUNDS = 3
 
 @pytest.mark.parametrize("way", WAYS)
 def test_it_scores_as_our_own_server_does(
-    eager: Endpoint, ours: Callable[[Spec], Ours], way: str, tmp_path: Path
-) -> None:
+    eager: Endpoint, ours: Callable[[Spec], Ours], way: str, tmp_path
+):
     spec, limits = WAYS[way]
     alone = limits.concurrency == 1
     samples = FEW if alone or way in ("likelihood", "perplexity") else MANY_VLLM
@@ -73,23 +73,19 @@ def test_it_scores_as_our_own_server_does(
     assert (paired.down or 0) + (paired.up or 0) <= 0.05 * report.result.scored
 
 
-def test_a_smoke_test_shows_what_it_lacks(eager: Endpoint) -> None:
+def test_a_smoke_test_shows_what_it_lacks(eager: Endpoint):
     assert smoke_rows(VLLM, eager) == SMOKE
 
 
 @pytest.mark.parametrize("name", ["w8a8", "kv_fp8"])
-def test_quantisation_that_costs_nothing_passes(
-    eager: Endpoint, request: pytest.FixtureRequest, name: str, tmp_path: Path
-) -> None:
+def test_quantisation_that_costs_nothing_passes(eager: Endpoint, request, name: str, tmp_path):
     changed = request.getfixturevalue(name)
     a, b = eager.base_url, changed.base_url
     task, _ = compare(f"eager against {name}", a, b, tmp_path / "out", limit=MANY_VLLM)
     assert task["verdict"]["outcome"] == "PASS"
 
 
-def test_weights_of_four_bits_give_other_texts(
-    eager: Endpoint, w4a16: Endpoint, tmp_path: Path
-) -> None:
+def test_weights_of_four_bits_give_other_texts(eager: Endpoint, w4a16: Endpoint, tmp_path):
     """Judge the texts, since 150 prompts are too few for a verdict on the scores.
 
     With three seeds, 59 of 450 texts differed, and 33 scores fell where 16 rose: one comparison of
@@ -102,7 +98,7 @@ def test_weights_of_four_bits_give_other_texts(
 
 def test_a_server_that_does_not_start_says_why_and_ends_no_other(
     eager: Endpoint, deployments: Deployments, quantised: Callable[[str], Path]
-) -> None:
+):
     with pytest.raises(NoKernelError, match="cpu_gemm_wna16"):
         deployments.start(no_kernel=aggregated(model=str(quantised("w4a16"))))
     with pytest.raises(LaunchError) as found:
@@ -113,8 +109,8 @@ def test_a_server_that_does_not_start_says_why_and_ends_no_other(
 
 
 def test_speculation_keeps_the_answers_and_its_acceptance_is_read(
-    eager: Endpoint, ngram: Endpoint, tmp_path: Path
-) -> None:
+    eager: Endpoint, ngram: Endpoint, tmp_path
+):
     root = ngram.base_url.removesuffix("/v1")
     names = "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_drafts_total"
     before = [read_counter(root, name) for name in names]
@@ -136,9 +132,7 @@ def test_speculation_keeps_the_answers_and_its_acceptance_is_read(
     )
 
 
-def test_a_run_of_launched_servers_reports_what_was_transferred(
-    pairs: Deployments, tmp_path: Path
-) -> None:
+def test_a_run_of_launched_servers_reports_what_was_transferred(pairs: Deployments, tmp_path):
     endpoint = pairs["disaggregated"]
     plan = Plan(
         model=MODEL,
@@ -161,9 +155,7 @@ def test_a_run_of_launched_servers_reports_what_was_transferred(
     assert task.attribution.joined == FEW
 
 
-def test_a_sound_transfer_passes_and_is_proven(
-    pairs: Deployments, reference: Path, tmp_path: Path
-) -> None:
+def test_a_sound_transfer_passes_and_is_proven(pairs: Deployments, reference: Path, tmp_path):
     disaggregated = pairs["disaggregated"]
     decode = address(disaggregated, "generation_0")
     context = address(disaggregated, "context_0")
@@ -190,7 +182,7 @@ def test_a_sound_transfer_passes_and_is_proven(
     assert len(served) == 100
 
 
-def test_sound_servers_are_accused_of_nothing(pairs: Deployments, tmp_path: Path) -> None:
+def test_sound_servers_are_accused_of_nothing(pairs: Deployments, tmp_path):
     a, b = pairs["aggregated"].base_url, pairs["disaggregated"].base_url
     workers = _workers(pairs)
     for number in range(ROUNDS):
@@ -210,9 +202,7 @@ def _workers(pairs: Deployments) -> list[str]:
     return [word for url in urls for word in ("--worker", url)]
 
 
-def test_the_length_above_which_prompts_are_hit_is_named(
-    pairs: Deployments, tmp_path: Path
-) -> None:
+def test_the_length_above_which_prompts_are_hit_is_named(pairs: Deployments, tmp_path):
     decode = address(pairs["disaggregated"], "generation_0")
     first = address(pairs["disaggregated"], "context_0")
     with (
@@ -270,7 +260,7 @@ def stage(pairs: Deployments, reference: Path, tmp_path_factory) -> Stage:
 
 
 @pytest.mark.parametrize(("name", "one_in", "shots"), [(RARE, 100, 0), (OTHER_FILES, 10, 2)])
-def test_a_fault_of_some_requests_hits_enough_prompts(name: str, one_in: int, shots: int) -> None:
+def test_a_fault_of_some_requests_hits_enough_prompts(name: str, one_in: int, shots: int):
     """Find the probability with which all hit prompts are answered as if they were not.
 
     The hash of a prompt decides whether it is hit, so that their number is known. One in a hundred
@@ -288,12 +278,12 @@ def test_a_fault_of_some_requests_hits_enough_prompts(name: str, one_in: int, sh
     assert MISSED[name] ** hit < 1e-6
 
 
-def test_every_fault_has_a_test() -> None:
+def test_every_fault_has_a_test():
     assert list(CHEAPEST) == list(FAULTS)
 
 
 @pytest.mark.parametrize("name", CHEAPEST)
-def test_a_fault_is_found_and_named(stage: Stage, name: str) -> None:
+def test_a_fault_is_found_and_named(stage: Stage, name: str):
     began = time.monotonic()
     folder = stage.top / name.replace(" ", "_") / "0"
     folder.mkdir(parents=True)

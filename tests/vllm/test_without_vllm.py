@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from serve_eval.evidence.attribution.latency import describe_slow
@@ -25,7 +23,7 @@ DEAD = (
 
 
 @pytest.mark.parametrize("line", [WORKER + FLOAT, CORE + CACHE])
-def test_the_server_s_own_line_is_the_reason(line: str, tmp_path: Path) -> None:
+def test_the_server_s_own_line_is_the_reason(line: str, tmp_path):
     (tmp_path / "vllm.log").write_text(f"INFO starting\n{line}\n{DEAD}\n")
     assert find_missing_kernel(tmp_path) == line.partition(") ")[2]
 
@@ -43,12 +41,12 @@ def test_the_server_s_own_line_is_the_reason(line: str, tmp_path: Path) -> None:
     ],
     ids=["cache too small", "another error", "only an information", "killed", "silent"],
 )
-def test_a_server_that_ends_for_another_reason_is_none(log: str, tmp_path: Path) -> None:
+def test_a_server_that_ends_for_another_reason_is_none(log: str, tmp_path):
     (tmp_path / "vllm.log").write_text(log)
     assert find_missing_kernel(tmp_path) is None
 
 
-def test_a_server_without_a_log_gave_no_reason(tmp_path: Path) -> None:
+def test_a_server_without_a_log_gave_no_reason(tmp_path):
     assert find_missing_kernel(tmp_path) is None
 
 
@@ -86,10 +84,10 @@ def _others() -> str:
         (describe_slow(SLOW), "B is slower"),
     ],
 )
-def test_an_accusation_is_known(line: str, kind: str) -> None:
+def test_an_accusation_is_known(line: str, kind: str):
     assert [found for found, _ in find_accusations(f"warning: {line}")] == [kind]
 
 
-def test_what_says_nothing_of_a_server_is_none() -> None:
+def test_what_says_nothing_of_a_server_is_none():
     line = describe_slow(SLOW).replace("slow_worker", "busy_cores")
     assert find_accusations(f"warning: {line}, {describe_busy(0.97)} it\nPASS") == ()

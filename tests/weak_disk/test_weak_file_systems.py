@@ -40,7 +40,7 @@ def _run(folder: Path, failing: str, *words: str, **more: str) -> subprocess.Com
         "fsync:ENOTSUP link:EOPNOTSUPP",
     ],
 )
-def test_a_run_ends_without_what_it_can_do_without(tmp_path: Path, failing: str) -> None:
+def test_a_run_ends_without_what_it_can_do_without(tmp_path, failing: str):
     state = tmp_path / "state"
     done = _run(tmp_path, failing, *RUN, "--no-reference", XDG_STATE_HOME=str(state))
     assert done.returncode == 3, done.stderr
@@ -62,8 +62,8 @@ def test_a_run_ends_without_what_it_can_do_without(tmp_path: Path, failing: str)
     ],
 )
 def test_what_is_not_safe_is_refused_by_name_before_anything_is_asked(
-    tmp_path: Path, failing: str, call: str
-) -> None:
+    tmp_path, failing: str, call: str
+):
     folder = tmp_path / "run"
     done = _run(tmp_path, failing, *RUN, "--no-reference", "-o", str(folder))
     assert done.returncode in (2, 4), done.stderr
@@ -76,8 +76,8 @@ def test_what_is_not_safe_is_refused_by_name_before_anything_is_asked(
 
 
 def test_without_locks_a_living_holder_is_found_and_a_dead_one_is_forgotten(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     folder = tmp_path / "run"
     assert _run(tmp_path, "flock:ENOLCK", *RUN, "--no-reference", "-o", str(folder)).returncode == 3
     lock = next(one for one in folder.iterdir() if one.name.endswith("lock"))
@@ -111,7 +111,7 @@ def test_without_locks_a_living_holder_is_found_and_a_dead_one_is_forgotten(
     ],
     ids=["nobody", "locked", "this process", "elsewhere", "ended", "too large", "nonsense"],
 )
-def test_the_holder_of_an_unlocked_folder(holder: str, lives: bool) -> None:
+def test_the_holder_of_an_unlocked_folder(holder: str, lives: bool):
     assert file_system.may_live(holder) is lives
 
 
@@ -140,7 +140,7 @@ def _as_nobody(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_an_ordinary_user_runs_reads_and_is_told_of_a_folder_that_is_closed() -> None:
+def test_an_ordinary_user_runs_reads_and_is_told_of_a_folder_that_is_closed():
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="ordinary-") as made:

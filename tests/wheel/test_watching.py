@@ -19,7 +19,7 @@ from tests.wheel.watching import (
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path) -> Path:
     """Return a folder with a module and a file."""
     folder = tmp_path / "checkout"
     folder.mkdir()
@@ -47,8 +47,8 @@ READS = "import os; open(os.environ['CHECKOUT'] + '/data.txt').read()"
     ],
 )
 def test_what_a_process_takes_from_the_checkout_is_found(
-    tmp_path: Path, checkout: Path, code: str, processes: int, found: set[str]
-) -> None:
+    tmp_path, checkout: Path, code: str, processes: int, found: set[str]
+):
     log = copy_watch(tmp_path, checkout)
     done = run_watched(
         [sys.executable, "-P", "-c", code],
@@ -63,7 +63,7 @@ def test_what_a_process_takes_from_the_checkout_is_found(
     assert all(str(checkout) in one for one in foreign)
 
 
-def test_our_modules_may_come_from_the_environment_only(tmp_path: Path) -> None:
+def test_our_modules_may_come_from_the_environment_only(tmp_path):
     log = tmp_path / "log"
     inside, outside = tmp_path / "environment/lib/serve_eval/a.py", tmp_path / "else/a.py"
     log.write_text(f"begun\nmodule serve_eval.a {inside}\nmodule serve_eval.b {outside}\n")
@@ -71,7 +71,7 @@ def test_our_modules_may_come_from_the_environment_only(tmp_path: Path) -> None:
     assert find_foreign(tmp_path / "none", tmp_path) == (0, [])
 
 
-def test_a_hidden_checkout_is_empty(tmp_path: Path, checkout: Path) -> None:
+def test_a_hidden_checkout_is_empty(tmp_path, checkout: Path):
     hiding = hide(checkout)
     if not hiding.words:
         pytest.skip("this machine refuses mount namespaces")
@@ -82,7 +82,7 @@ def test_a_hidden_checkout_is_empty(tmp_path: Path, checkout: Path) -> None:
     assert (checkout / "data.txt").read_text() == "data"
 
 
-def test_a_step_fails_by_exit_code_or_by_a_missing_word(tmp_path: Path) -> None:
+def test_a_step_fails_by_exit_code_or_by_a_missing_word(tmp_path):
     command = ["sh", "-c", "echo said; exit 3"]
     done = run_watched(command, hiding=Hiding((), ""), folder=tmp_path, variables={})
     expect(done, code=3, words=("said",))

@@ -54,9 +54,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_every_task_has_its_figures_and_its_samples(
-    run: tuple[Path, Report], tmp_path: Path
-) -> None:
+def test_every_task_has_its_figures_and_its_samples(run: tuple[Path, Report], tmp_path):
     out, report = run
     results, *samples = export(out, tmp_path / "to").files
     content = read_json(results)
@@ -112,7 +110,7 @@ def test_every_task_has_its_figures_and_its_samples(
     assert json.loads(turns)[-1]["role"] == "user"
 
 
-def test_the_same_run_gives_the_same_files_within_it_by_default(run: tuple[Path, Report]) -> None:
+def test_the_same_run_gives_the_same_files_within_it_by_default(run: tuple[Path, Report]):
     out, report = run
     first = export(out)
     contents = [file.read_bytes() for file in first.files]
@@ -121,9 +119,7 @@ def test_the_same_run_gives_the_same_files_within_it_by_default(run: tuple[Path,
     assert stamp(datetime.fromisoformat(report.started_at)) in first.files[0].name
 
 
-def test_the_fields_are_those_of_recorded_logs(
-    run: tuple[Path, Report], shared: Path, tmp_path: Path
-) -> None:
+def test_the_fields_are_those_of_recorded_logs(run: tuple[Path, Report], shared: Path, tmp_path):
     folder = shared / "data/recorded/lmeval_logs"
     recorded = read_json(min(folder.glob("results_*.json")))
     results, samples, *_ = export(run[0], tmp_path).files
@@ -141,7 +137,7 @@ def test_the_fields_are_those_of_recorded_logs(
     assert f"results_{stamp(datetime(2025, 9, 9, 13, 31, 53, 431753, tzinfo=UTC))}.json" in names
 
 
-def test_repeats_are_the_responses_of_one_line(data_root: Path, tmp_path: Path) -> None:
+def test_repeats_are_the_responses_of_one_line(data_root: Path, tmp_path):
     out = tmp_path / "out"
     plan = _plan(data_root, tasks=(Spec(name="gsm8k"),), repeats=3, limit=4)
     report = asyncio.run(evaluate(plan, out, environ={}))
@@ -151,7 +147,7 @@ def test_repeats_are_the_responses_of_one_line(data_root: Path, tmp_path: Path) 
     assert value * 100 == pytest.approx(report.tasks[0].result.value)
 
 
-def test_what_has_no_answer_is_left_out_and_said(data_root: Path, tmp_path: Path) -> None:
+def test_what_has_no_answer_is_left_out_and_said(data_root: Path, tmp_path):
     broken = {"accuracy": 1.0, "failure_rate": 0.5, "seed": 2}
     plan = _plan(
         data_root,
@@ -172,8 +168,8 @@ def test_what_has_no_answer_is_left_out_and_said(data_root: Path, tmp_path: Path
 
 
 def test_a_run_without_a_report_or_with_other_data_is_refused(
-    run: tuple[Path, Report], data_root: Path, tmp_path: Path
-) -> None:
+    run: tuple[Path, Report], data_root: Path, tmp_path
+):
     import shutil
 
     out = tmp_path / "out"
@@ -205,8 +201,8 @@ def test_a_run_without_a_report_or_with_other_data_is_refused(
     ],
 )
 def test_any_name_of_a_model_becomes_one_folder_below_the_chosen_one(
-    tmp_path: Path, model: str, folder: str
-) -> None:
+    tmp_path, model: str, folder: str
+):
     """Servers may list any name for their model."""
     cut = folder.endswith("-")
     assert (file_name(model)[:-8] if cut else file_name(model)) == folder
@@ -216,14 +212,12 @@ def test_any_name_of_a_model_becomes_one_folder_below_the_chosen_one(
     assert [path.name for path in tmp_path.iterdir()] == [file_name(model)]
 
 
-def test_long_names_that_begin_alike_stay_apart() -> None:
+def test_long_names_that_begin_alike_stay_apart():
     assert file_name("m" * 500) != file_name("m" * 501)
     assert file_name("m" * 500) == file_name("m" * 500)
 
 
-def test_a_run_of_a_model_with_a_nul_in_its_name_is_exported(
-    run: tuple[Path, Report], tmp_path: Path
-) -> None:
+def test_a_run_of_a_model_with_a_nul_in_its_name_is_exported(run: tuple[Path, Report], tmp_path):
     out = tmp_path / "out"
     shutil.copytree(run[0], out)
     report = read_json(out / "report.json")
@@ -238,13 +232,13 @@ def test_a_run_of_a_model_with_a_nul_in_its_name_is_exported(
     )
 
 
-def test_a_folder_that_cannot_be_made_is_said(run: tuple[Path, Report], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_said(run: tuple[Path, Report], tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match="cannot write: Not a directory"):
         export(run[0], tmp_path / "file/to")
 
 
-def test_names_and_spreads_are_lm_evals() -> None:
+def test_names_and_spreads_are_lm_evals():
     assert sanitize('my-org/m:"x"') == "my-org__m__x__"
     assert mean_stderr([1.0]) is None
     assert mean_stderr([1.0] * 75 + [0.0] * 25) == pytest.approx(0.04351941398892446)  # recorded

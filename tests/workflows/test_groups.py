@@ -86,7 +86,7 @@ def _verdict(report: str = "B/report.json") -> dict[str, Any]:
     return read_json(Path(report))["tasks"][0]["verdict"]
 
 
-def test_a_run_counts_passages_and_not_questions() -> None:
+def test_a_run_counts_passages_and_not_questions():
     verdict = _verdict()
     assert verdict["outcome"] == "INCONCLUSIVE"
     paired = verdict["paired"]
@@ -95,14 +95,14 @@ def test_a_run_counts_passages_and_not_questions() -> None:
     assert not any("shared_text" in line for line in verdict["warnings"])
 
 
-def test_the_interval_of_the_value_is_that_of_passages() -> None:
+def test_the_interval_of_the_value_is_that_of_passages():
     result = read_json("B/report.json")["tasks"][0]["result"]
     low, high = result["interval"]
     assert result["value"] == 65.0
     assert (low, high) == pytest.approx((48.9, 78.2), abs=0.5)  # of single questions: 58.2, 71.3
 
 
-def test_texts_name_the_groups_and_power_plans_with_them() -> None:
+def test_texts_name_the_groups_and_power_plans_with_them():
     assert "200 prompts in 40 groups" in serve_eval("judge B").stdout
     paired = _verdict()["paired"]
     assert paired["groups"] == 40
@@ -116,7 +116,7 @@ def test_texts_name_the_groups_and_power_plans_with_them() -> None:
     assert least[False] / least[True] == pytest.approx(paired["design_effect"], rel=0.01)
 
 
-def test_a_dry_run_plans_with_the_groups_of_the_reference(sides: tuple[str, str]) -> None:
+def test_a_dry_run_plans_with_the_groups_of_the_reference(sides: tuple[str, str]):
     asked = f"--cases cases.yaml --base-url {sides[1]} --model m --dry-run"
     done = serve_eval(f"run --references-dir refs --verdict paired {asked}", exits=0)
     said = "groups: 200 prompts in 40 groups tell a paired rule as much as 39 independent ones"
@@ -127,7 +127,7 @@ def test_a_dry_run_plans_with_the_groups_of_the_reference(sides: tuple[str, str]
     assert "groups:" not in serve_eval(f"run {asked} {rule}").stdout
 
 
-def test_a_margin_that_the_groups_can_never_exclude_is_refused(sides: tuple[str, str]) -> None:
+def test_a_margin_that_the_groups_can_never_exclude_is_refused(sides: tuple[str, str]):
     """200 equal single answers exclude 2 points, 40 passages only 6.4."""
     asked = f"--cases cases.yaml --base-url {sides[0]} --model m -o never"
     rule = "--references-dir refs --verdict noninferiority --set verdict.margin=6"
@@ -141,7 +141,7 @@ def test_a_margin_that_the_groups_can_never_exclude_is_refused(sides: tuple[str,
     assert "set a margin of 6.34 points or more" in done.stderr
 
 
-def test_power_takes_the_design_effect_of_the_references_runs(sides: tuple[str, str]) -> None:
+def test_power_takes_the_design_effect_of_the_references_runs(sides: tuple[str, str]):
     serve_eval("references register A B --references-dir refs2", exits=0)
     asked = f"--cases cases.yaml --base-url {sides[0]} --model m"
     judged = "--references-dir refs2 --verdict paired"
@@ -159,7 +159,7 @@ def test_power_takes_the_design_effect_of_the_references_runs(sides: tuple[str, 
     assert "design effect 2: prompts share groups" in done.stdout
 
 
-def test_the_scores_keep_the_group_and_an_export_has_it() -> None:
+def test_the_scores_keep_the_group_and_an_export_has_it():
     lines = [json.loads(line) for line in Path("B/scores/cases-sea.jsonl").read_text().splitlines()]
     assert {line["group"] for line in lines} == {f"p{p}" for p in range(PASSAGES)}
     serve_eval("runs export B -o exported", exits=0)
@@ -168,13 +168,13 @@ def test_the_scores_keep_the_group_and_an_export_has_it() -> None:
     assert first["doc"]["group"] == "p0"
 
 
-def test_a_comparison_of_the_folders_agrees_with_the_run() -> None:
+def test_a_comparison_of_the_folders_agrees_with_the_run():
     serve_eval("compare A B -o compared", exits=3)
     told = read_json("compared/comparison.json")
     assert told["tasks"][0]["verdict"]["paired"]["p"] == pytest.approx(_verdict()["paired"]["p"])
 
 
-def test_without_the_group_the_same_answers_fail_and_a_warning_says_why() -> None:
+def test_without_the_group_the_same_answers_fail_and_a_warning_says_why():
     try:
         _write(group=False)
         done = serve_eval("judge B --json", exits=1)
@@ -189,12 +189,12 @@ def test_without_the_group_the_same_answers_fail_and_a_warning_says_why() -> Non
     assert json.loads(again.stdout)["result"]["tasks"][0]["verdict"] == _verdict()
 
 
-def test_rescored_answers_keep_their_groups() -> None:
+def test_rescored_answers_keep_their_groups():
     serve_eval("judge --rescore B -o rescored", exits=0)
     assert _verdict("rescored/report.json")["paired"]["p"] == _verdict()["paired"]["p"]
 
 
-def test_load_counts_passages_too() -> None:
+def test_load_counts_passages_too():
     # Five passages are misread whenever requests are in flight together.
     server = ScriptedServer(_Side(range(5), above=1).reply, routes={"/v1/models": models("m")})
     with server.serve_in_thread() as url:
@@ -221,7 +221,7 @@ def _asked(out: str) -> list[str]:
     return [json.loads(line)["id"].split(":")[0] for line in lines]
 
 
-def test_an_early_stop_by_pairs_asks_passages_whole_and_stops(sides: tuple[str, str]) -> None:
+def test_an_early_stop_by_pairs_asks_passages_whole_and_stops(sides: tuple[str, str]):
     margin = ["--set", "verdict.margin=40", "--concurrency", "1"]
     verdict = _stop_early(sides[0], "noninferiority", "early", *margin)
     early = verdict["early"]
@@ -240,7 +240,7 @@ def test_an_early_stop_by_pairs_asks_passages_whole_and_stops(sides: tuple[str, 
     assert not read(Path("early")).in_random_order
 
 
-def test_an_early_stop_by_the_classic_rule_draws_single_questions(sides: tuple[str, str]) -> None:
+def test_an_early_stop_by_the_classic_rule_draws_single_questions(sides: tuple[str, str]):
     verdict = _stop_early(sides[0], "classic", "classic", "--concurrency", "1")
     assert verdict["early"]["groups"] is None
     passages = [name for name, _ in groupby(_asked("classic"))]

@@ -90,8 +90,8 @@ def _peak(work: Callable[[], object]) -> int:
     [(_compare, 1600), (_diagnose, 2900), (_export, 2500), (_merge, 2600), (_rescore, 2200)],
 )
 def test_memory_grows_by_few_bytes_per_sample(
-    story: Callable[[Path, Path], None], most: int, runs: dict[int, Path], tmp_path: Path
-) -> None:
+    story: Callable[[Path, Path], None], most: int, runs: dict[int, Path], tmp_path
+):
     """The samples of the data set count too, about 900 bytes each."""
     story(runs[SMALL], tmp_path / "first")  # imports modules and fills caches
     small, large = (

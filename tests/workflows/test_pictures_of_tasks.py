@@ -70,7 +70,7 @@ def _list_figures(page: Path) -> list[tuple[str, list[str]]]:
     ]
 
 
-def test_every_picture_shows_one_task(pages: Path) -> None:
+def test_every_picture_shows_one_task(pages: Path):
     found = {page: _list_figures(page) for page in sorted(pages.rglob("*.html"))}
     names = {str(page.relative_to(pages)) for page, figures in found.items() if figures}
     stories = {f"{story}/report.html" for story in ("run", "suite", "compare", "load")}
@@ -83,7 +83,7 @@ def test_every_picture_shows_one_task(pages: Path) -> None:
             assert not [x for x in labels for task in others if task in x], (page, title)
 
 
-def test_a_picture_of_a_suite_has_each_run_once(pages: Path) -> None:
+def test_a_picture_of_a_suite_has_each_run_once(pages: Path):
     figures = _list_figures(pages / "suite/report.html")
     over = [(title, labels) for title, labels in figures if "value by bits" in title]
     assert len(over) == len(TASKS)
@@ -91,7 +91,7 @@ def test_a_picture_of_a_suite_has_each_run_once(pages: Path) -> None:
     assert len([title for title, _ in figures if "value by cache" in title]) == len(TASKS)
 
 
-def test_a_watch_takes_one_task(tmp_path: Path) -> None:
+def test_a_watch_takes_one_task(tmp_path):
     serve_eval(
         f"watch http://127.0.0.1:9 -o {tmp_path}/w -t",
         ",".join(TASKS[:2]),
@@ -100,7 +100,7 @@ def test_a_watch_takes_one_task(tmp_path: Path) -> None:
     )
 
 
-def test_every_maker_of_pictures_is_walked_here() -> None:
+def test_every_maker_of_pictures_is_walked_here():
     """A new page with pictures needs a line in PRODUCERS, and its pages above."""
     top = Path(__file__).parents[2] / "serve_eval"
     users = {

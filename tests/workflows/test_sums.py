@@ -64,7 +64,7 @@ def _rate(folder: Path) -> float:
     return 100.0 * sum(one["edits"] for one in parts) / sum(one["words"] for one in parts)
 
 
-def test_the_value_is_that_of_all_words_and_its_interval_is_over_speakers(runs: Path) -> None:
+def test_the_value_is_that_of_all_words_and_its_interval_is_over_speakers(runs: Path):
     (task,) = read_report(runs / "a").tasks
     assert task.result.value == pytest.approx(_rate(runs / "a"))
     scores = list(read_scores(runs / "a", "voxpopuli").values())
@@ -87,7 +87,7 @@ def test_the_value_is_that_of_all_words_and_its_interval_is_over_speakers(runs: 
     assert task.result.interval == pytest.approx((low, high))
 
 
-def test_compare_pairs_the_errors_of_each_utterance_by_speaker(runs: Path) -> None:
+def test_compare_pairs_the_errors_of_each_utterance_by_speaker(runs: Path):
     comparison = compare_folders(runs / "a", runs / "b", Spec(name="paired"))
     verdict = comparison.tasks[0].verdict
     assert verdict.paired.difference == pytest.approx(_rate(runs / "a") - _rate(runs / "b"))
@@ -97,9 +97,7 @@ def test_compare_pairs_the_errors_of_each_utterance_by_speaker(runs: Path) -> No
     assert (pairs.n, pairs.units) == (ALL, 15)  # twelve speakers and three utterances
 
 
-def test_a_registered_reference_keeps_the_sums_of_each_utterance(
-    plan: Plan, runs: Path, tmp_path: Path
-) -> None:
+def test_a_registered_reference_keeps_the_sums_of_each_utterance(plan: Plan, runs: Path, tmp_path):
     (registered,) = register([runs / "a"], tmp_path / "refs")
     assert registered.value == pytest.approx(_rate(runs / "a"))
     text = (tmp_path / "refs/voxpopuli.yaml").read_text()
@@ -125,7 +123,7 @@ def test_a_registered_reference_keeps_the_sums_of_each_utterance(
     assert found.runs is not None
 
 
-def test_shards_add_up(plan: Plan, runs: Path, tmp_path: Path) -> None:
+def test_shards_add_up(plan: Plan, runs: Path, tmp_path):
     for number in (1, 2):
         _run(replace(plan, shard=Shard(number=number, count=2)), tmp_path / str(number), 0.9)
     shards = read_shards([tmp_path / "1", tmp_path / "2"])
@@ -133,6 +131,6 @@ def test_shards_add_up(plan: Plan, runs: Path, tmp_path: Path) -> None:
     assert report.tasks[0].result.value == pytest.approx(_rate(runs / "a"))
 
 
-def test_rescore_gives_the_same_value(runs: Path) -> None:
+def test_rescore_gives_the_same_value(runs: Path):
     (task,) = rescore(runs / "b")
     assert task.before == task.after == pytest.approx(_rate(runs / "b"))

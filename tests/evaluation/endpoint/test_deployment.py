@@ -120,7 +120,7 @@ def _known(info: ServerInfo) -> DeploymentInfo:
     return info.deployment
 
 
-def test_the_servers_that_a_front_door_lists_are_asked_what_they_are() -> None:
+def test_the_servers_that_a_front_door_lists_are_asked_what_they_are():
     workers = [
         {"/version": {"version": "1.2.1"}, "/server_info": {"disaggregated_params": {}}},
         {"/version": {"version": "1.3.0"}},
@@ -157,7 +157,7 @@ def test_the_servers_that_a_front_door_lists_are_asked_what_they_are() -> None:
 )
 def test_of_another_server_nothing_more_is_asked(
     front: Answers, info: dict[str, Any], asked: list[str]
-) -> None:
+):
     found, paths = _seen(front, [], info)
     assert found == ServerInfo.read(info)
     assert paths == asked
@@ -165,8 +165,8 @@ def test_of_another_server_nothing_more_is_asked(
 
 
 def test_routes_that_never_answer_and_addresses_that_are_none_cost_seconds_and_no_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(deployment, "TIMEOUT_S", 0.2)
     listed = _listed(0)
     listed["current_workers"]["generation_servers"] = [
@@ -185,7 +185,7 @@ def test_routes_that_never_answer_and_addresses_that_are_none_cost_seconds_and_n
     assert remarks(info) == []
 
 
-def test_what_a_launcher_wrote_is_read_and_secrets_are_masked(tmp_path: Path) -> None:
+def test_what_a_launcher_wrote_is_read_and_secrets_are_masked(tmp_path):
     for name, text in {
         "context": "tensor_parallel_size: 2\nmax_num_tokens: 4096\nenable_chunked_prefill: true\n",
         "generation": "kv_cache_config: {dtype: fp8}\ntoken: secret-key-of-ours\n",
@@ -231,7 +231,7 @@ def test_what_a_launcher_wrote_is_read_and_secrets_are_masked(tmp_path: Path) ->
     assert chunk_sizes(info) == [4096]
 
 
-def test_one_launched_server_is_no_disaggregated_deployment() -> None:
+def test_one_launched_server_is_no_disaggregated_deployment():
     commands = [["trtllm-serve", "serve", "m", "--tp_size", "4"]]
     given = {"version": "1.2.1", "launcher": "trtllm", "commands": commands, "names": ["trtllm"]}
     info, asked = _seen({"/version": {"version": "1.2.1"}}, [], given)
@@ -241,7 +241,7 @@ def test_one_launched_server_is_no_disaggregated_deployment() -> None:
     assert not _known(info).disaggregated
 
 
-def test_a_task_of_one_token_says_nothing_of_generation_servers() -> None:
+def test_a_task_of_one_token_says_nothing_of_generation_servers():
     short, long = (build_task(Spec(name=name)) for name in ("mmlu", "gsm8k"))
     assert "generation servers" in (first_tokens([short]) or "")
     assert first_tokens([short, long]) is None
@@ -293,7 +293,7 @@ def _said(report: Report) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [A, None, "", 7])
-def test_one_configuration_or_none_is_no_remark(name: str | None, tmp_path: Path) -> None:
+def test_one_configuration_or_none_is_no_remark(name: str | None, tmp_path):
     report = _run(tmp_path, lambda n: name)
     assert _said(report) == []
     counted = {key: one.answers for key, one in _spans(report).items()}
@@ -306,7 +306,7 @@ def _spans(report: Report) -> dict[str, AnswerSpan]:
     return dict(report.tasks[0].traffic.system_fingerprints)
 
 
-def test_a_server_that_is_replaced_is_named_with_the_time(tmp_path: Path) -> None:
+def test_a_server_that_is_replaced_is_named_with_the_time(tmp_path):
     report = _run(tmp_path, lambda n: A if n < 5 else B)
     spans = _spans(report)
     assert [(name, one.answers) for name, one in spans.items()] == [(A, 5), (B, 7)]
@@ -316,7 +316,7 @@ def test_a_server_that_is_replaced_is_named_with_the_time(tmp_path: Path) -> Non
     assert f" UTC on {B} (7 answers): the server was replaced" in line
 
 
-def test_unlike_servers_behind_one_address_are_named(tmp_path: Path) -> None:
+def test_unlike_servers_behind_one_address_are_named(tmp_path):
     [line] = _said(_run(tmp_path, lambda n: (A, B)[n % 2]))
     assert line.startswith("the answers carry 2 system_fingerprints, mixed from ")
     assert line.endswith(
@@ -325,7 +325,7 @@ def test_unlike_servers_behind_one_address_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_that_goes_on_at_another_address_may_meet_another_server(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_at_another_address_may_meet_another_server(tmp_path):
     report = _run(tmp_path, lambda n: A, refused=frozenset({2, 3}))
     assert report.tasks[0].result.failed == 2
     again = _run(tmp_path, lambda n: B, host="localhost")  # the port may be that of before
@@ -361,7 +361,7 @@ def _span(first_s: float, last_s: float, answers: int = 1) -> AnswerSpan:
 )
 def test_spans_that_overlap_are_unlike_servers(
     spans: dict[str, tuple[float, float]], addresses: int, begins: str | None
-) -> None:
+):
     found = system_fingerprints_remarks(
         {name: _span(*times) for name, times in spans.items()},
         [f"http://{i}/v1" for i in range(addresses)],
@@ -383,7 +383,7 @@ def _traffic(**spans: AnswerSpan) -> Traffic:
     )
 
 
-def test_the_spans_of_tasks_are_joined() -> None:
+def test_the_spans_of_tasks_are_joined():
     found = merge_spans(
         [
             _traffic(a=_span(5, 6, 2)),

@@ -143,7 +143,7 @@ def _counts(report: Report) -> EngineCounts | None:
     return server.counts
 
 
-def test_a_run_reports_what_the_engine_counted_meanwhile(tmp_path: Path) -> None:
+def test_a_run_reports_what_the_engine_counted_meanwhile(tmp_path):
     engine = Engine(answered=1000, more=lambda n: {"prefix_cache_hits": 2 * n})
     report = _run(engine, tmp_path)
     counts = EngineCounts(
@@ -169,7 +169,7 @@ def test_a_run_reports_what_the_engine_counted_meanwhile(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("owner", [None, "tensorrt_llm", "me"])
-def test_metrics_are_asked_of_vllm_only(owner: str | None, tmp_path: Path) -> None:
+def test_metrics_are_asked_of_vllm_only(owner: str | None, tmp_path):
     engine = Engine(owner=owner)
     report = _run(engine, tmp_path)
     assert (engine.asked_metrics, report.engine) == ([], None)
@@ -177,7 +177,7 @@ def test_metrics_are_asked_of_vllm_only(owner: str | None, tmp_path: Path) -> No
     assert read_sessions(tmp_path)[0].engine is None
 
 
-def test_a_server_that_started_again_is_named_and_the_run_is_judged(tmp_path: Path) -> None:
+def test_a_server_that_started_again_is_named_and_the_run_is_judged(tmp_path):
     report = _run(Engine(answered=3, restart_at=8), tmp_path)
     assert (report.tasks[0].result.scored, _counts(report)) == (N, None)
     [line] = _said(report)
@@ -187,7 +187,7 @@ def test_a_server_that_started_again_is_named_and_the_run_is_judged(tmp_path: Pa
     )
 
 
-def test_counters_that_cannot_be_read_at_the_end_are_not_known(tmp_path: Path) -> None:
+def test_counters_that_cannot_be_read_at_the_end_are_not_known(tmp_path):
     engine = Engine()
     engine.more = lambda n: _unread(engine)
     report = _run(engine, tmp_path)
@@ -201,7 +201,7 @@ def _unread(engine: Engine) -> dict[str, int]:
     return {}
 
 
-def test_the_counts_of_the_sessions_of_a_run_are_added(tmp_path: Path) -> None:
+def test_the_counts_of_the_sessions_of_a_run_are_added(tmp_path):
     first = Engine(answered=50, refused=range(3))
     assert _run(first, tmp_path).tasks[0].result.failed == 3
     report = _run(Engine(answered=9), tmp_path)
@@ -213,14 +213,14 @@ def test_the_counts_of_the_sessions_of_a_run_are_added(tmp_path: Path) -> None:
     assert len(read_sessions(tmp_path)) == 2
 
 
-def test_the_requests_of_other_clients_are_named(tmp_path: Path) -> None:
+def test_the_requests_of_other_clients_are_named(tmp_path):
     [line] = _said(_run(Engine(others=30), tmp_path))
     assert line.startswith(f"the engine finished {N + 30} requests, and this run sent at most ")
     assert line.endswith(": its counts include other clients")
     assert _said(_run(Engine(others=3), tmp_path / "few")) == []
 
 
-def test_failed_transfers_are_named(tmp_path: Path) -> None:
+def test_failed_transfers_are_named(tmp_path):
     faults = {"nixl_num_failed_transfers": 1, "nixl_num_kv_expired_reqs": 0}
     engine = Engine(
         source="external_kv_transfer",
@@ -235,7 +235,7 @@ def test_failed_transfers_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_the_acceptance_length_is_that_of_the_counters(tmp_path: Path) -> None:
+def test_the_acceptance_length_is_that_of_the_counters(tmp_path):
     spec = {
         "spec_decode_num_drafts": 10,
         "spec_decode_num_draft_tokens": 30,
@@ -266,7 +266,7 @@ def _at(urls: Mapping[str, str], front: str, environ: Mapping[str, str], folder:
     return asyncio.run(evaluate(plan, folder, environ=environ, launching=launching))
 
 
-def test_each_server_is_read_at_its_own_address_without_the_key(tmp_path: Path) -> None:
+def test_each_server_is_read_at_its_own_address_without_the_key(tmp_path):
     context, generation = Engine(answered=5), Engine(source="external_kv_transfer")
     front = Engine(owner="somebody")
     with (
@@ -295,7 +295,7 @@ def test_each_server_is_read_at_its_own_address_without_the_key(tmp_path: Path) 
     assert line.startswith(f"the engine finished 0 requests, and this run has {N} answers")
 
 
-def test_a_server_that_cannot_be_reached_is_left_out(tmp_path: Path) -> None:
+def test_a_server_that_cannot_be_reached_is_left_out(tmp_path):
     front = Engine()
     with front.server.serve_in_thread() as url:
         urls = {"server_0": url, "server_1": "http://127.0.0.1:9/v1", "server_2": "no address"}
@@ -304,7 +304,7 @@ def test_a_server_that_cannot_be_reached_is_left_out(tmp_path: Path) -> None:
     assert KEY in front.asked_metrics[0].headers["Authorization"]
 
 
-def test_the_workers_of_trtllm_serve_are_read_where_that_takes_nothing_from_them() -> None:
+def test_the_workers_of_trtllm_serve_are_read_where_that_takes_nothing_from_them():
     async def main():
         async with AsyncExitStack() as stack:
             found = await stack.enter_async_context(deployed(1, 1))
@@ -333,8 +333,8 @@ def test_the_workers_of_trtllm_serve_are_read_where_that_takes_nothing_from_them
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's counts of Linux are read")
 @pytest.mark.parametrize(("share", "kept"), [(0.456, 0.46), (None, None)])
 def test_a_load_says_how_busy_the_cores_of_this_machine_were(
-    share: float | None, kept: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    share: float | None, kept: float | None, tmp_path, monkeypatch
+):
     monkeypatch.setattr(CoreLoad, "share", lambda _: share)
     [load] = _run(Engine(), tmp_path / "run").loads
     assert load.cores_busy == kept
@@ -381,13 +381,13 @@ MORE, FEWER = "its counts include other clients", "its counts leave them out"
         (_report(60, None), "is not known: why"),
     ],
 )
-def test_requests_of_others_are_told_from_ours(report: EngineReport, ends: str | None) -> None:
+def test_requests_of_others_are_told_from_ours(report: EngineReport, ends: str | None):
     found = remarks([report])
     assert [line for line in found if ends is None or not line.endswith(ends)] == []
     assert len(found) == (ends is not None)
 
 
-def test_sessions_without_counts_are_named_and_lost_ones_stay_lost() -> None:
+def test_sessions_without_counts_are_named_and_lost_ones_stay_lost():
     assert (join([]), join([None]), remarks([None, None])) == (None, None, [])
     [line] = remarks([_report(100), None])
     assert line.startswith("the engine's counts leave out 1 of 2 sessions")

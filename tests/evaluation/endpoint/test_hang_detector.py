@@ -132,8 +132,8 @@ def attempts(results: list[Response | Failure]) -> list[int]:
 
 
 def test_a_server_that_answers_nothing_ends_the_run_before_any_attempt_is_given_up(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     (log := tmp_path / "log").write_text("loading\nstuck in all_reduce\n")
     began = time.monotonic()
     with pytest.raises(EndpointError) as caught:
@@ -146,7 +146,7 @@ def test_a_server_that_answers_nothing_ends_the_run_before_any_attempt_is_given_
     assert caught.value.exit_code == 4
 
 
-def test_which_of_them_hangs_is_told() -> None:
+def test_which_of_them_hangs_is_told():
     with pytest.raises(EndpointError) as caught:
         run(HANG, AT_ONCE, HANG, stall_s=LONG_S)
     first, front, other = str(caught.value).splitlines()
@@ -155,21 +155,21 @@ def test_which_of_them_hangs_is_told() -> None:
     assert other.startswith("  server_1 answered a short request after")
 
 
-def test_a_front_door_that_hangs_alone_is_told_apart() -> None:
+def test_a_front_door_that_hangs_alone_is_told_apart():
     with pytest.raises(
         EndpointError, match=r"(?s)server_0 hangs: .*server_1 answered.*cannot reach each other"
     ):
         run(HANG, AT_ONCE, stall_s=LONG_S)
 
 
-def test_a_loaded_server_that_answers_late_is_not_hung() -> None:
+def test_a_loaded_server_that_answers_late_is_not_hung():
     """Short requests wait as long as all others."""
     results, told = run(late(), stall_s=LONG_S)
     assert attempts(results) == [1] * 4
     assert [line.split(":")[0] for line in told][:1] == [f"no data for {LONG_S:g} s"]
 
 
-def test_a_server_that_answers_anything_does_not_hang_whatever_becomes_of_the_probe() -> None:
+def test_a_server_that_answers_anything_does_not_hang_whatever_becomes_of_the_probe():
     """The first probe lets one long request have its answer; all others come at the second."""
     probes, seen = [asyncio.Event(), asyncio.Event()], {True: 0, False: 0}
 
@@ -186,7 +186,7 @@ def test_a_server_that_answers_anything_does_not_hang_whatever_becomes_of_the_pr
     assert {line.split(":")[0] for line in told} == {f"no data for {SHORT_S:g} s"}
 
 
-def test_comments_that_keep_streams_open_do_not_hide_that_a_server_hangs() -> None:
+def test_comments_that_keep_streams_open_do_not_hide_that_a_server_hangs():
     with pytest.raises(EndpointError, match="server_0 hangs: no data for"):
         run(ping, stall_s=SHORT_S, stream=True)
 
@@ -194,7 +194,7 @@ def test_comments_that_keep_streams_open_do_not_hide_that_a_server_hangs() -> No
 @pytest.mark.parametrize("refuses", [False, True])
 def test_requests_that_are_lost_by_a_server_that_answers_others_are_asked_again(
     refuses: bool,
-) -> None:
+):
     lost = 4
 
     def lose_some(request):
@@ -211,7 +211,7 @@ def test_requests_that_are_lost_by_a_server_that_answers_others_are_asked_again(
     assert told[-1] == "all answered: the endpoint is slow but does not hang"
 
 
-async def test_silence_counts_only_while_something_is_awaited() -> None:
+async def test_silence_counts_only_while_something_is_awaited():
     limits = Limits(stall_timeout_s=LONG_S)
     async with (
         ScriptedServer(AT_ONCE).serve() as url,
@@ -255,7 +255,7 @@ def _others(report: Report) -> list[str]:
     return [line for line in report.warnings if "other clients" in line]
 
 
-def test_second_answers_are_no_other_clients(tmp_path: Path) -> None:
+def test_second_answers_are_no_other_clients(tmp_path):
     for report in _compare(Engine(), Engine(), tmp_path):
         [server] = report.engine.servers
         # The counts of a run that starts late or ends early leave out some of the others'.
@@ -270,21 +270,19 @@ def test_second_answers_are_no_other_clients(tmp_path: Path) -> None:
     assert any("requests of other runs of this command" in line for line in said)
 
 
-def test_both_sides_may_be_one_server(tmp_path: Path) -> None:
+def test_both_sides_may_be_one_server(tmp_path):
     engine = Engine()
     assert [_others(report) for report in _compare(engine, engine, tmp_path)] == 4 * [[]]
 
 
-def test_other_clients_are_still_told(tmp_path: Path) -> None:
+def test_other_clients_are_still_told(tmp_path):
     a, b, *_ = _compare(Engine(), Engine(others=20 * N), tmp_path)
     assert not _others(a)
     [line] = _others(b)
     assert "the runs of this command sent at most" in line
 
 
-async def test_requests_of_a_companion_that_are_under_way_at_a_reading_are_no_other_clients() -> (
-    None
-):
+async def test_requests_of_a_companion_that_are_under_way_at_a_reading_are_no_other_clients():
     """The engine counts them after the reading, and they were sent before it."""
     busy = 24
     engine = Engine(pause_s=0.3)
@@ -307,7 +305,7 @@ async def test_requests_of_a_companion_that_are_under_way_at_a_reading_are_no_ot
     assert remarks([report]) == []
 
 
-async def test_requests_that_keep_no_record_are_sent_too() -> None:
+async def test_requests_that_keep_no_record_are_sent_too():
     """Such are those that count the tokens of answers."""
     engine = Engine()
     async with engine.server.serve() as url:

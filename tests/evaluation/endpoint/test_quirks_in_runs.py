@@ -37,7 +37,7 @@ SENT = {
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_pauses(monkeypatch) -> None:
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
 
 
@@ -102,7 +102,7 @@ HANDLED = {
 
 
 @pytest.mark.parametrize("quirk", HANDLED)
-def test_a_quirk_costs_no_answer(quirk: str, tmp_path: Path) -> None:
+def test_a_quirk_costs_no_answer(quirk: str, tmp_path):
     settings = {"names": frozenset(), **HANDLED[quirk]}
     for number, limits in enumerate(WAYS):
         plan = _plan(limits=limits)
@@ -110,7 +110,7 @@ def test_a_quirk_costs_no_answer(quirk: str, tmp_path: Path) -> None:
         assert (task.result.value, task.result.scored, task.result.failed) == (100.0, N, 0), limits
 
 
-def test_one_that_only_chats_is_asked_by_chat(tmp_path: Path) -> None:
+def test_one_that_only_chats_is_asked_by_chat(tmp_path):
     """The server combines all known quirks of Xinference."""
     names = {
         "health_page",
@@ -130,8 +130,8 @@ def test_one_that_only_chats_is_asked_by_chat(tmp_path: Path) -> None:
 
 
 def test_a_server_that_cuts_all_streams_but_the_newest_gives_no_wrong_answers(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     for number, limits in enumerate(WAYS):
         plan = _plan(limits=limits)
         quirks = Quirks(knows=_knows(plan), names=frozenset({"newest_stream_only"}))
@@ -147,7 +147,7 @@ def test_a_server_that_cuts_all_streams_but_the_newest_gives_no_wrong_answers(
             ), limits
 
 
-def test_a_field_that_is_refused_is_named_before_anything_is_asked(tmp_path: Path) -> None:
+def test_a_field_that_is_refused_is_named_before_anything_is_asked(tmp_path):
     plan = _plan(options={"extra_body": {"top_k": 1}})
     quirks = Quirks(knows=_knows(plan), **HANDLED["422 for fields that it does not know"])
     with pytest.raises(EndpointError) as told:

@@ -87,7 +87,7 @@ WARM = {"sampling": SamplingParams(max_tokens=5, temperature=0.7)}
 )
 def test_what_bears_on_a_run_is_said_and_nothing_else(
     task: Task, circumstances: dict[str, Any], words: list[str]
-) -> None:
+):
     said = _said(task, **circumstances)
     assert len(said) == len(words)
     assert all(word in line for word, line in zip(words, said, strict=True))
@@ -107,9 +107,7 @@ def test_what_bears_on_a_run_is_said_and_nothing_else(
         ("none", None),
     ],
 )
-async def test_a_server_is_known_by_the_owner_of_its_models(
-    listed: Any, server: str | None
-) -> None:
+async def test_a_server_is_known_by_the_owner_of_its_models(listed: Any, server: str | None):
     body = json.dumps({"object": "list", "data": listed}).encode()
     async with (
         FaultyServer([act.replies(body)]) as fake,
@@ -136,9 +134,7 @@ def _ignored(request: Received) -> bool:
 
 
 @pytest.mark.parametrize(("tokens", "refused"), [(1000, True), (7, True), (6, False), (2, False)])
-def test_a_length_that_is_ignored_is_told_before_anything_is_asked(
-    tokens: int, refused: bool
-) -> None:
+def test_a_length_that_is_ignored_is_told_before_anything_is_asked(tokens: int, refused: bool):
     async def main():
         async with (
             FaultyServer([_long_answer(tokens)]) as fake,
@@ -196,7 +192,7 @@ def _weighs(shift: int) -> act.Act:
 
 
 @pytest.mark.parametrize(("shift", "works"), [(0, True), (1, False)])
-async def test_log_probabilities_at_wrong_tokens_are_none(shift: int, works: bool) -> None:
+async def test_log_probabilities_at_wrong_tokens_are_none(shift: int, works: bool):
     async with (
         FaultyServer([_weighs(shift)]) as fake,
         Client(Endpoint(base_url=fake.base_url, model="m"), QUICK) as client,
@@ -265,7 +261,7 @@ def _state(report: Report, claim: str) -> tuple[ProofState, str]:
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_its_kind_and_version_are_known(older: bool, tmp_path: Path) -> None:
+def test_its_kind_and_version_are_known(older: bool, tmp_path):
     server = SglangServer(older=older)
     report = run(server, tmp_path)
     assert (report.endpoint.info.server, report.endpoint.info.version) == (SGLANG, VERSION)
@@ -274,7 +270,7 @@ def test_its_kind_and_version_are_known(older: bool, tmp_path: Path) -> None:
     assert not [one for one in kept if SECRET in one]
 
 
-def test_a_run_reports_what_its_engine_counted(tmp_path: Path) -> None:
+def test_a_run_reports_what_its_engine_counted(tmp_path):
     report = run(SglangServer(cached=20), tmp_path)
     [server] = report.engine.servers
     assert server.counts is not None
@@ -289,7 +285,7 @@ def test_a_run_reports_what_its_engine_counted(tmp_path: Path) -> None:
     assert not [line for line in report.warnings if "engine" in line]
 
 
-def test_without_enable_metrics_nothing_is_known_and_the_flag_is_named(tmp_path: Path) -> None:
+def test_without_enable_metrics_nothing_is_known_and_the_flag_is_named(tmp_path):
     report = run(SglangServer(metrics=False), tmp_path, "speculation")
     assert report.engine is None
     [found] = report.path
@@ -302,8 +298,8 @@ def test_without_enable_metrics_nothing_is_known_and_the_flag_is_named(tmp_path:
     [(True, ProofState.PROVEN, "KV caches for 12 answers"), (False, ProofState.REFUTED, "sent 0")],
 )
 def test_kv_caches_that_its_prefill_servers_sent_are_the_proof(
-    sends: bool, state: ProofState, told: str, tmp_path: Path
-) -> None:
+    sends: bool, state: ProofState, told: str, tmp_path
+):
     front, behind = _pair(sends=sends)
     found, said = _state(run(front, tmp_path, "kv_transfer", **behind), "kv_transfer")
     assert found is state
@@ -311,14 +307,14 @@ def test_kv_caches_that_its_prefill_servers_sent_are_the_proof(
     assert told in said
 
 
-def test_transfers_of_all_ranks_are_counted_once(tmp_path: Path) -> None:
+def test_transfers_of_all_ranks_are_counted_once(tmp_path):
     front, behind = _pair(sends=True)
     report = run(front, tmp_path, **behind)
     [context] = [one for one in report.engine.servers if one.role == "context"]
     assert context.counts.transfers == context.counts.requests
 
 
-def test_failed_transfers_are_named(tmp_path: Path) -> None:
+def test_failed_transfers_are_named(tmp_path):
     front, behind = _pair(sends=True, failed_transfers=1)
     report = run(front, tmp_path, **behind)
     [line] = [line for line in report.warnings if "KV transfer" in line]
@@ -336,14 +332,14 @@ def test_failed_transfers_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_verifications_of_drafts_prove_speculation(
-    verified: int | None, state: ProofState, tmp_path: Path
-) -> None:
+    verified: int | None, state: ProofState, tmp_path
+):
     report = run(SglangServer(verified=verified), tmp_path, "speculation")
     assert _state(report, "speculation")[0] is state
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_random_weights_are_refused(older: bool, tmp_path: Path) -> None:
+def test_random_weights_are_refused(older: bool, tmp_path):
     with pytest.raises(EndpointError, match="the server: load_format dummy loads random weights"):
         run(SglangServer(load_format="dummy", older=older), tmp_path)
 
@@ -361,13 +357,13 @@ async def _ask(server: SglangServer, max_tokens: int) -> Response | Failure:
 @pytest.mark.parametrize(("told", "read"), [("\n\n", "\n\n"), (151645, None), (None, None)])
 async def test_the_stop_string_that_ended_an_answer_is_read(
     told: int | str | None, read: str | None
-) -> None:
+):
     found = await _ask(SglangServer(stop=told), 16)
     assert isinstance(found, Response)
     assert (found.finish_reason, found.stop_reason) == ("stop", read)
 
 
-async def test_its_flat_errors_are_read() -> None:
+async def test_its_flat_errors_are_read():
     found = await _ask(SglangServer(), 0)
     assert isinstance(found, Failure)
     assert (found.status, "max_tokens must be positive" in found.message) == (400, True)

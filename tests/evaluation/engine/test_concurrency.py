@@ -72,7 +72,7 @@ def _drive(
 
 
 @pytest.mark.parametrize("capacity", [20, 64, 200])
-def test_it_climbs_to_what_the_endpoint_carries_and_not_far_beyond(capacity: int) -> None:
+def test_it_climbs_to_what_the_endpoint_carries_and_not_far_beyond(capacity: int):
     pace = Automatic(Limits(concurrency="auto"))
     seen = _drive(pace, lambda n: 1.0 * max(1.0, n / capacity), samples=60 * capacity)
     late = [limit for _, limit in seen[len(seen) // 2 :]]
@@ -83,7 +83,7 @@ def test_it_climbs_to_what_the_endpoint_carries_and_not_far_beyond(capacity: int
     assert all(step.why and step.samples_per_s > 0 and step.latency_s > 0 for step in pace.steps)
 
 
-def test_it_grows_as_far_as_it_may_where_the_endpoint_never_slows_down() -> None:
+def test_it_grows_as_far_as_it_may_where_the_endpoint_never_slows_down():
     pace = Automatic(Limits(concurrency="auto"))
     _drive(pace, lambda n: 0.5, samples=20_000)
     assert pace.limit == MOST
@@ -91,7 +91,7 @@ def test_it_grows_as_far_as_it_may_where_the_endpoint_never_slows_down() -> None
     assert max(limit for _, limit in _drive(few, lambda n: 0.5, samples=2000)) == 24
 
 
-def test_refusals_for_load_make_it_fall() -> None:
+def test_refusals_for_load_make_it_fall():
     pace = Automatic(Limits(concurrency="auto"))
     seen = _drive(pace, lambda n: 0.2, samples=20_000, refuses=lambda n: n > 100)
     late = [limit for _, limit in seen[len(seen) // 2 :]]
@@ -99,7 +99,7 @@ def test_refusals_for_load_make_it_fall() -> None:
     assert any("refused the load" in step.why for step in pace.steps)
 
 
-def test_timeouts_make_it_fall_to_one_and_never_below() -> None:
+def test_timeouts_make_it_fall_to_one_and_never_below():
     pace = Automatic(Limits(concurrency="auto"))
     lost = Failure(
         kind=FailureKind.TIMEOUT, message="", attempts=(_attempt(failure=FailureKind.TIMEOUT),)
@@ -110,7 +110,7 @@ def test_timeouts_make_it_fall_to_one_and_never_below() -> None:
 
 
 @pytest.mark.parametrize("fallen", [1, 2, 3])
-def test_it_climbs_again_from_any_depth(fallen: int) -> None:
+def test_it_climbs_again_from_any_depth(fallen: int):
     pace = Automatic(Limits(concurrency="auto"))
     pace.limit = pace._before = fallen
     pace._climbing, pace._settling = False, 0
@@ -118,14 +118,14 @@ def test_it_climbs_again_from_any_depth(fallen: int) -> None:
     assert pace.limit > 4 * START
 
 
-def test_answers_that_near_the_time_limit_make_it_fall() -> None:
+def test_answers_that_near_the_time_limit_make_it_fall():
     pace = Automatic(Limits(concurrency="auto", stall_timeout_s=10.0))
     _drive(pace, lambda n: n / 4.0, samples=3000)
     assert any("half of the stall timeout" in step.why for step in pace.steps)
     assert pace.limit <= 2 * START
 
 
-def test_a_fixed_number_stays_what_it_is() -> None:
+def test_a_fixed_number_stays_what_it_is():
     fixed = Fixed(7)
     fixed.note_result(_response(1.0, 429), 1.0)
     assert (fixed.limit, fixed.steps) == (7, ())
@@ -161,7 +161,7 @@ def _watch(median_s: float, answers: int) -> tuple[StarvationWatch, _Clock]:
 )
 def test_a_thousand_medians_and_five_seconds_are_too_long(
     median_s: float, answers: int, age_s: float, warns: bool
-) -> None:
+):
     watch, clock = _watch(median_s, answers)
     assert watch.look() is None
     clock.waiting_s = age_s
@@ -175,7 +175,7 @@ def test_a_thousand_medians_and_five_seconds_are_too_long(
 
 
 @pytest.fixture
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _impatient(monkeypatch) -> None:
     """Let the watch warn after .3 s."""
     monkeypatch.setattr(load_session, "TIMES", 3.0)
     monkeypatch.setattr(load_session, "LEAST_S", 0.3)
@@ -183,7 +183,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_a_run_warns_once_while_requests_starve(tmp_path: Path) -> None:
+def test_a_run_warns_once_while_requests_starve(tmp_path):
     async def reply(request):
         if request.number == 20:
             await asyncio.sleep(1.5)
@@ -215,7 +215,7 @@ def _notices(reply: Callable[[HttpRequest], Awaitable[Reply]], tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_a_pause_that_a_quota_asks_for_is_no_starvation(tmp_path: Path) -> None:
+def test_a_pause_that_a_quota_asks_for_is_no_starvation(tmp_path):
     async def reply(request):
         if request.number == 80:
             return fail(429, "slow down", {"Retry-After": "1"})
@@ -253,7 +253,7 @@ def _failures_that_end_a_run(watch: CircuitBreaker, result: Failure, started: in
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
-def test_sixteen_equal_failures_at_the_start_end_a_run(status: int) -> None:
+def test_sixteen_equal_failures_at_the_start_end_a_run(status: int):
     watch = CircuitBreaker(answered=0)
     _one_by_one(watch, [_failure(status=status)] * (DEAD_AFTER - 1))
     with pytest.raises(
@@ -262,7 +262,7 @@ def test_sixteen_equal_failures_at_the_start_end_a_run(status: int) -> None:
         _one_by_one(watch, [_failure(status=status)])
 
 
-def test_a_500_that_quotes_a_refusal_counts_as_one() -> None:
+def test_a_500_that_quotes_a_refusal_counts_as_one():
     wrapped = Failure(
         kind=FailureKind.HTTP_ERROR,
         message="400, message='Bad Request'",
@@ -278,12 +278,12 @@ def test_a_500_that_quotes_a_refusal_counts_as_one() -> None:
 @pytest.mark.parametrize("status", PROMPTS)
 def test_what_is_refused_of_single_prompts_ends_a_run_when_the_first_fifty_all_are(
     status: int,
-) -> None:
+):
     watch = CircuitBreaker(answered=0, max_error_rate=1.0)
     assert _failures_that_end_a_run(watch, _failure(status=status)) == REFUSED_AFTER
 
 
-def test_different_failures_at_the_start_do_not() -> None:
+def test_different_failures_at_the_start_do_not():
     _one_by_one(
         CircuitBreaker(answered=0, max_error_rate=1.0),
         [_failure(status=500 + i % 2) for i in range(RATE_AFTER)],
@@ -292,9 +292,7 @@ def test_different_failures_at_the_start_do_not() -> None:
 
 @pytest.mark.parametrize("status", [400, 429, 500])
 @pytest.mark.parametrize("seed", range(20))
-def test_quick_failures_before_the_first_slow_answer_are_no_dead_endpoint(
-    status: int, seed: int
-) -> None:
+def test_quick_failures_before_the_first_slow_answer_are_no_dead_endpoint(status: int, seed: int):
     """Refuse 5 % of the samples immediately.
 
     In the order of completion, all first results are refusals.
@@ -312,7 +310,7 @@ def test_quick_failures_before_the_first_slow_answer_are_no_dead_endpoint(
 
 
 @pytest.mark.parametrize("concurrency", [64, 512])
-def test_a_set_of_which_a_twentieth_is_refused_is_asked_to_its_end(concurrency: int) -> None:
+def test_a_set_of_which_a_twentieth_is_refused_is_asked_to_its_end(concurrency: int):
     """By chance the rate among the first samples sometimes exceeds .10.
 
     This happens in 1 of 28 such runs at 64 in flight.
@@ -328,7 +326,7 @@ def test_a_set_of_which_a_twentieth_is_refused_is_asked_to_its_end(concurrency: 
                 watch.see(number, ANSWER)
 
 
-def test_a_row_is_one_of_starts() -> None:
+def test_a_row_is_one_of_starts():
     watch = CircuitBreaker(answered=0, max_error_rate=1.0)
     numbers = [watch.start() for _ in range(40)]
     for number in numbers[1:]:
@@ -337,7 +335,7 @@ def test_a_row_is_one_of_starts() -> None:
         watch.see(numbers[0], _failure())
 
 
-def test_an_answer_among_the_first_or_after_them_shows_that_not_all_is_refused() -> None:
+def test_an_answer_among_the_first_or_after_them_shows_that_not_all_is_refused():
     for answered in (3, 30):
         watch = CircuitBreaker(answered=0, max_error_rate=1.0)
         numbers = [watch.start() for _ in range(40)]
@@ -348,24 +346,24 @@ def test_an_answer_among_the_first_or_after_them_shows_that_not_all_is_refused()
 
 
 @pytest.mark.parametrize("kind", [FailureKind.DISCONNECTED, FailureKind.TIMEOUT])
-def test_sixteen_lost_connections_or_timeouts_end_a_run_at_any_time(kind: FailureKind) -> None:
+def test_sixteen_lost_connections_or_timeouts_end_a_run_at_any_time(kind: FailureKind):
     watch = CircuitBreaker(answered=0, max_error_rate=1.0)
     _one_by_one(watch, [ANSWER] * 500)
     assert _failures_that_end_a_run(watch, _failure(kind, None)) == DEAD_AFTER
 
 
-def test_lost_connections_here_and_there_do_not() -> None:
+def test_lost_connections_here_and_there_do_not():
     watch = CircuitBreaker(answered=0, max_error_rate=1.0)
     numbers = [watch.start() for _ in range(EARLY)]
     for number in numbers[::2]:
         watch.see(number, _failure(FailureKind.DISCONNECTED, None))
 
 
-def test_what_failed_for_good_does_not_stop_a_run_that_goes_on() -> None:
+def test_what_failed_for_good_does_not_stop_a_run_that_goes_on():
     _one_by_one(CircuitBreaker(answered=4048), [_failure(status=400)] * 56)
 
 
-def test_a_refusal_for_load_comes_with_what_to_do() -> None:
+def test_a_refusal_for_load_comes_with_what_to_do():
     watch = CircuitBreaker(answered=45)
     with pytest.raises(EndpointError) as caught:
         _one_by_one(watch, [_failure(status=429)] * 30)
@@ -375,7 +373,7 @@ def test_a_refusal_for_load_comes_with_what_to_do() -> None:
 @pytest.mark.parametrize(("rate", "allowed"), [(0.10, 11), (0.05, 7), (0.2, 18)])
 def test_an_error_rate_surely_above_the_limit_ends_a_run_from_fifty_samples_on(
     rate: float, allowed: int
-) -> None:
+):
     watch = CircuitBreaker(answered=0, max_error_rate=rate)
     numbers = [watch.start() for _ in range(RATE_AFTER)]
     for number in numbers[:-allowed]:
@@ -387,9 +385,7 @@ def test_an_error_rate_surely_above_the_limit_ends_a_run_from_fifty_samples_on(
 
 
 @pytest.mark.parametrize(("planned", "ends"), [(200, True), (RATE_AFTER - 1, False)])
-def test_more_failures_than_all_the_planned_samples_may_have_end_a_run(
-    planned: int, ends: bool
-) -> None:
+def test_more_failures_than_all_the_planned_samples_may_have_end_a_run(planned: int, ends: bool):
     watch = CircuitBreaker(answered=planned - 40, planned=planned)
     allowed = planned // 10
     _one_by_one(watch, [_failure(status=400)] * allowed)
@@ -402,7 +398,7 @@ def test_more_failures_than_all_the_planned_samples_may_have_end_a_run(
     return None
 
 
-def test_what_is_in_flight_counts_as_answered_and_what_was_given_up_not_at_all() -> None:
+def test_what_is_in_flight_counts_as_answered_and_what_was_given_up_not_at_all():
     watch = CircuitBreaker(answered=0)
     numbers = [watch.start() for _ in range(400)]
     for number in numbers[:80:2]:
@@ -413,7 +409,7 @@ def test_what_is_in_flight_counts_as_answered_and_what_was_given_up_not_at_all()
         watch.see(numbers[80], _failure(status=400))
 
 
-def test_the_most_frequent_cause_is_the_one_that_is_said() -> None:
+def test_the_most_frequent_cause_is_the_one_that_is_said():
     watch = CircuitBreaker(answered=1)
     _one_by_one(watch, [ANSWER] * 45)
     _one_by_one(watch, [_failure(status=500 + i, message="other") for i in range(6)])

@@ -97,7 +97,7 @@ def test_both_come_to_their_end_in_whatever_order_and_however_much_each_asks(
     workers: tuple[int, int],
     stops: tuple[int, int],
     s: tuple[float, float],
-) -> None:
+):
     started = _both(lists, workers, stops, s)
     for found, places, most in zip(started, lists, stops, strict=True):
         assert set(found) <= set(places)
@@ -109,9 +109,7 @@ def test_both_come_to_their_end_in_whatever_order_and_however_much_each_asks(
     st.integers(1, 5),
     st.sampled_from([0.1, 1.0, 30.0]),
 )
-def test_none_is_ahead_by_more_than_its_workers(
-    places: list[Place], workers: int, slower: float
-) -> None:
+def test_none_is_ahead_by_more_than_its_workers(places: list[Place], workers: int, slower: float):
     started = [[], []]
     ahead = []
 
@@ -135,13 +133,13 @@ def test_none_is_ahead_by_more_than_its_workers(
 
 
 @pytest.mark.parametrize("workers", [(1, 1), (4, 4), (2, 7)])
-def test_tasks_in_another_order_are_asked_all_the_same(workers: tuple[int, int]) -> None:
+def test_tasks_in_another_order_are_asked_all_the_same(workers: tuple[int, int]):
     """`compare a.yaml b.yaml` never ended if the plans list the same tasks in another order."""
     other_way_round = [*PLACES[8:], *PLACES[:8]]
     assert list(map(sorted, _both([PLACES, other_way_round], workers))) == [PLACES, PLACES]
 
 
-def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on() -> None:
+def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on():
     """The side skips the rest of a task and starts the next one.
 
     From then on it counts as past the skipped part.
@@ -168,7 +166,7 @@ def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on
 
 
 @pytest.mark.parametrize("places", [[], [PLACES[1]]])
-def test_a_run_that_has_nothing_to_ask_keeps_nobody(places: list[Place]) -> None:
+def test_a_run_that_has_nothing_to_ask_keeps_nobody(places: list[Place]):
     async def main():
         participants = Lockstep().participants
         await asyncio.gather(_run(participants[0], places, 2, []), participants[1].leave())
@@ -176,7 +174,7 @@ def test_a_run_that_has_nothing_to_ask_keeps_nobody(places: list[Place]) -> None
     run_counted(main())
 
 
-def test_one_that_leaves_before_the_other_has_come_does_not_wait() -> None:
+def test_one_that_leaves_before_the_other_has_come_does_not_wait():
     async def main():
         participants = Lockstep().participants
         await participants[0].leave()
@@ -284,8 +282,8 @@ DIFFERENCES = {
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_whatever_differs_of_the_plans_both_are_asked_the_same_in_step(
-    plan: Plan, tmp_path: Path, name: str, turned: bool
-) -> None:
+    plan: Plan, tmp_path, name: str, turned: bool
+):
     plans = plan, DIFFERENCES[name](plan)
     a, b = plans[::-1] if turned else plans
     found, sides = _compare(a, b, tmp_path / "out")
@@ -297,9 +295,7 @@ def test_whatever_differs_of_the_plans_both_are_asked_the_same_in_step(
     assert sides.ahead <= 2 * at_once
 
 
-def test_a_side_with_fewer_samples_is_refused_or_asked_what_it_has(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_a_side_with_fewer_samples_is_refused_or_asked_what_it_has(plan: Plan, tmp_path):
     fewer = replace(plan, limit=N - 4)
     with pytest.raises(NotComparableError, match="samples is"):
         _compare(plan, fewer, tmp_path / "refused")
@@ -310,22 +306,20 @@ def test_a_side_with_fewer_samples_is_refused_or_asked_what_it_has(
 
 
 @pytest.mark.parametrize("only", ["A", "B"])
-def test_a_task_of_one_side_only_is_refused(plan: Plan, tmp_path: Path, only: str) -> None:
+def test_a_task_of_one_side_only_is_refused(plan: Plan, tmp_path, only: str):
     plans = [plan, replace(plan, tasks=TASKS[:1])]
     with pytest.raises(NotComparableError, match=f"word_problems: only {only} has this task"):
         _compare(*(plans if only == "A" else plans[::-1]), tmp_path / "out")
 
 
-def test_an_automatic_concurrency_is_refused(plan: Plan, tmp_path: Path) -> None:
+def test_an_automatic_concurrency_is_refused(plan: Plan, tmp_path):
     automatic = replace(plan, limits=Limits(concurrency="auto"))
     with pytest.raises(PlanError, match="a comparison needs a fixed number"):
         _compare(automatic, plan, tmp_path / "out")
     _compare(plan, automatic, tmp_path / "out")  # B is limited by A
 
 
-def test_sides_of_which_other_parts_are_answered_come_to_their_end(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_sides_of_which_other_parts_are_answered_come_to_their_end(plan: Plan, tmp_path):
     out = tmp_path / "out"
 
     def lose():
@@ -342,14 +336,14 @@ def test_sides_of_which_other_parts_are_answered_come_to_their_end(
 
 
 @pytest.mark.parametrize("after", [0, 5])
-def test_a_side_that_fails_ends_both(plan: Plan, tmp_path: Path, after: int) -> None:
+def test_a_side_that_fails_ends_both(plan: Plan, tmp_path, after: int):
     many = replace(plan, limit=100)
     with pytest.raises(EndpointError, match="403"):
         _compare(many, many, tmp_path / "out", refuses_after=after)
     assert not (tmp_path / "out" / "a" / "report.json").exists()
 
 
-def test_the_order_of_the_tasks_is_that_of_a(plan: Plan, tmp_path: Path) -> None:
+def test_the_order_of_the_tasks_is_that_of_a(plan: Plan, tmp_path):
     _compare(plan, replace(plan, tasks=TASKS[::-1]), tmp_path / "out")
     for side in ("a", "b"):
         assert [task.result.task for task in read_report(tmp_path / "out" / side).tasks] == [

@@ -88,7 +88,7 @@ TASK = Task(
 )
 def test_a_sample_asks_as_its_task_but_for_what_it_says_itself(
     override: Override | None, sampling: SamplingParams, extra: dict[str, Any]
-) -> None:
+):
     request = request_of(TASK, replace(SAMPLE, override=override))
     assert (request.sample_id, request.prompt, request.sampling, request.extra) == (
         "a",
@@ -98,7 +98,7 @@ def test_a_sample_asks_as_its_task_but_for_what_it_says_itself(
     )
 
 
-def test_every_repeat_asks_as_its_sample() -> None:
+def test_every_repeat_asks_as_its_sample():
     samples = Repeated([replace(SAMPLE, override=Override(max_tokens=5))], 2)
     assert [request_of(TASK, sample).sampling.max_tokens for sample in samples] == [5, 5]
 
@@ -107,7 +107,7 @@ def _print(sample: Sample) -> str:
     return fingerprint(TASK, Dataset(samples=[sample], files=(), total=1))["samples"]
 
 
-def test_what_a_sample_asks_otherwise_is_in_the_fingerprint_and_in_its_key() -> None:
+def test_what_a_sample_asks_otherwise_is_in_the_fingerprint_and_in_its_key():
     overrides = [
         None,
         Override(max_tokens=5),
@@ -124,12 +124,12 @@ def test_what_a_sample_asks_otherwise_is_in_the_fingerprint_and_in_its_key() -> 
     assert _print(samples[-1]) == _print(other_order)
 
 
-def test_samples_without_one_keep_the_fingerprint_that_they_had() -> None:
+def test_samples_without_one_keep_the_fingerprint_that_they_had():
     known = "1 sha256:921bfdd886e75d4f7c246586d20e0b88b7ae5c5d4ad35a3ecf112c78549a245f"
     assert _print(SAMPLE) == known
 
 
-def test_prompts_and_repeats_have_seeds_of_their_own_and_keep_them() -> None:
+def test_prompts_and_repeats_have_seeds_of_their_own_and_keep_them():
     task = replace(TASK, sampling=replace(SAMPLING, temperature=0.8, seed=7))
     names = ("a", "a#2", "a#3", "b", *(f"c{i}" for i in range(200)))
     seeds = [request_of(task, replace(SAMPLE, id=name)).sampling.seed for name in names]
@@ -141,9 +141,7 @@ def test_prompts_and_repeats_have_seeds_of_their_own_and_keep_them() -> None:
 
 
 @pytest.mark.parametrize(("temperature", "seed"), [(0.0, 7), (0.8, None)])
-def test_where_nothing_is_drawn_by_a_seed_it_is_sent_as_it_is(
-    temperature: float, seed: int | None
-) -> None:
+def test_where_nothing_is_drawn_by_a_seed_it_is_sent_as_it_is(temperature: float, seed: int | None):
     task = replace(TASK, sampling=replace(SAMPLING, temperature=temperature, seed=seed))
     assert request_of(task, SAMPLE).sampling.seed == seed
 
@@ -160,17 +158,17 @@ def _samples_order(prompts: Sequence[Prompt], targets: Sequence[str] | None = No
 
 
 @given(st.lists(st.text(max_size=3), max_size=20), st.sampled_from(ORDERS))
-def test_every_order_asks_each_sample_once(prompts: list[str], order: Order) -> None:
+def test_every_order_asks_each_sample_once(prompts: list[str], order: Order):
     samples = _samples_order(prompts)
     chosen = [i for i in range(len(samples)) if i % 3]
     assert sorted(arrange(samples, chosen, order, "s")) == chosen
 
 
-def test_natural_is_the_protocols_own() -> None:
+def test_natural_is_the_protocols_own():
     assert list(arrange(_samples_order("cab"), [2, 0, 1], "natural", "s")) == [2, 0, 1]
 
 
-def test_random_is_the_same_for_the_same_seed() -> None:
+def test_random_is_the_same_for_the_same_seed():
     samples = _samples_order([str(i) for i in range(100)])
     one, two, three = (
         list(arrange(samples, range(100), "random", seed)) for seed in ("0", "0", "1")
@@ -179,7 +177,7 @@ def test_random_is_the_same_for_the_same_seed() -> None:
     assert one != sorted(one)
 
 
-def test_samples_that_share_a_prefix_stand_together() -> None:
+def test_samples_that_share_a_prefix_stand_together():
     prompts = ["law: q1", "art: q1", "law: q2", "art: q2"]
     assert [
         prompts[i] for i in arrange(_samples_order(prompts), range(4), "prefix", "s")
@@ -193,11 +191,11 @@ def test_samples_that_share_a_prefix_stand_together() -> None:
 @pytest.mark.parametrize(
     ("targets", "first"), [(["a", "aaa", "aa"], [1, 2, 0]), (["b", "a", "c"], [0, 1, 2])]
 )
-def test_the_longest_expected_answer_comes_first(targets: list[str], first: list[int]) -> None:
+def test_the_longest_expected_answer_comes_first(targets: list[str], first: list[int]):
     assert list(arrange(_samples_order("xyz", targets), range(3), "longest", "s")) == first
 
 
-def test_an_order_that_is_changed_is_nobody_elses() -> None:
+def test_an_order_that_is_changed_is_nobody_elses():
     samples = _samples_order([str(i) for i in range(100)])
     one = arrange(samples, range(100), "random", "0")
     before = list(one)
@@ -206,7 +204,7 @@ def test_an_order_that_is_changed_is_nobody_elses() -> None:
 
 
 @given(st.lists(st.integers(0, 5), max_size=30))
-def test_groups_follow_each_other_whole_in_the_protocols_order(keys: list[int]) -> None:
+def test_groups_follow_each_other_whole_in_the_protocols_order(keys: list[int]):
     order, sizes = arrange_groups(keys, "s")
     assert sorted(order) == list(range(len(keys)))
     place, seen = 0, []
@@ -218,7 +216,7 @@ def test_groups_follow_each_other_whole_in_the_protocols_order(keys: list[int]) 
     assert len(seen) == len(set(seen)) == len(set(keys))
 
 
-def test_the_order_of_groups_is_drawn_by_the_seed() -> None:
+def test_the_order_of_groups_is_drawn_by_the_seed():
     keys = [i // 3 for i in range(300)]
     one, two, three = (arrange_groups(keys, seed)[0] for seed in ("0", "0", "1"))
     assert one == two != three
@@ -269,19 +267,19 @@ def _requests(
     return asked
 
 
-def test_one_withdrawn_answer_costs_an_early_stop_one_request(tmp_path: Path) -> None:
+def test_one_withdrawn_answer_costs_an_early_stop_one_request(tmp_path):
     assert _requests(tmp_path, 20, 2000, {15: [3]}) == 21
 
 
 @given(st.dictionaries(st.integers(1, 40), st.lists(st.integers(0, 30), max_size=5), max_size=6))
 def test_withdrawals_cost_an_early_stop_what_was_withdrawn(
-    tmp_path_factory: pytest.TempPathFactory, withdrawn: dict[int, list[int]]
-) -> None:
+    tmp_path_factory, withdrawn: dict[int, list[int]]
+):
     asked = _requests(tmp_path_factory.mktemp("lane"), 20, 500, withdrawn)
     assert asked <= 20 + sum(map(len, withdrawn.values()))
 
 
-def test_without_an_early_stop_they_are_asked_at_the_end(tmp_path: Path) -> None:
+def test_without_an_early_stop_they_are_asked_at_the_end(tmp_path):
     assert _requests(tmp_path, 500, 500, {15: [3, 4]}, early=False) == 502
 
 
@@ -290,8 +288,8 @@ def test_without_an_early_stop_they_are_asked_at_the_end(tmp_path: Path) -> None
     [(4, True, []), (5, True, [4, 6, 7]), (4, False, [4, 6, 7])],
 )
 def test_a_lane_that_is_decided_without_a_withdrawn_answer_asks_nothing_more(
-    tmp_path: Path, enough: int, early: bool, missing: list[int]
-) -> None:
+    tmp_path, enough: int, early: bool, missing: list[int]
+):
     accumulator = ScoreAccumulator(_task(), _samples(8))
     stopping = _Prefix(accumulator, enough) if early else None
     with Journal(tmp_path / "journal") as journal:
@@ -354,13 +352,13 @@ def _ask(samples: Sequence[Sample], folder: Path, progress: Any = None) -> Score
     return accumulator
 
 
-def test_each_sample_is_looked_up_once(tmp_path: Path) -> None:
+def test_each_sample_is_looked_up_once(tmp_path):
     samples = _Made()
     assert _ask(samples, tmp_path).scored == MANY
     assert samples.made == Counter(range(MANY))
 
 
-def test_the_progress_is_updated_by_time_and_not_by_answers(tmp_path: Path) -> None:
+def test_the_progress_is_updated_by_time_and_not_by_answers(tmp_path):
     shown, began = _Updates(), time.monotonic()
     _ask(_Made(), tmp_path, shown)
     most = 3 + (time.monotonic() - began) / SHOWN_EVERY_S

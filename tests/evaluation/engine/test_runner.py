@@ -101,15 +101,13 @@ FAILED = Failure(kind=FailureKind.TIMEOUT, message="no byte")
         (Response(text="42", finish_reason="stop"), Outcome.UNPARSED),
     ],
 )
-def test_an_answer_without_a_text_scores_0_and_says_why(
-    response: Response, outcome: Outcome
-) -> None:
+def test_an_answer_without_a_text_scores_0_and_says_why(response: Response, outcome: Outcome):
     score = score_response(_task(), _samples(1)[0], response)
     assert score.outcome is outcome
     assert score.value == float(outcome is Outcome.CORRECT)
 
 
-def test_a_failure_is_counted_never_scored() -> None:
+def test_a_failure_is_counted_never_scored():
     accumulator = ScoreAccumulator(_task(), _samples(4))
     for i, result in enumerate([RIGHT, WRONG, FAILED]):
         accumulator.add(i, result)
@@ -121,7 +119,7 @@ def test_a_failure_is_counted_never_scored() -> None:
     assert result.failures == {"timeout": 1}
 
 
-def test_looping_and_unlisted_answers_are_scored_and_counted() -> None:
+def test_looping_and_unlisted_answers_are_scored_and_counted():
     accumulator = ScoreAccumulator(_task(), _samples(6), known_finishes=("My_End",))
     ends = ("repetition", "odd", "other", "odd", "my_end", "stop")
     said = [Response(text="A", finish_reason=end) for end in ends]
@@ -138,14 +136,14 @@ def test_looping_and_unlisted_answers_are_scored_and_counted() -> None:
     assert (result.scored, result.looping, result.unlisted_finishes) == (3, 0, {"odd": 1})
 
 
-def test_many_different_reasons_are_counted_together() -> None:
+def test_many_different_reasons_are_counted_together():
     accumulator = ScoreAccumulator(_task(), _samples(300))
     for i in range(300):
         accumulator.add(i, Response(text="A", finish_reason=f"reason {i}"))
     assert sum(accumulator.result().unlisted_finishes.values()) == 300
 
 
-def test_a_report_names_looping_and_unlisted_answers_once() -> None:
+def test_a_report_names_looping_and_unlisted_answers_once():
     accumulator = ScoreAccumulator(_task(), _samples(3))
     for i, end in enumerate(("repetition", "it's over", "it's over")):
         accumulator.add(i, Response(text="A", finish_reason=end))
@@ -155,14 +153,14 @@ def test_a_report_names_looping_and_unlisted_answers_once() -> None:
     assert "--set limits.known_finish_reasons='it'\"'\"'s over'" in unlisted
 
 
-def test_a_failure_that_is_answered_later_no_longer_counts_but_never_the_other_way_round() -> None:
+def test_a_failure_that_is_answered_later_no_longer_counts_but_never_the_other_way_round():
     accumulator = ScoreAccumulator(_task(), _samples(1))
     for result in (FAILED, FAILED, RIGHT, FAILED, WRONG):
         accumulator.add(0, result)
     assert (accumulator.scored, accumulator.failed, accumulator.result().value) == (1, 0, 100.0)
 
 
-def test_a_task_without_an_answer_has_no_value() -> None:
+def test_a_task_without_an_answer_has_no_value():
     accumulator = ScoreAccumulator(_task(), _samples(2))
     accumulator.add(0, FAILED)
     result = accumulator.result()
@@ -175,7 +173,7 @@ def test_a_task_without_an_answer_has_no_value() -> None:
 )
 def test_the_result_does_not_depend_on_the_order_of_the_answers(
     kinds: list[str], rng: random.Random
-) -> None:
+):
     def score(sample, response):
         value = float(response.text)
         return Score(value=value, outcome=Outcome.PARTIAL, parts={"half": value / 2})
@@ -199,9 +197,7 @@ def test_the_result_does_not_depend_on_the_order_of_the_answers(
 
 
 @given(st.integers(1, 400), st.integers(0, 400))
-def test_with_nothing_missing_the_bounds_are_the_value_to_the_last_bit(
-    right: int, wrong: int
-) -> None:
+def test_with_nothing_missing_the_bounds_are_the_value_to_the_last_bit(right: int, wrong: int):
     accumulator = ScoreAccumulator(_task(), _samples(right + wrong))
     for i in range(right + wrong):
         accumulator.add(i, RIGHT if i < right else WRONG)
@@ -209,7 +205,7 @@ def test_with_nothing_missing_the_bounds_are_the_value_to_the_last_bit(
     assert result.bounds == (result.value, result.value)
 
 
-def test_an_unbounded_metric_has_no_bounds_once_something_is_missing() -> None:
+def test_an_unbounded_metric_has_no_bounds_once_something_is_missing():
     accumulator = ScoreAccumulator(_task(metric=Metric(hi=None)), _samples(2))
     accumulator.add(0, RIGHT)
     assert accumulator.result().bounds is None
@@ -264,7 +260,7 @@ def _session(
     return asyncio.run(main())
 
 
-def test_every_sample_gets_its_own_answer_and_is_asked_once(tmp_path: Path) -> None:
+def test_every_sample_gets_its_own_answer_and_is_asked_once(tmp_path):
     samples = _samples(500)
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), latency_s=0.2))
     accumulator = _run(app, samples, tmp_path / "j", concurrency=64)
@@ -281,9 +277,7 @@ def test_every_sample_gets_its_own_answer_and_is_asked_once(tmp_path: Path) -> N
     assert again.result() == accumulator.result()
 
 
-def test_what_failed_is_asked_once_more_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_failed_is_asked_once_more_at_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     samples = _samples(200)
     faults = {"failure_rate": 0.05, "failure_kind": "500", "failures_per_prompt": 5}
@@ -293,7 +287,7 @@ def test_what_failed_is_asked_once_more_at_the_end(
     assert set(app[STATS].requests.values()) == {1, 6}
 
 
-def test_a_refused_sample_is_not_asked_again_at_the_end(tmp_path: Path) -> None:
+def test_a_refused_sample_is_not_asked_again_at_the_end(tmp_path):
     samples = _samples(200)
     faults = {"failure_rate": 0.05, "failure_kind": "wrapped_400"}
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))
@@ -311,8 +305,8 @@ def _broken(after: int, last: Reply) -> ScriptedServer:
 
 
 def test_an_endpoint_that_dies_in_the_middle_ends_the_run_and_keeps_what_was_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     server = _broken(100, hang_up())
     with pytest.raises(
@@ -330,8 +324,8 @@ def test_an_endpoint_that_dies_in_the_middle_ends_the_run_and_keeps_what_was_had
 
 
 def test_an_endpoint_that_refuses_everything_ends_the_run_with_the_one_cause(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     server = _broken(0, fail(403, "no quota"))
     with pytest.raises(
         EndpointError, match=r"refuses every request: 16 samples in a row failed.*no quota"
@@ -341,8 +335,8 @@ def test_an_endpoint_that_refuses_everything_ends_the_run_with_the_one_cause(
 
 
 def test_refusals_among_answers_end_the_run_once_they_are_more_than_is_allowed(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     server = _broken(95, fail(400, "too long"))
     with pytest.raises(
         EndpointError,
@@ -355,7 +349,7 @@ def test_refusals_among_answers_end_the_run_once_they_are_more_than_is_allowed(
     assert (result.scored, result.failed) == (95, 10)
 
 
-def test_refusals_that_come_back_before_the_first_answer_do_not_end_a_run(tmp_path: Path) -> None:
+def test_refusals_that_come_back_before_the_first_answer_do_not_end_a_run(tmp_path):
     """Refuse prompts that are too long immediately.
 
     At 512 in flight the first answers take longer than that.
@@ -378,7 +372,7 @@ def test_refusals_that_come_back_before_the_first_answer_do_not_end_a_run(tmp_pa
 # the engine
 
 
-async def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
+async def test_tasks_follow_each_other_without_an_idle_tail(tmp_path):
     """The next task starts while the last answers of one task are still in flight."""
     fifteen = asyncio.Event()
 
@@ -433,8 +427,8 @@ class _After:
 
 
 async def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_once(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     given_up = asyncio.Event()
 
     async def reply(request):
@@ -479,8 +473,8 @@ async def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_
 
 
 def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_else(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     server = _broken(0, fail(403, "no quota"))
     shown = {}
 
@@ -518,9 +512,7 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
 
 
 @pytest.mark.parametrize("number", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_ten_percent_random_faults_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_ten_percent_random_faults_change_nothing(tmp_path, monkeypatch, number: int):
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     samples = _samples(number)
     config = SimulatorConfig(answers=_answers(tmp_path / "a", samples))
@@ -569,8 +561,8 @@ def test_ten_percent_random_faults_change_nothing(
 
 @pytest.mark.parametrize("outage_timeout_s", [0.0, 0.6])
 async def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_meanwhile(
-    tmp_path: Path, outage_timeout_s: float
-) -> None:
+    tmp_path, outage_timeout_s: float
+):
     server = FaultyServer([act.sound])
     limits = Limits(concurrency=64, outage_timeout_s=outage_timeout_s)
     async with server, client_of(server, limits) as client:
@@ -593,9 +585,7 @@ async def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_no
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_restart_in_a_run_costs_no_sample_and_no_retry(
-    tmp_path: Path, stream: bool
-) -> None:
+async def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path, stream: bool):
     """At 64 in flight, sixteen refused connections in a row failed at once and ended the run."""
     told = []
     limits = Limits(concurrency=64, max_attempts=1, retry_budget=0, stream=stream)
@@ -619,7 +609,7 @@ async def test_a_restart_in_a_run_costs_no_sample_and_no_retry(
     assert [line.partition(" listens")[0] for line in told] == ["no server", "a server"] * 2
 
 
-async def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> None:
+async def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path):
     server = FaultyServer([act.sound], listening=False)
     async with server, client_of(server) as client:
         with Journal(tmp_path / "j") as journal:
@@ -634,9 +624,7 @@ async def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path
             assert (lane.left, journal.empty) == (200, True)
 
 
-def test_the_retry_budget_bounds_the_retries_of_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_retry_budget_bounds_the_retries_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     samples = _samples(400)
     faults = {"failure_rate": 0.08, "failure_kind": "500"}
@@ -649,7 +637,7 @@ def test_the_retry_budget_bounds_the_retries_of_a_run(
     assert 0 < accumulator.result().failed < 60
 
 
-def test_starts_keep_to_the_rate_limit_retries_included(tmp_path: Path) -> None:
+def test_starts_keep_to_the_rate_limit_retries_included(tmp_path):
     samples = _samples(60)
     faults = {"failure_rate": 0.05, "failure_kind": "429", "failures_per_prompt": 1}
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))
@@ -659,7 +647,7 @@ def test_starts_keep_to_the_rate_limit_retries_included(tmp_path: Path) -> None:
     assert app[STATS].max_concurrent <= 4
 
 
-def test_an_automatic_concurrency_finds_its_way_and_says_how(tmp_path: Path) -> None:
+def test_an_automatic_concurrency_finds_its_way_and_says_how(tmp_path):
     samples = _samples(3000)
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), latency_s=0.1))
     accumulator, load = _session(app, samples, tmp_path / "j", concurrency="auto")
@@ -672,9 +660,7 @@ def test_an_automatic_concurrency_finds_its_way_and_says_how(tmp_path: Path) -> 
     assert START < load.max_in_flight <= max(step.concurrency for step in load.steps)
 
 
-def test_what_is_had_is_forced_to_disk_within_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_had_is_forced_to_disk_within_a_second(tmp_path, monkeypatch):
     forced = []
     monkeypatch.setattr(
         "serve_eval.storage.journal.os.fsync",
@@ -689,8 +675,8 @@ def test_what_is_had_is_forced_to_disk_within_a_second(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_loop_of_the_client_is_watched_and_the_mode_of_answering_changes_no_score(
-    tmp_path: Path, stream: bool
-) -> None:
+    tmp_path, stream: bool
+):
     samples = _samples(300)
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples)))
     accumulator, load = _session(app, samples, tmp_path / "j", stream=stream)

@@ -55,7 +55,7 @@ class Told:
         self.events.append(f"{name} ends")
 
 
-def test_a_load_is_rounded_to_milliseconds() -> None:
+def test_a_load_is_rounded_to_milliseconds():
     session = made()
     session.lag_s, session.wall_s, session.finished = 0.12345, 2.34567, 5
     load = session.load()
@@ -64,8 +64,8 @@ def test_a_load_is_rounded_to_milliseconds() -> None:
 
 
 async def test_the_lag_is_the_most_by_which_a_timer_was_late(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     session, now, late = made(), [50.0], iter((0.25, 0.75, 0.5))
     monkeypatch.setattr(
         upkeep.asyncio, "get_running_loop", lambda: SimpleNamespace(time=lambda: now[0])
@@ -82,9 +82,7 @@ async def test_the_lag_is_the_most_by_which_a_timer_was_late(
     assert session.lag_s == pytest.approx(0.75)
 
 
-async def test_a_task_ends_before_the_next_one_begins(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_a_task_ends_before_the_next_one_begins(monkeypatch, tmp_path):
     async def send(client, task, sample, *, alone):
         await asyncio.sleep(0)
         return Response(text="A", finish_reason="stop")
@@ -123,8 +121,8 @@ class Decides:
 
 
 async def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_what_is_not(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    monkeypatch, tmp_path
+):
     session, asked, given_up = made(Counting, concurrency=4), [], []
 
     async def send(client, task, sample, *, alone):
@@ -158,9 +156,7 @@ async def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_w
     assert (session.started, session.finished) == (4, 2)
 
 
-async def test_a_connection_out_of_step_is_said_while_others_are_asked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_a_connection_out_of_step_is_said_while_others_are_asked(monkeypatch, tmp_path):
     session, told = made(concurrency=1), []
     session._notify = told.append
 
@@ -202,9 +198,7 @@ def ask_with(
 RIGHT = Response(text="A", finish_reason="stop")
 
 
-def test_results_are_shown_while_others_are_awaited(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_results_are_shown_while_others_are_awaited(monkeypatch, tmp_path):
     told = Told()
 
     async def send(client, task, sample, *, alone):
@@ -217,9 +211,7 @@ def test_results_are_shown_while_others_are_awaited(
 
 
 @pytest.mark.parametrize("end", [ServerEndedError("the server ended"), None])
-def test_a_sudden_end_notes_what_was_in_flight(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: Exception | None
-) -> None:
+def test_a_sudden_end_notes_what_was_in_flight(monkeypatch, tmp_path, end: Exception | None):
     session = made(concurrency=1)
 
     async def send(client, task, sample, *, alone):
@@ -236,7 +228,7 @@ def test_a_sudden_end_notes_what_was_in_flight(
     assert [(lane.name, i) for lane, i in session.cut_off] == [("one", 1)]
 
 
-def test_answered_requests_do_not_starve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_answered_requests_do_not_starve(monkeypatch, tmp_path):
     session, waiting_s = made(concurrency=1), [0.0]
     session.starvation = StarvationWatch(lambda: 0.0, lambda: waiting_s[0])
 
@@ -249,7 +241,7 @@ def test_answered_requests_do_not_starve(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert session.starvation.look() is not None
 
 
-async def test_each_doubt_withdraws_once() -> None:
+async def test_each_doubt_withdraws_once():
     class Doubted:
         def __init__(self) -> None:
             self.doubt, self.withdrawn = asyncio.Event(), 0
@@ -283,14 +275,14 @@ Steps = list[tuple[str, bool]]
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
+def told(monkeypatch) -> Iterator[Steps]:
     said = []
     monkeypatch.setattr(pace, "EVERY", 1)
     with pace.notify_to(lambda line, last: said.append((line, last))):
         yield said
 
 
-def test_a_step_of_less_than_a_second_says_nothing(told: Steps) -> None:
+def test_a_step_of_less_than_a_second_says_nothing(told: Steps):
     clock = Clock()
     step = Pace("a.yaml", 3, "lines", clock=clock)
     clock.now += 0.9
@@ -299,7 +291,7 @@ def test_a_step_of_less_than_a_second_says_nothing(told: Steps) -> None:
     assert told == []
 
 
-def test_a_longer_step_says_how_far_it_is_and_that_it_is_over(told: Steps) -> None:
+def test_a_longer_step_says_how_far_it_is_and_that_it_is_over(told: Steps):
     clock = Clock()
     step = Pace("a.yaml", 30, "lines", clock=clock)
     for line in (10, 20, 30):
@@ -314,9 +306,7 @@ def test_a_longer_step_says_how_far_it_is_and_that_it_is_over(told: Steps) -> No
     ]
 
 
-def test_a_step_that_takes_too_long_ends_and_says_what_to_do(
-    told: Steps, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_takes_too_long_ends_and_says_what_to_do(told: Steps, monkeypatch):
     clock = Clock()
     step = Pace("a.yaml", 30, "lines", DatasetError, clock=clock)
     clock.now += pace.LIMIT_S
@@ -335,7 +325,7 @@ def test_a_step_that_takes_too_long_ends_and_says_what_to_do(
 
 
 @pytest.mark.parametrize("given", ["soon", "0", "-1", "nan"])
-def test_a_limit_that_is_none_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_is_none_is_refused(given: str, monkeypatch):
     monkeypatch.setenv(pace.VARIABLE, given)
     with pytest.raises(
         PlanError, match=f"SERVE_EVAL_READING_TIMEOUT={given}: not a number of seconds"
@@ -364,8 +354,8 @@ def _shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
 
 
 def test_a_terminal_has_one_line_which_goes_and_a_file_a_line_now_and_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     on_terminal = _shown(monkeypatch, terminal=True)
     assert on_terminal.count("\r") == 9
     assert "\n" not in on_terminal

@@ -81,7 +81,7 @@ def _answer(ask: Ask, number: int, said: str) -> bytes:
 
 
 @pytest.fixture
-def judged_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def judged_task(monkeypatch) -> Iterator[str]:
     """Name a task of tests/judging, registered for the length of a test."""
     name = "capitals_judged"
     monkeypatch.setattr(

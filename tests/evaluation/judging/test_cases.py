@@ -65,7 +65,7 @@ def _with(server: JudgeServer, story: Callable[[str], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_a_changed_judge_judges_the_answers_that_were_had(tmp_path: Path) -> None:
+def test_a_changed_judge_judges_the_answers_that_were_had(tmp_path):
     judge, out = JudgeServer(), tmp_path / "out"
 
     async def story(url):
@@ -101,7 +101,7 @@ def test_a_changed_judge_judges_the_answers_that_were_had(tmp_path: Path) -> Non
     _with(judge, story)
 
 
-def test_what_is_run_again_says_so_to_judges_too(tmp_path: Path) -> None:
+def test_what_is_run_again_says_so_to_judges_too(tmp_path):
     judge, out = JudgeServer(unsure), tmp_path / "out"
 
     async def story(url):
@@ -127,8 +127,8 @@ def test_what_is_run_again_says_so_to_judges_too(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_of_cases_tells_of_their_judges_and_a_bad_judge_of_its_place(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     file = _file(tmp_path, {"judges": [{"base_url": "host:1", "model": "a"}, {}], "rounds": 2})
     flags = [
         "run",
@@ -156,8 +156,8 @@ def test_a_dry_run_of_cases_tells_of_their_judges_and_a_bad_judge_of_its_place(
 
 @pytest.mark.slow
 def test_a_command_that_is_killed_while_answers_are_judged_goes_on_with_the_others(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     count, out = 200, tmp_path / "out"
     judge = JudgeServer()
 
@@ -209,7 +209,7 @@ def test_a_command_that_is_killed_while_answers_are_judged_goes_on_with_the_othe
     _with(judge, story)
 
 
-def test_a_reference_holds_for_the_same_judges_only(tmp_path: Path) -> None:
+def test_a_reference_holds_for_the_same_judges_only(tmp_path):
     judge, references = JudgeServer(), tmp_path / "references"
 
     async def story(url):

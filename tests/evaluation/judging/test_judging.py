@@ -81,7 +81,7 @@ def _records(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / FILE).read_text().splitlines()]
 
 
-def test_answers_are_judged_once_and_the_report_says_by_whom(tmp_path: Path) -> None:
+def test_answers_are_judged_once_and_the_report_says_by_whom(tmp_path):
     judge, out = JudgeServer(), tmp_path / "out"
 
     async def story(plan):
@@ -111,7 +111,7 @@ def test_answers_are_judged_once_and_the_report_says_by_whom(tmp_path: Path) -> 
     assert {score["answer"] for score in scores} == {"correctness 1", "correctness 0"}
 
 
-def test_a_judge_out_of_step_is_told_of_in_the_report(tmp_path: Path) -> None:
+def test_a_judge_out_of_step_is_told_of_in_the_report(tmp_path):
     out = tmp_path / "out"
 
     async def story(plan):
@@ -124,7 +124,7 @@ def test_a_judge_out_of_step_is_told_of_in_the_report(tmp_path: Path) -> None:
     _with([JudgeServer()], story)
 
 
-def test_what_was_judged_before_a_kill_stays_and_the_rest_is_asked(tmp_path: Path) -> None:
+def test_what_was_judged_before_a_kill_stays_and_the_rest_is_asked(tmp_path):
     judge, out = (
         JudgeServer(lambda prompt, number: fair(prompt, number) if number < 6 else None),
         tmp_path / "out",
@@ -156,9 +156,7 @@ def test_what_was_judged_before_a_kill_stays_and_the_rest_is_asked(tmp_path: Pat
 
 
 @pytest.mark.parametrize("bad", [unsure, lambda prompt, number: 500], ids=["unreadable", "failed"])
-def test_a_judgement_that_is_missing_is_no_wrong_answer_and_is_asked_for_again(
-    tmp_path: Path, bad: Any
-) -> None:
+def test_a_judgement_that_is_missing_is_no_wrong_answer_and_is_asked_for_again(tmp_path, bad: Any):
     doubtful = "country 3?"
     judge = JudgeServer(
         lambda prompt, number: (bad if doubtful in prompt else fair)(prompt, number)
@@ -198,7 +196,7 @@ def test_a_judgement_that_is_missing_is_no_wrong_answer_and_is_asked_for_again(
     _with([judge], story)
 
 
-def test_judges_and_rounds_are_averaged_and_how_far_they_are_apart_is_told(tmp_path: Path) -> None:
+def test_judges_and_rounds_are_averaged_and_how_far_they_are_apart_is_told(tmp_path):
     strict = JudgeServer(lambda prompt, number: "Verdict: no", model="strict")
     moody = JudgeServer(
         lambda prompt, number: f"Verdict: {'yes' if 'Town' in prompt.split('<answer')[1] else 'no'}"
@@ -225,7 +223,7 @@ def test_judges_and_rounds_are_averaged_and_how_far_they_are_apart_is_told(tmp_p
     assert len({record["id"].split(" ")[0] for record in _records(tmp_path / "out")}) == 4 * N
 
 
-def test_half_of_the_judgements_are_enough_for_a_score(tmp_path: Path) -> None:
+def test_half_of_the_judgements_are_enough_for_a_score(tmp_path):
     async def story(plan):
         (task,) = (await evaluate(plan, tmp_path / "out", environ={})).tasks
         assert (task.result.scored, task.judges[1].unreadable) == (N, N)
@@ -235,7 +233,7 @@ def test_half_of_the_judgements_are_enough_for_a_score(tmp_path: Path) -> None:
     assert len(unread.prompts) == N, "scored answers are not judged again"
 
 
-def test_a_verdict_that_is_cut_off_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_verdict_that_is_cut_off_is_told_with_what_to_do(tmp_path):
     async def story(plan):
         options = plan.tasks[0].options["judge"]
         assert isinstance(options, dict)
@@ -252,7 +250,7 @@ def test_a_verdict_that_is_cut_off_is_told_with_what_to_do(tmp_path: Path) -> No
     )
 
 
-def test_a_record_that_is_no_judgement_is_refused(tmp_path: Path) -> None:
+def test_a_record_that_is_no_judgement_is_refused(tmp_path):
     (tmp_path / "t.jsonl").write_text(
         '{"id": "abc", "failure": {"kind": "timeout", "message": ""}}\n'
     )
@@ -261,8 +259,8 @@ def test_a_record_that_is_no_judgement_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_judge_that_does_not_answer_is_named_before_anything_is_asked(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     out = tmp_path / "out"
     plan = _plan([{"base_url": "127.0.0.1:9", "model": "org/judge", "name": "wise"}])
     with pytest.raises(
@@ -283,7 +281,7 @@ def test_a_judge_that_does_not_answer_is_named_before_anything_is_asked(
     _with([judge], unknown)
 
 
-def test_a_judge_that_ends_meanwhile_ends_the_run_and_what_was_had_is_kept(tmp_path: Path) -> None:
+def test_a_judge_that_ends_meanwhile_ends_the_run_and_what_was_had_is_kept(tmp_path):
     out, count = tmp_path / "out", 40
 
     async def main():
@@ -321,7 +319,7 @@ def test_a_judge_that_ends_meanwhile_ends_the_run_and_what_was_had_is_kept(tmp_p
     assert any("judgements are still missing" in warning for warning in task.verdict.warnings)
 
 
-def test_keys_come_from_the_environment_and_go_to_their_judge_alone(tmp_path: Path) -> None:
+def test_keys_come_from_the_environment_and_go_to_their_judge_alone(tmp_path):
     keyed, plain = JudgeServer(), JudgeServer(model="plain")
 
     async def story(plan):
@@ -342,7 +340,7 @@ def test_keys_come_from_the_environment_and_go_to_their_judge_alone(tmp_path: Pa
         assert b"judge-secret" not in file.read_bytes()
 
 
-def test_nothing_is_asked_when_a_run_is_only_looked_at(tmp_path: Path) -> None:
+def test_nothing_is_asked_when_a_run_is_only_looked_at(tmp_path):
     out, new = tmp_path / "out", tmp_path / "new"
     made = []
 
@@ -370,7 +368,7 @@ def test_nothing_is_asked_when_a_run_is_only_looked_at(tmp_path: Path) -> None:
     assert len(judge.prompts) == N
 
 
-def test_a_repeat_that_says_the_same_is_not_judged_again(tmp_path: Path) -> None:
+def test_a_repeat_that_says_the_same_is_not_judged_again(tmp_path):
     judge = JudgeServer()
 
     async def story(plan):
@@ -381,7 +379,7 @@ def test_a_repeat_that_says_the_same_is_not_judged_again(tmp_path: Path) -> None
     assert len(judge.prompts) == N
 
 
-async def test_an_endpoint_may_judge_itself_and_that_is_said(tmp_path: Path) -> None:
+async def test_an_endpoint_may_judge_itself_and_that_is_said(tmp_path):
     def both(prompt, number):
         if "<answer-" in prompt:
             return 500 if endpoint.short < 2 else fair(prompt, number)
@@ -402,7 +400,7 @@ async def test_an_endpoint_may_judge_itself_and_that_is_said(tmp_path: Path) -> 
         )
 
 
-def test_a_task_that_is_judged_cannot_stop_early(tmp_path: Path) -> None:
+def test_a_task_that_is_judged_cannot_stop_early(tmp_path):
     async def story(plan):
         (task,) = (
             await evaluate(replace(plan, early_stop=0.01), tmp_path / "out", environ={})
@@ -415,8 +413,8 @@ def test_a_task_that_is_judged_cannot_stop_early(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_tells_how_many_requests_judges_get_at_most(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     judges = [{"base_url": "h:1", "model": "a"}, {"base_url": "h:1", "model": "b"}]
     plan = replace(_plan(judges, metrics=["correctness", "toxicity"], rounds=3), repeats=2)
     show(plan, as_json=False)
@@ -425,7 +423,7 @@ def test_a_dry_run_tells_how_many_requests_judges_get_at_most(
     assert f"{2 * N} requests in total, and at most {24 * N} to judges; nothing was sent" in told
 
 
-def test_two_judges_of_one_name_that_are_not_the_same_are_refused() -> None:
+def test_two_judges_of_one_name_that_are_not_the_same_are_refused():
     same = {"base_url": "h:1", "model": "a"}
     with pytest.raises(PlanError, match="two judges are called 'a'"):
         show(_plan([same, same]), as_json=False)

@@ -49,12 +49,12 @@ def _course(n: int = 400, **given: list[float]) -> Course:
     )
 
 
-def test_nothing_is_said_of_a_healthy_run() -> None:
+def test_nothing_is_said_of_a_healthy_run():
     assert degradations(_course(), Metric(), 400) == ()
 
 
 @pytest.mark.parametrize("before", [1.0, 0.5])
-def test_a_fall_from_nothing_but_one_score_is_seen(before: float) -> None:
+def test_a_fall_from_nothing_but_one_score_is_seen(before: float):
     fallen = _course(values=[before] * 100 + [0.0, before] * 150)
     assert [one.measure for one in degradations(fallen, Metric(), 400)] == [VALUE]
 
@@ -85,7 +85,7 @@ def _answers(
 )
 def test_a_fall_is_noticed_more_often_and_sooner_against_the_reference(
     after: float, soon: int, ever: int, soon_alone: int, ever_alone: int
-) -> None:
+):
     """Let 60 runs fall from 80 % at request 100 of 400.
 
     By scores alone, hardly half as many are noticed.
@@ -105,7 +105,7 @@ def test_a_fall_is_noticed_more_often_and_sooner_against_the_reference(
 
 
 @pytest.mark.parametrize("runs", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_sound_runs_are_accused_against_the_reference_no_more_often_than_alone(runs: int) -> None:
+def test_sound_runs_are_accused_against_the_reference_no_more_often_than_alone(runs: int):
     accused = 0
     for seed in range(300):
         course, known = _answers(seed, runs=runs)
@@ -114,7 +114,7 @@ def test_sound_runs_are_accused_against_the_reference_no_more_often_than_alone(r
     assert ALPHA[VALUE] == 0.008
 
 
-def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at() -> None:
+def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at():
     """Every other prompt is one that the reference had wrong.
 
     Its score is no evidence, however far it falls.
@@ -140,7 +140,7 @@ def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at(
     assert "bad scores" in describe(alone)
 
 
-def test_the_limit_is_that_of_the_requests_that_are_looked_at() -> None:
+def test_the_limit_is_that_of_the_requests_that_are_looked_at():
     """Count only prompts that the reference had right.
 
     If it had 100 of 2000 right, four wrong ones in a row suffice; if all 2000 count, they do not.
@@ -165,7 +165,7 @@ def _part(course: Course, start: int, end: int) -> Course:
 @settings(max_examples=15, deadline=None)
 def test_what_is_found_part_by_part_is_what_is_found_in_the_whole_so_far(
     seed: int, fall: float, against: bool, step: int
-) -> None:
+):
     n, drawn = 300, random.Random(seed)
     worse = [i >= n // 2 and drawn.random() < fall for i in range(n)]
     course = _course(
@@ -191,7 +191,7 @@ def test_what_is_found_part_by_part_is_what_is_found_in_the_whole_so_far(
 @pytest.mark.parametrize(("wrong", "alarms_of_one", "alarms_of_sixteen"), [(3, 1, 0), (8, 1, 1)])
 def test_shards_share_the_probability_of_a_false_alarm(
     wrong: int, alarms_of_one: int, alarms_of_sixteen: int
-) -> None:
+):
     n = 200
     course = _course(n, values=[1.0] * 150 + [0.0] * wrong + [1.0] * (50 - wrong))
     for courses, expected in ((1, alarms_of_one), (16, alarms_of_sixteen)):
@@ -215,7 +215,7 @@ def _answered(course: Course) -> ScoreAccumulator:
     return tally
 
 
-def test_each_beginning_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_beginning_is_searched_once(monkeypatch):
     searched = []
 
     def spied(bad, over, since=0):
@@ -229,7 +229,7 @@ def test_each_beginning_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert searched == [pair for pair in ((0, 60), (60, 61), (61, 200), (200, 400)) for _ in ALPHA]
 
 
-def test_what_is_known_to_have_turned_worse_is_not_looked_at_again() -> None:
+def test_what_is_known_to_have_turned_worse_is_not_looked_at_again():
     course, lookout = _course(values=[1.0] * 100 + [0.0] * 300), Lookout(Metric(), 400)
     assert lookout.extend(_part(course, 0, 200)) == {VALUE}
     assert lookout.extend(_part(course, 200, 400), {VALUE}) == set()
@@ -244,7 +244,7 @@ def test_what_is_known_to_have_turned_worse_is_not_looked_at_again() -> None:
 @settings(max_examples=8)
 def test_what_is_seen_at_a_beginning_is_seen_in_the_end_too_and_the_other_way_round(
     seed: int, fall: float, n: int, against: bool
-) -> None:
+):
     drawn = random.Random(seed)
     values = [drawn.random() * (1.0 - fall * (i >= n // 2)) for i in range(n)]
     course = _course(
@@ -263,7 +263,7 @@ def test_what_is_seen_at_a_beginning_is_seen_in_the_end_too_and_the_other_way_ro
     assert first == {measure: max(FIRST, noticed) for measure, noticed in whole.items()}
 
 
-def test_the_picture_of_a_course_is_its_running_share_by_starts_and_by_ends() -> None:
+def test_the_picture_of_a_course_is_its_running_share_by_starts_and_by_ends():
     [one] = degradations(_course(values=[1.0] * 300 + [0.0, 1.0] * 50), Metric(), 400)
     course = one.course
     assert course.window == 20
@@ -298,7 +298,7 @@ def test_the_picture_of_a_course_is_its_running_share_by_starts_and_by_ends() ->
 )
 def test_each_measure_is_found_with_the_request_from_which_on(
     given: dict[str, list[float]], measure: str
-) -> None:
+):
     found = {one.measure: one for one in degradations(_course(**given), Metric(), 400)}
     assert set(found) == {measure}
     assert abs(found[measure].since - 301) <= 3
@@ -306,14 +306,14 @@ def test_each_measure_is_found_with_the_request_from_which_on(
     assert f"degrading from request {found[measure].since} of 400 on" in describe(found[measure])
 
 
-def test_where_lower_is_better_a_rise_is_the_decline() -> None:
+def test_where_lower_is_better_a_rise_is_the_decline():
     rising = [1.0] * 300 + [0.0, 5.0, 5.0] * 33 + [5.0]
     lower = Metric(name="loss", higher_is_better=False, hi=None)
     assert [one.measure for one in degradations(_course(values=rising), lower, 400)] == [VALUE]
     assert degradations(_course(values=rising[::-1]), lower, 400) == ()
 
 
-def test_a_tally_tells_the_course_in_the_order_of_the_run_up_to_the_first_gap() -> None:
+def test_a_tally_tells_the_course_in_the_order_of_the_run_up_to_the_first_gap():
     """A sample keeps its place if it is asked again after a failure or an interruption."""
     task = build_task(Spec(name="gsm8k"))
     samples = [Sample(id=str(i), prompt="?", target="1") for i in range(5)]

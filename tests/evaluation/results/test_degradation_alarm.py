@@ -55,7 +55,7 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def config(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
+def config(plan: Plan, tmp_path_factory) -> SimulatorConfig:
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(plan), probability(0.95, 0.0, 0))
     return SimulatorConfig(answers=path)
@@ -107,8 +107,8 @@ def _run(
 
 
 def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
-    plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    plan: Plan, config: SimulatorConfig, tmp_path, monkeypatch
+):
     monkeypatch.setattr(runner, "LOOK_S", 0.01)
     report, lines = _run(
         plan,
@@ -131,8 +131,8 @@ def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
 
 
 def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
-    plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    plan: Plan, config: SimulatorConfig, tmp_path, monkeypatch
+):
     monkeypatch.setattr(runner, "LOOK_S", 0.01)
     hard = replace(config, damage=0.4)
     report, lines = _run(
@@ -145,8 +145,8 @@ def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
 
 
 def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
-    plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    plan: Plan, config: SimulatorConfig, tmp_path, monkeypatch
+):
     """Samples in flight have long answers more often than others; all are sent again in a row."""
     monkeypatch.setattr(runner, "LOOK_S", 0.01)
     hard, many = replace(config, damage=0.3), replace(plan, limits=Limits(concurrency=48))
@@ -158,7 +158,7 @@ def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
 
 
 @pytest.fixture(scope="module")
-def hard(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
+def hard(plan: Plan, tmp_path_factory) -> SimulatorConfig:
     """Configure an endpoint with 70 % right answers that varies on 3 % of the prompts."""
     path = tmp_path_factory.mktemp("hard") / "answers.jsonl"
     _write_answers(path, prepare(plan), probability(0.7, 0.03, 0))
@@ -170,8 +170,8 @@ def _falls(number: int, known: bool) -> tuple[bool, float]:
 
 
 def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_report(
-    plan: Plan, hard: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    plan: Plan, hard: SimulatorConfig, tmp_path, monkeypatch
+):
     """Let the score fall from 70 % to 35 %.
 
     The line names what was counted; the numbers cover all requests.
@@ -205,8 +205,8 @@ def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_rep
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
-    plan: Plan, hard: SimulatorConfig, tmp_path: Path, finished: bool
-) -> None:
+    plan: Plan, hard: SimulatorConfig, tmp_path, finished: bool
+):
     """Two sides that run at the same time are judged by their own scores.
 
     Neither side is known in advance.
@@ -244,7 +244,7 @@ def external(url: str) -> Spec:
     return Spec(name="external", options={"base_url": url})
 
 
-def test_nothing_beyond_the_first_unfinished_sample_is_looked_at() -> None:
+def test_nothing_beyond_the_first_unfinished_sample_is_looked_at():
     task = build_task(Spec(name="gsm8k"))
     samples = [Sample(id=str(i), prompt="?", target="1") for i in range(200)]
     tally, lines = ScoreAccumulator(task, samples), []
@@ -285,8 +285,8 @@ def _answer(tally: ScoreAccumulator, i: int, right: bool) -> None:
 
 
 async def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(ask_tasks, "LATER", 400)
     n, taken, ends = 1200, [], []
 
@@ -313,7 +313,7 @@ async def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_tho
     )
 
 
-async def test_the_loop_goes_on_while_a_look_lasts() -> None:
+async def test_the_loop_goes_on_while_a_look_lasts():
     came = threading.Event()
 
     class Slow(ScoreAccumulator):
@@ -332,9 +332,7 @@ async def test_the_loop_goes_on_while_a_look_lasts() -> None:
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])
-def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
-    meanwhile: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(meanwhile: bool, monkeypatch):
     """Replace bad answers by good ones; then the run degrades anyway.
 
     With `meanwhile` a look had found the bad ones.
@@ -377,7 +375,7 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
     assert "degrading from request 201 on" in line
 
 
-async def test_what_an_earlier_session_had_comes_first() -> None:
+async def test_what_an_earlier_session_had_comes_first():
     task = build_task(Spec(name="gsm8k"))
     tally, lines = (
         ScoreAccumulator(task, [Sample(id=str(i), prompt="?", target="1") for i in range(120)]),
@@ -392,8 +390,8 @@ async def test_what_an_earlier_session_had_comes_first() -> None:
 
 
 def test_a_run_in_another_order_has_no_alarm(
-    plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    plan: Plan, config: SimulatorConfig, tmp_path, monkeypatch
+):
     def refused(*_, **__):
         raise AssertionError
 

@@ -113,31 +113,31 @@ def _table(
 
 
 @pytest.mark.parametrize("right", [0, 1, 20, 40])
-def test_a_share_has_wilsons_interval_also_at_its_ends(right: int) -> None:
+def test_a_share_has_wilsons_interval_also_at_its_ends(right: int):
     low, high = interval(_table([1.0] * right + [0.0] * (40 - right))) or (0.0, 0.0)
     assert (low / 100, high / 100) == pytest.approx(wilson(right, 40, 0.05))
     assert low < high
 
 
-def test_missing_answers_widen_it_to_their_worst_and_their_best() -> None:
+def test_missing_answers_widen_it_to_their_worst_and_their_best():
     low, high = interval(_table([1.0] * 30 + [None] * 10)) or (0.0, 0.0)
     assert low / 100 == pytest.approx(wilson(30, 40, 0.05)[0])
     assert high / 100 == pytest.approx(wilson(40, 40, 0.05)[1])
 
 
-def test_repeats_of_a_prompt_are_no_further_prompts() -> None:
+def test_repeats_of_a_prompt_are_no_further_prompts():
     once = interval(_table([1.0, 0.0] * 10))
     assert interval(_table([1.0, 0.0] * 30, repeats=3)) == pytest.approx(once)
 
 
-def test_another_range_of_scores_is_scaled() -> None:
+def test_another_range_of_scores_is_scaled():
     signed = Metric(name="signed", lo=-1.0, hi=1.0, scale=1.0)
     low, high = interval(_table([-1.0] * 10 + [1.0] * 30, metric=signed)) or (0.0, 0.0)
     ends = wilson(30, 40, 0.05)
     assert (low, high) == pytest.approx((2 * ends[0] - 1, 2 * ends[1] - 1))
 
 
-def test_an_unbounded_mean_has_students_interval_and_the_jackknife_agrees() -> None:
+def test_an_unbounded_mean_has_students_interval_and_the_jackknife_agrees():
     values = [random.Random(1).gauss(3.0, 1.0) for _ in range(20)]
     half = t.ppf(0.975, 19) * statistics.stdev(values) / math.sqrt(20)
     ends = statistics.fmean(values) - half, statistics.fmean(values) + half
@@ -147,7 +147,7 @@ def test_an_unbounded_mean_has_students_interval_and_the_jackknife_agrees() -> N
     assert interval(again) == pytest.approx(ends)
 
 
-def test_the_jackknife_of_another_aggregation_covers_the_true_value() -> None:
+def test_the_jackknife_of_another_aggregation_covers_the_true_value():
     rng, hits = random.Random(2), 0
     for _ in range(200):
         values = [rng.gauss(3.0, 1.0) for _ in range(100)]
@@ -166,7 +166,7 @@ def test_the_jackknife_of_another_aggregation_covers_the_true_value() -> None:
         _table([1.0], aggregation=SQUARED),
     ],
 )
-def test_what_cannot_be_known_has_no_interval(table: SampleTable) -> None:
+def test_what_cannot_be_known_has_no_interval(table: SampleTable):
     assert interval(table) is None
 
 
@@ -205,8 +205,8 @@ RIGHT, WRONG, UNPARSED = Outcome.CORRECT, Outcome.WRONG, Outcome.UNPARSED
     ],
 )
 def test_the_example_is_an_answer_that_turned_wrong(
-    tmp_path: Path, outcomes: list[Outcome], reference: list[float], shown: int | None
-) -> None:
+    tmp_path, outcomes: list[Outcome], reference: list[float], shown: int | None
+):
     found = pick_example(tmp_path, _asked(tmp_path, outcomes), reference)
     if shown is None:
         assert found is None
@@ -216,8 +216,8 @@ def test_the_example_is_an_answer_that_turned_wrong(
 
 
 def test_the_reference_is_broken_down_by_the_mean_of_its_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     dataset = Dataset(samples=SAMPLES[:4], files=(), total=4)
     reference = Reference(task="small", model="m", spec=AccuracySpec(), value=50.0)
     assert break_down_reference(TASK, dataset, None) == ({}, ())
@@ -232,13 +232,13 @@ def test_the_reference_is_broken_down_by_the_mean_of_its_runs(
     assert math.isnan(means[3])
 
 
-def test_numbers_in_ids_are_ordered_by_value() -> None:
+def test_numbers_in_ids_are_ordered_by_value():
     names = ["b-2", "b-10", "b-9", "a", "10", "9"]
     assert sorted(names, key=order_ids) == ["9", "10", "a", "b-2", "b-9", "b-10"]
 
 
 @pytest.mark.usefixtures("simulated_here")
-def test_a_run_shows_an_example_although_its_scores_are_not_all_on_disk(tmp_path: Path) -> None:
+def test_a_run_shows_an_example_although_its_scores_are_not_all_on_disk(tmp_path):
     plan = Plan(
         model="simulated",
         launcher=Spec(name="simulated", options={"accuracy": 0.0}),
@@ -251,7 +251,7 @@ def test_a_run_shows_an_example_although_its_scores_are_not_all_on_disk(tmp_path
     assert task.example.answer == lines[task.example.id].answer
 
 
-def test_of_a_sample_that_was_asked_again_the_last_answer_is_shown(tmp_path: Path) -> None:
+def test_of_a_sample_that_was_asked_again_the_last_answer_is_shown(tmp_path):
     table = _asked(tmp_path, [WRONG])
     with (tmp_path / "scores/small.jsonl").open("ab") as file:
         file.write(

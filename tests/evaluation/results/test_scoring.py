@@ -113,7 +113,7 @@ def _forget() -> None:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Path]:
+def own(tmp_path) -> Iterator[Path]:
     """Write a folder with a task whose scorer misbehaves in every way."""
     (tmp_path / "own/tasks").mkdir(parents=True)
     (tmp_path / "own/tasks/odd.py").write_text(BROKEN)
@@ -147,7 +147,7 @@ def _result(out: Path) -> dict[str, Any]:
     return json.loads((out / "report.json").read_text())["tasks"][0]["result"]
 
 
-def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(own: Path) -> None:
+def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(own: Path):
     out = own.parent / "out"
     run = serve_eval("run", *_flags(own), "--set", "limits.scorer_timeout_s=0.5")
     assert run.returncode == 3, run.stderr
@@ -207,7 +207,7 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
     assert (out / "samples/odd.jsonl").read_bytes() == answers, "nothing was asked again"
 
 
-def test_a_file_that_changes_during_a_run_scores_nothing_by_halves(own: Path) -> None:
+def test_a_file_that_changes_during_a_run_scores_nothing_by_halves(own: Path):
     extensions.include([str(own)])
     bare_task(Spec(name="odd"))
     recipe = _recipe(Spec(name="odd"), include_path=(str(own),), code={"tasks.odd": "another"})
@@ -217,7 +217,7 @@ def test_a_file_that_changes_during_a_run_scores_nothing_by_halves(own: Path) ->
     assert found.told == "tasks.odd: the file has changed since the command started"
 
 
-def test_data_that_are_others_each_time_are_not_scored(own: Path) -> None:
+def test_data_that_are_others_each_time_are_not_scored(own: Path):
     recipe = _recipe(Spec(name="odd"), include_path=(str(own),))
     with ScoringProcesses({"odd": recipe}, limit_s=20.0) as scoring:
         fine, other = (
@@ -233,7 +233,7 @@ def test_data_that_are_others_each_time_are_not_scored(own: Path) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["while asking", "while resuming"])
-def test_an_interruption_waits_for_no_scorer(own: Path, again: bool) -> None:
+def test_an_interruption_waits_for_no_scorer(own: Path, again: bool):
     out = own.parent / "out"
     limit = ("--set", "limits.scorer_timeout_s=60")
     if again:
@@ -320,7 +320,7 @@ TEXTS = [
 ]
 
 
-def test_a_score_is_the_same_in_another_process() -> None:
+def test_a_score_is_the_same_in_another_process():
     spec = Spec(name="json_mode_eval")
     task = bare_task(spec)
     sample = Sample(id="train-0", prompt="", target="[1, 2]", metadata={"schema": SCHEMA})
@@ -331,7 +331,7 @@ def test_a_score_is_the_same_in_another_process() -> None:
         assert scoring.of("gsm8k") is None
 
 
-def test_every_task_of_ours_says_where_it_is_scored() -> None:
+def test_every_task_of_ours_says_where_it_is_scored():
     built = {
         name: bare_task(Spec(name=name))
         for name in registry.names(TASKS)
@@ -382,7 +382,7 @@ def _said(text: str) -> Response:
 FAILED = Failure(kind=FailureKind.TIMEOUT, message="no byte")
 
 
-def test_an_answer_that_cannot_be_scored_is_missing_and_not_asked_again(tmp_path: Path) -> None:
+def test_an_answer_that_cannot_be_scored_is_missing_and_not_asked_again(tmp_path):
     with Journal(tmp_path / "numbers.jsonl") as journal:
         for i, text in enumerate(["1", "x", "y"]):
             journal.append(Record(id=f"s{i}", response=_said(text)))
@@ -402,7 +402,7 @@ def test_an_answer_that_cannot_be_scored_is_missing_and_not_asked_again(tmp_path
     assert [(error.count, error.sample) for error in result.scorer_errors] == [(1, "s1"), (1, "s2")]
 
 
-def test_equal_errors_are_told_once_with_how_many_there_are() -> None:
+def test_equal_errors_are_told_once_with_how_many_there_are():
     accumulator = ScoreAccumulator(_task(), _samples(60))
     for i in reversed(range(60)):
         accumulator.add(i, _said("x" if i % 2 else f"x{i}"))
@@ -413,13 +413,13 @@ def test_equal_errors_are_told_once_with_how_many_there_are() -> None:
     assert "other errors" in {error.told for error in errors}
 
 
-def test_of_a_hold_out_sample_no_message_is_told() -> None:
+def test_of_a_hold_out_sample_no_message_is_told():
     accumulator = ScoreAccumulator(_task(), _samples(1, metadata={HOLDOUT: "yes"}))
     accumulator.add(0, _said("secret"))
     assert [error.told for error in accumulator.result().scorer_errors] == ["ValueError"]
 
 
-def test_half_a_character_in_an_answer_is_written_escaped() -> None:
+def test_half_a_character_in_an_answer_is_written_escaped():
     def score(sample, response):
         return Score(value=1.0, outcome=Outcome.CORRECT, answer=json.loads(response.text))
 
@@ -469,7 +469,7 @@ class _Odd:
         (0.5, "must return a Score of serve_eval.schema, not the float 0.5"),
     ],
 )
-def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None) -> None:
+def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None):
     lines = []
     accumulator = ScoreAccumulator(
         _task(score=lambda sample, response: score), _samples(1), _Lines(lines)
@@ -483,7 +483,7 @@ def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_no_score_is_infinite_where_the_metric_has_no_ends(value: float) -> None:
+def test_no_score_is_infinite_where_the_metric_has_no_ends(value: float):
     task = _task(
         metric=Metric(lo=None, hi=None),
         score=lambda *_: Score(value=value, outcome=Outcome.PARTIAL),
@@ -514,7 +514,7 @@ def _raise(*_: object) -> Any:
 )
 def test_a_figure_that_cannot_be_made_is_left_out_and_told(
     hook: dict[str, Any], lost: dict[str, Any]
-) -> None:
+):
     accumulator = ScoreAccumulator(_task(**hook), _samples(2))
     accumulator.add(0, _said("1"))
     result = accumulator.result()
@@ -523,14 +523,14 @@ def test_a_figure_that_cannot_be_made_is_left_out_and_told(
     assert [line.partition(":")[0] for line in result.hook_errors] == list(hook)
 
 
-def test_a_failure_mode_that_cannot_be_told_costs_no_score() -> None:
+def test_a_failure_mode_that_cannot_be_told_costs_no_score():
     accumulator = ScoreAccumulator(_task(failure_mode=_raise), _samples(1))
     accumulator.add(0, _said("0.5"))
     assert accumulator.result().modes == {"unknown: failure_mode raised KeyError": 1}
     assert accumulator.result().value == 50.0
 
 
-async def test_a_score_that_comes_late_is_waited_for_unless_the_answer_was_withdrawn() -> None:
+async def test_a_score_that_comes_late_is_waited_for_unless_the_answer_was_withdrawn():
     futures = []
 
     def apart(sample, response):
@@ -552,7 +552,7 @@ def _ask(*_: object) -> Any:
     raise KeyError("no such question")
 
 
-def test_a_hook_that_gets_an_answer_and_raises_leaves_it_without_a_score(tmp_path: Path) -> None:
+def test_a_hook_that_gets_an_answer_and_raises_leaves_it_without_a_score(tmp_path):
     judged, run = _task(questions=_ask), _task(program=_ask)
     judgements = Judgements(tmp_path / "judgements.jsonl")
     executions = Executions(tmp_path / "executions.jsonl", keep=False)
@@ -570,7 +570,7 @@ def test_a_hook_that_gets_an_answer_and_raises_leaves_it_without_a_score(tmp_pat
         assert result.scorer_errors[0].told.startswith("KeyError: 'no such question' (")
 
 
-def test_what_a_judge_said_is_unreadable_where_reading_it_raises(tmp_path: Path) -> None:
+def test_what_a_judge_said_is_unreadable_where_reading_it_raises(tmp_path):
     judge = Judge(name="j", sampling=SamplingParams(max_tokens=5), base_url="http://judge/v1")
     question = Question(
         judge=judge, metric="good", round=1, prompt=(Message(role="user", content="?"),), read=float

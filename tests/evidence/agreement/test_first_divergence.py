@@ -69,7 +69,7 @@ from tests.scripted_server import ScriptedServer, TokenLogprob, fail, logprobs
 )
 def test_texts_part_at_their_first_different_character(
     one: str, other: str, character: int, word: int, before: str
-) -> None:
+):
     found = part(one, other)
     assert (found.character, found.word, found.token, found.before) == (
         character,
@@ -81,7 +81,7 @@ def test_texts_part_at_their_first_different_character(
     assert (found.a, found.b) == (one[character:][:48], other[character:][:48])
 
 
-def test_equal_texts_do_not_part() -> None:
+def test_equal_texts_do_not_part():
     assert part("a", "a", ["a"]) is None
     assert find_first_divergences([]) is None
 
@@ -100,9 +100,7 @@ def test_equal_texts_do_not_part() -> None:
         ([], "", "a", 0),
     ],
 )
-def test_the_token_of_a_place(
-    tokens: Sequence[str], one: str, other: str, found: int | None
-) -> None:
+def test_the_token_of_a_place(tokens: Sequence[str], one: str, other: str, found: int | None):
     for parting in (part(one, other, tokens), part(other, one, tokens)):
         assert parting.token == found
         assert find_token(tokens, parting.character, parting.before) == found
@@ -141,21 +139,21 @@ def _summarize(*places: int | None, alike: bool = False) -> FirstDivergences:
         (_summarize(*[7] * 2, *[None] * 5), "word 5 in the median, from 2 to 8", ""),
     ],
 )
-def test_the_words_of_a_usual_place(found: FirstDivergences, words: str, reading: str) -> None:
+def test_the_words_of_a_usual_place(found: FirstDivergences, words: str, reading: str):
     assert describe_first_divergences(found) == words
     read = read_first_divergences(found)
     assert read.startswith(reading)
     assert bool(read) == bool(reading)
 
 
-def test_pairs_without_a_token_are_counted_beside_the_others() -> None:
+def test_pairs_without_a_token_are_counted_beside_the_others():
     found = _summarize(*[7] * 5, *[None] * 5)
     assert (found.unit, found.parted, found.unplaced) == ("token", 5, 5)
     found = _summarize(*[7] * 4, *[None] * 5)
     assert (found.unit, found.parted, found.unplaced) == ("word", 9, 0)
 
 
-def test_the_histogram_fits_in_80_columns() -> None:
+def test_the_histogram_fits_in_80_columns():
     found = _summarize(0, 9, 9, 8, 40)
     assert list(draw_first_divergences(found)) == [
         "  token 0           1  #",
@@ -185,7 +183,7 @@ def test_the_histogram_fits_in_80_columns() -> None:
 )
 def test_the_first_differing_characters_of_texts(
     pairs: Sequence[tuple[str, str]], found: tuple[int, int, float, float] | None
-) -> None:
+):
     told = measure_places(pairs)
     if found is None:
         assert told is None
@@ -213,7 +211,7 @@ START = Token("I say", -0.1, {"I say": -0.1})
         (FLAT, "unknown", (0.05, 0.01)),
     ],
 )
-def test_how_sure_they_were(other: Token, kind: str, gaps: tuple[float, float]) -> None:
+def test_how_sure_they_were(other: Token, kind: str, gaps: tuple[float, float]):
     found = first_divergence([START, YES, START], [START, other, YES])
     assert (found.kind, found.token, found.tokens) == (kind, 1, ("yes", "no"))
     assert found.gaps == pytest.approx(gaps)
@@ -235,7 +233,7 @@ RANKED = {"no": -0.1, "yes": -0.9}
 )
 def test_an_endpoint_that_does_not_write_its_likeliest_token_is_overruled(
     b_top: Mapping[str, float], greedy: bool, overruled: str | None
-) -> None:
+):
     a, b = Token("no", RANKED["no"], RANKED), Token("yes", b_top["yes"], b_top)
     for one, other, side in ((a, b, overruled), (b, a, "A" if overruled else None)):
         found = first_divergence([START, one], [START, other], greedy=greedy)
@@ -243,13 +241,13 @@ def test_an_endpoint_that_does_not_write_its_likeliest_token_is_overruled(
         assert (found.kind == "overruled") is (side is not None)
 
 
-def test_who_is_overruled_on_both_sides_accuses_nobody() -> None:
+def test_who_is_overruled_on_both_sides_accuses_nobody():
     top = {"maybe": -0.1, "yes": -1.0, "no": -1.0}
     one, other = Token("yes", -1.0, top), Token("no", -1.0, top)
     assert first_divergence([one], [other], greedy=True).overruled is None
 
 
-def test_answers_that_do_not_differ_or_of_which_one_goes_on() -> None:
+def test_answers_that_do_not_differ_or_of_which_one_goes_on():
     assert first_divergence([START, YES], [START, YES]).kind == "same again"
     longer = first_divergence([START], [START, YES])
     assert (longer.kind, longer.token) == ("unknown", 1)
@@ -267,7 +265,7 @@ def test_answers_that_do_not_differ_or_of_which_one_goes_on() -> None:
         {"logprobs": {"tokens": ["a"], "token_logprobs": [float("inf")]}},
     ],
 )
-def test_what_has_no_log_probabilities_is_not_read(choice: Mapping[str, Any]) -> None:
+def test_what_has_no_log_probabilities_is_not_read(choice: Mapping[str, Any]):
     with pytest.raises((ValueError, KeyError, TypeError)):
         read_answer(msgspec.json.encode({"choices": [{"text": "a", **choice}]}))
 
@@ -308,7 +306,7 @@ def _look(a: ScriptedServer, b: ScriptedServer, samples: list[Sample]) -> list[s
     return asyncio.run(both())
 
 
-async def test_tokens_that_spell_a_key_together_are_masked() -> None:
+async def test_tokens_that_spell_a_key_together_are_masked():
     key = "sk-live-Q7pRz2VwX9mT4kLd"
     said = [Token(key[start : start + 4], -0.1, {}) for start in range(0, len(key), 4)]
     async with (
@@ -326,7 +324,7 @@ async def test_tokens_that_spell_a_key_together_are_masked() -> None:
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_both_are_asked_as_the_task_asks_with_log_probabilities(chat: bool) -> None:
+def test_both_are_asked_as_the_task_asks_with_log_probabilities(chat: bool):
     prompt = (Message(role="user", content="Yes or no?"),) if chat else "Yes or no?"
     samples = [Sample(id=str(i), prompt=prompt, target="yes") for i in range(3)]
     servers = _endpoint([START, YES]), _endpoint([START, SURE])
@@ -338,7 +336,7 @@ def test_both_are_asked_as_the_task_asks_with_log_probabilities(chat: bool) -> N
     assert all(body["max_tokens"] == 8 and body["temperature"] == 0.0 for body in asked)
 
 
-def test_an_endpoint_that_refuses_is_asked_once_and_says_why() -> None:
+def test_an_endpoint_that_refuses_is_asked_once_and_says_why():
     samples = [Sample(id=str(i), prompt="?", target="yes") for i in range(5)]
     refusing = ScriptedServer(fail(400, "no logprobs here"))
     found = _look(_endpoint([START, YES]), refusing, samples)
@@ -389,7 +387,7 @@ def _compared(
     return found
 
 
-def test_int8_is_no_drop_and_int3_is_one(tmp_path: Path) -> None:
+def test_int8_is_no_drop_and_int3_is_one(tmp_path):
     found = _compared(("int8", "int3"), tmp_path, problems=60, again=20, rule=Spec(name="paired"))
     (int8, passed), (int3, failed) = found["int8"], found["int3"]
     assert (passed, failed) == (PASS, FAIL)
@@ -405,7 +403,7 @@ def test_int8_is_no_drop_and_int3_is_one(tmp_path: Path) -> None:
     assert int3.places.reading == "", "wrong weights differ at any token"
 
 
-def test_texts_tell_int4_apart_where_too_few_scores_change(tmp_path: Path) -> None:
+def test_texts_tell_int4_apart_where_too_few_scores_change(tmp_path):
     int4, _ = _compared(
         ("int4",), tmp_path, problems=60, again=60, rule=Spec(name="paired"), seed=4
     )["int4"]
@@ -423,13 +421,13 @@ def test_texts_tell_int4_apart_where_too_few_scores_change(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["paired", "noninferiority"])
-def test_the_whole_task_tells_int8_from_int3(name: str, tmp_path: Path) -> None:
+def test_the_whole_task_tells_int8_from_int3(name: str, tmp_path):
     found = _compared(("int8", "int3"), tmp_path, problems=500, again=200, rule=Spec(name=name))
     assert {damage: code for damage, (_, code) in found.items()} == {"int8": PASS, "int3": FAIL}
 
 
 @pytest.mark.slow
-def test_four_bits_take_more_problems(tmp_path: Path) -> None:
+def test_four_bits_take_more_problems(tmp_path):
     found = _compared(
         ("int4", "int4-g32"), tmp_path, problems=2000, again=200, rule=Spec(name="paired")
     )

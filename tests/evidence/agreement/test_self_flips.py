@@ -101,7 +101,7 @@ WORLDS = {"right or wrong": _right_or_wrong, "texts": _spoken, "continuous": _co
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_two_that_are_alike_are_accused_no_more_often_than_alpha_says(world: str) -> None:
+def test_two_that_are_alike_are_accused_no_more_often_than_alpha_says(world: str):
     rng = random.Random(5)
     accused = sum(WORLDS[world](rng, 0.0).more for _ in range(ROUNDS))
     assert accused <= binom.ppf(0.999, ROUNDS, FLIP_ALPHA)
@@ -111,9 +111,7 @@ def test_two_that_are_alike_are_accused_no_more_often_than_alpha_says(world: str
     ("world", "changed", "measure"),
     [("right or wrong", 0.1, "score"), ("texts", 0.2, "text"), ("continuous", 0.02, "score")],
 )
-def test_one_that_answers_a_share_otherwise_is_found(
-    world: str, changed: float, measure: str
-) -> None:
+def test_one_that_answers_a_share_otherwise_is_found(world: str, changed: float, measure: str):
     rng = random.Random(6)
     found = [WORLDS[world](rng, changed) for _ in range(200)]
     assert sum(one.more for one in found) >= 180
@@ -136,13 +134,11 @@ def test_one_that_answers_a_share_otherwise_is_found(
         ([1, 0], [0, 1], 0.5),
     ],
 )
-def test_prompts_that_change_in_one_way_alone_decide(
-    own: list[int], other: list[int], p: float
-) -> None:
+def test_prompts_that_change_in_one_way_alone_decide(own: list[int], other: list[int], p: float):
     assert _told([[0.0] * len(own), own, other]).p == pytest.approx(p)
 
 
-def test_texts_tell_what_scores_do_not() -> None:
+def test_texts_tell_what_scores_do_not():
     """Check an int4 model against bf16.
 
     A's second texts equal its first ones; 6 of B's 100 do not.
@@ -166,7 +162,7 @@ def test_texts_tell_what_scores_do_not() -> None:
     )
 
 
-def test_two_measures_that_vary_apart_are_not_each_tested_at_the_whole_level() -> None:
+def test_two_measures_that_vary_apart_are_not_each_tested_at_the_whole_level():
     """Check two measures with unrelated changes.
 
     6 texts to 0 are reported on their own, but not if 6 other prompts change their scores on their
@@ -187,7 +183,7 @@ def test_two_measures_that_vary_apart_are_not_each_tested_at_the_whole_level() -
     assert not found.more
 
 
-def test_of_texts_that_all_differ_the_one_that_departs_later_is_nearer() -> None:
+def test_of_texts_that_all_differ_the_one_that_departs_later_is_nearer():
     first, second, across = (
         [f"the sum of {i} and {end}" for i in range(20)]
         for end in ("two is", "three makes", "2 gives")
@@ -212,7 +208,7 @@ def test_of_texts_that_all_differ_the_one_that_departs_later_is_nearer() -> None
     )
 
 
-def test_distances_tell_scores_apart_that_all_differ() -> None:
+def test_distances_tell_scores_apart_that_all_differ():
     rng = random.Random(1)
     first = [rng.gauss(-40.0, 8.0) for _ in range(60)]
     found = _told([first, [x + 0.001 for x in first], [x - 0.002 for x in first]])
@@ -222,14 +218,14 @@ def test_distances_tell_scores_apart_that_all_differ() -> None:
     assert "B's are farther from A's first in 60, nearer in 0" in evidence(found)
 
 
-def test_without_texts_nobody_says_that_there_is_no_more_than_the_own_nondeterminism() -> None:
+def test_without_texts_nobody_says_that_there_is_no_more_than_the_own_nondeterminism():
     by_score, by_both = _told([[1.0] * 9] * 3), _told([[1.0] * 9] * 3, [["yes"] * 9] * 3)
     assert (by_score.own_texts, by_both.own_texts) == (None, 0)
     assert conclusion(by_score) == "not more by score; texts were not compared"
     assert conclusion(by_both) == "no more than its own nondeterminism"
 
 
-def test_without_labels_the_answers_decide_and_not_what_they_are_worth() -> None:
+def test_without_labels_the_answers_decide_and_not_what_they_are_worth():
     wrong = [0.0] * 8
     first, again = (_had(wrong, ["7"] * 8) for _ in range(2))
     other = _had(wrong, ["8"] * 8)
@@ -238,7 +234,7 @@ def test_without_labels_the_answers_decide_and_not_what_they_are_worth() -> None
     assert (by_score.other, by_answer.other, by_answer.more) == (0, 8, True)
 
 
-def test_where_no_exchange_can_be_assumed_neither_texts_nor_distances_count() -> None:
+def test_where_no_exchange_can_be_assumed_neither_texts_nor_distances_count():
     runs = [_had([x] * 20, ["1"] * 20) for x in (0.0, 0.1, 0.9)]
     texts = [{str(i): text for i in range(20)} for text in ("a b c", "a b d", "x")]
     close = self_flips("A", *runs, said=texts, differ=another_answer, exchangeable=False)
@@ -259,7 +255,7 @@ def _written(folder: Path, said: dict[str, Response]) -> Path:
     return folder
 
 
-def test_thoughts_texts_and_tool_calls_are_read_from_the_journals(tmp_path: Path) -> None:
+def test_thoughts_texts_and_tool_calls_are_read_from_the_journals(tmp_path):
     call = ToolCall(name="add", arguments='{"a": 1}')
     said = {
         str(i): Response(
@@ -282,7 +278,7 @@ def test_thoughts_texts_and_tool_calls_are_read_from_the_journals(tmp_path: Path
     assert (found.own_texts, found.other_texts, found.measure) == (0, 21, "text")
 
 
-def test_repeats_of_a_run_serve_as_second_answers(tmp_path: Path) -> None:
+def test_repeats_of_a_run_serve_as_second_answers(tmp_path):
     a = {
         f"{i}{repeat}": Response(text=f"{i}{repeat}", finish_reason="stop")
         for i in range(9)
@@ -302,7 +298,7 @@ def test_repeats_of_a_run_serve_as_second_answers(tmp_path: Path) -> None:
     assert (last.own_texts, last.other_texts, last.text_farther, last.more) == (0, 9, 9, True)
 
 
-def test_a_journal_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_journal_that_is_missing_is_told(tmp_path):
     runs = [_had([1.0], folder=tmp_path)] * 3
     with pytest.raises(RunFolderError, match=r"made_up\.jsonl cannot be read") as caught:
         self_flips("A", *runs)
@@ -320,11 +316,11 @@ def test_a_journal_that_is_missing_is_told(tmp_path: Path) -> None:
         ("aXa", "aYa", 1),
     ],
 )
-def test_characters_in_common(a: str, b: str, n: int) -> None:
+def test_characters_in_common(a: str, b: str, n: int):
     assert common_prefix(a, b) == common_prefix(b, a) == n
 
 
-def test_an_older_file_is_read_and_claims_nothing_of_texts() -> None:
+def test_an_older_file_is_read_and_claims_nothing_of_texts():
     old = {
         "endpoint": "A", "prompts": 60, "own": 1, "other": 16, "only_own": 0, "only_other": 15, "p": 1.5e-05,  # noqa: E501
         "alpha": 0.01, "more": True, "agreement": {"prompts": 60, "identical": 59, "same_answer": 0, "different": 1},  # noqa: E501
@@ -357,7 +353,7 @@ def test_an_older_file_is_read_and_claims_nothing_of_texts() -> None:
 )
 def test_a_side_disagrees_with_itself_only_in_the_same_draw(
     temperature: str, seed: str, repeats: bool, expected: str
-) -> None:
+):
     protocol = {"temperature": temperature, "seed": seed}
     answers = SimpleNamespace(task=SimpleNamespace(fingerprint=protocol))
     assert find_drawn(answers, repeats=repeats) == expected
@@ -376,7 +372,7 @@ def test_a_side_disagrees_with_itself_only_in_the_same_draw(
         (None, None, ""),
     ],
 )
-def test_only_answers_drawn_alike_are_compared(a: Any, b: Any, kept: str) -> None:
+def test_only_answers_drawn_alike_are_compared(a: Any, b: Any, kept: str):
     twice = {
         name: Second(None, drawn=drawn) for name, drawn in (("A", a), ("B", b)) if drawn is not None
     }

@@ -45,9 +45,7 @@ POINTS, LOSS = Metric(), Metric(name="perplexity", higher_is_better=False, lo=No
         ([], POINTS, []),
     ],
 )
-def test_what_counts_as_a_wrong_answer(
-    values: list[float], metric: Metric, bad: list[bool]
-) -> None:
+def test_what_counts_as_a_wrong_answer(values: list[float], metric: Metric, bad: list[bool]):
     assert wrong(values, metric) == bad
 
 
@@ -85,7 +83,7 @@ def _known(n: int) -> dict[str, list[Served]]:
     }
 
 
-def test_wrong_empty_and_failed_answers_are_measures_of_their_own() -> None:
+def test_wrong_empty_and_failed_answers_are_measures_of_their_own():
     fates = [(f"{i}", math.nan if i % 4 == 1 else float(i % 4 != 3), i % 4 == 3) for i in range(80)]
     records = [(_failure if i % 4 == 1 else _answer)(f"{i}", float(i)) for i in range(80)]
     told = attribute_task(fates, records, _known(80), POINTS)
@@ -100,7 +98,7 @@ def test_wrong_empty_and_failed_answers_are_measures_of_their_own() -> None:
 @pytest.mark.parametrize(("tasks", "accused"), [(1, True), (8, False)])
 def test_the_tasks_of_a_run_share_the_chance_of_accusing_a_healthy_worker(
     tasks: int, accused: bool
-) -> None:
+):
     fates = [(f"{i}", float(not (i % 2 and i < 16)), False) for i in range(80)]
     records = [_answer(f"{i}", float(i)) for i in range(80)]
     told = attribute_task(fates, records, _known(80), POINTS, tasks=tasks)
@@ -128,9 +126,7 @@ def _retried(i: int, bad: str | None, *, named: bool = True) -> Record:
 
 @pytest.mark.parametrize("bad", ["g1", None])
 @pytest.mark.parametrize("named", [True, False])
-def test_a_server_is_accused_of_attempts_that_a_retry_replaced(
-    bad: str | None, named: bool
-) -> None:
+def test_a_server_is_accused_of_attempts_that_a_retry_replaced(bad: str | None, named: bool):
     """All answers are right, and all of them come from g0 where g1 is bad."""
     records = [_retried(i, bad, named=named) for i in range(40)]
     lines = {
@@ -153,7 +149,7 @@ def test_a_server_is_accused_of_attempts_that_a_retry_replaced(
         assert not shown
 
 
-def test_the_first_attempt_of_a_sample_that_was_asked_once_more_counts() -> None:
+def test_the_first_attempt_of_a_sample_that_was_asked_once_more_counts():
     """A failed sample has one record for each time that the run asked it."""
     failed = [
         Record(
@@ -179,7 +175,7 @@ def test_the_first_attempt_of_a_sample_that_was_asked_once_more_counts() -> None
     assert (row.worker, row.measure, row.bad) == ("g1", "failed at first", 20)
 
 
-def test_wrong_answers_are_counted_where_the_reference_was_right() -> None:
+def test_wrong_answers_are_counted_where_the_reference_was_right():
     """Check a server that turns some right answers wrong.
 
     Half of the prompts are too hard for the model. The errors are lost among these, and plain among
@@ -205,7 +201,7 @@ def test_wrong_answers_are_counted_where_the_reference_was_right() -> None:
 
 
 @pytest.mark.parametrize("against", ["nothing", "runs that had them wrong", "a lucky run"])
-def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str) -> None:
+def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str):
     """Check that prompts and servers cannot be told apart.
 
     The first server has the first half of the data set, in which every second answer is wrong. The
@@ -233,7 +229,7 @@ def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str) -> Non
 @pytest.mark.parametrize(("unlucky", "accused"), [(5, False), (14, True)])
 def test_repeats_of_a_prompt_that_stay_with_a_server_are_no_evidence_of_their_own(
     unlucky: int, accused: bool
-) -> None:
+):
     """Ask each of 100 prompts four times, always at one server, which repeats its answer.
 
     All wrong ones are at g1: by chance, 5 of them are once in 36 rounds, and 14 never. Twenty wrong
@@ -253,14 +249,14 @@ def test_repeats_of_a_prompt_that_stay_with_a_server_are_no_evidence_of_their_ow
     assert {one: row.accused for one, row in rows.items()} == {"g0": False, "g1": accused}
 
 
-def test_a_line_of_an_earlier_answer_says_nothing_of_a_later_one() -> None:
+def test_a_line_of_an_earlier_answer_says_nothing_of_a_later_one():
     told = attribute_task(
         [("0", 1.0, False)], [_answer("0", 7.0)], {"0": [_line("0", 5.0, "g0")]}, POINTS
     )
     assert (told.joined, told.planned) == (0, 1)
 
 
-def test_the_answer_counts_and_not_the_failure_before_it() -> None:
+def test_the_answer_counts_and_not_the_failure_before_it():
     records = [_failure("0", 5.0), _answer("0", 7.0), _answer("0", 9.0)]
     lines = {"0": [_line("0", 5.0, "g0"), _line("0", 7.0, "g1"), _line("0", 9.0, "g0")]}
     told = attribute_task([("0", 1.0, False)], records, lines, POINTS)
@@ -269,7 +265,7 @@ def test_the_answer_counts_and_not_the_failure_before_it() -> None:
     ]
 
 
-def test_who_lets_wait_is_told_by_the_latencies_of_the_answers() -> None:
+def test_who_lets_wait_is_told_by_the_latencies_of_the_answers():
     def answer(k):
         record = _answer(f"{k}", float(k))
         assert record.response is not None
@@ -284,7 +280,7 @@ def test_who_lets_wait_is_told_by_the_latencies_of_the_answers() -> None:
     assert told.rows == ()
 
 
-def test_figures_are_medians_and_sums() -> None:
+def test_figures_are_medians_and_sums():
     told = attribute_task(
         [(f"{i}", 1.0, False) for i in range(10)],
         [_answer(f"{i}", float(i), i) for i in range(10)],
@@ -345,7 +341,7 @@ def _row(worker: str, role: str, **more: Any) -> WorkerShare:
         ),
     ],
 )
-def test_who_is_accused_is_said_in_a_sentence(rows: list[WorkerShare], said: str) -> None:
+def test_who_is_accused_is_said_in_a_sentence(rows: list[WorkerShare], said: str):
     told = Attribution(how="ids", joined=200, planned=210, alpha=0.01, rows=tuple(rows))
     held = (
         "this holds at level 0.01 if the router's choice of a server does not depend on how hard a"
@@ -365,7 +361,7 @@ def test_who_is_accused_is_said_in_a_sentence(rows: list[WorkerShare], said: str
     assert held not in sentences(replace(told, how="asked"))
 
 
-def test_the_table_cannot_control_a_terminal() -> None:
+def test_the_table_cannot_control_a_terminal():
     told = Attribution(
         how="ids", joined=1, planned=1, alpha=0.01, rows=(_row("\x1b[2Jh", "context"),)
     )
@@ -377,7 +373,7 @@ def test_the_table_cannot_control_a_terminal() -> None:
     assert table(Attribution(how="ids", joined=1, planned=1, alpha=0.01, rows=())) is None
 
 
-def test_workers_without_a_bad_answer_are_said_to_be_sound() -> None:
+def test_workers_without_a_bad_answer_are_said_to_be_sound():
     told = Attribution(how="asked", joined=40, planned=40, alpha=0.01, rows=())
     assert list(sentences(told)) == ["no answer is wrong or empty, and no request failed"]
     assert table(told) is None

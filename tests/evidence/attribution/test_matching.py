@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,14 +62,14 @@ OLD = {
 }
 
 
-def test_a_record_of_the_orchestrator_is_read() -> None:
+def test_a_record_of_the_orchestrator_is_read():
     found = record(OLD, 100.0, 101.0)
     assert found == WorkerRecord(
         "a:8001", "b:8003", 5.0, 9.5, frozenset({"1099511627777"}), 0.5, 1048576.0, 100.0, 101.0
     )
 
 
-def test_a_record_without_the_wrapper_of_its_metrics_is_read_too() -> None:
+def test_a_record_without_the_wrapper_of_its_metrics_is_read_too():
     bare = {**OLD, "gen_perf_metrics": {"timing_metrics": {**TIMING, **TRANSFER}}}
     assert record(bare, 100.0, 101.0) == record(OLD, 100.0, 101.0)
 
@@ -87,7 +86,7 @@ def test_a_record_without_the_wrapper_of_its_metrics_is_read_too() -> None:
         ({**OLD, "disagg_server_arrival_time": float("nan")}, ("a:8001", "b:8003", None, 9.5, 0.5)),
     ],
 )
-def test_what_a_record_lacks_is_left_out(told: dict[str, Any], known: tuple[Any, ...]) -> None:
+def test_what_a_record_lacks_is_left_out(told: dict[str, Any], known: tuple[Any, ...]):
     found = record(told, 0.0, 1.0)
     assert (*found.servers, found.arrival_s, found.finish_s, found.kv_transfer_s) == known
 
@@ -103,7 +102,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_no_record_is_too_odd_to_be_passed_over(told: Any) -> None:
+def test_no_record_is_too_odd_to_be_passed_over(told: Any):
     found = record(told, 0.0, 1.0)
     assert found is None or found.context is not None or found.generation is not None
     if found is not None:
@@ -114,7 +113,7 @@ def _served(k: int, *ids: str, arrival_s: float | None = None) -> WorkerRecord:
     return WorkerRecord("c", f"g{k}", arrival_s, None, frozenset(ids), None, None, 0.0, 1.0)
 
 
-def test_ids_join_whole_and_in_part_and_not_when_two_have_them() -> None:
+def test_ids_join_whole_and_in_part_and_not_when_two_have_them():
     sent = [
         SentAttempt(1, 2, "cmpl-1099511627777"),
         SentAttempt(1, 2, "chatcmpl-abcdef0123"),
@@ -200,17 +199,17 @@ class _Traffic:
         (_Traffic(every_s=0.1, takes_s=0.1), 0, 0),
     ],
 )
-def test_times_join_what_is_beyond_doubt(traffic: _Traffic, least: int, most_wrong: int) -> None:
+def test_times_join_what_is_beyond_doubt(traffic: _Traffic, least: int, most_wrong: int):
     joined, other = traffic.joined()
     assert joined >= least
     assert other <= most_wrong
 
 
-def test_requests_at_a_fixed_rate_are_anybodys_without_a_finish() -> None:
+def test_requests_at_a_fixed_rate_are_anybodys_without_a_finish():
     assert _Traffic(every_s=0.05, takes_s=0.3, finish=False).joined() == (0, 0)
 
 
-def test_requests_of_others_and_records_that_are_lost_do_no_harm() -> None:
+def test_requests_of_others_and_records_that_are_lost_do_no_harm():
     traffic = _Traffic()
     rng = random.Random(1)
     for k in range(100):
@@ -224,11 +223,11 @@ def test_requests_of_others_and_records_that_are_lost_do_no_harm() -> None:
     assert other <= 8
 
 
-def test_a_few_records_are_no_vote() -> None:
+def test_a_few_records_are_no_vote():
     assert _Traffic(n=8).joined() == (0, 0)
 
 
-def test_no_record_is_joined_twice() -> None:
+def test_no_record_is_joined_twice():
     traffic = _Traffic(in_flight=32, takes_s=0.05, jitter_s=0.01)
     told = [id(one) for one, _ in join(traffic.sent, traffic.records).values()]
     assert len(told) == len(set(told))
@@ -239,8 +238,8 @@ PROMPTS, REPEATS = 60, 4
 
 @pytest.mark.parametrize(("wrong", "accused"), [(0.1, False), (0.7, True)])
 def test_repeats_that_a_router_keeps_at_a_server_accuse_it_by_prompts_only(
-    tmp_path: Path, wrong: float, accused: bool
-) -> None:
+    tmp_path, wrong: float, accused: bool
+):
     """All wrong answers are at g0: of few prompts by chance, though plain by answers."""
 
     def answer(asked):
@@ -270,7 +269,7 @@ def _samples(texts: Sequence[str]) -> list[Sample]:
     return [Sample(id=str(i), prompt=text, target="1") for i, text in enumerate(texts)]
 
 
-def test_a_subject_is_what_the_breakdown_tells_apart_first() -> None:
+def test_a_subject_is_what_the_breakdown_tells_apart_first():
     mmlu = build_task(Spec(name="mmlu"))
     subjects = ["anatomy", "astronomy", "anatomy"]
     samples = [
@@ -285,7 +284,7 @@ def _alike(kind: Sequence[object]) -> list[int]:
 
 
 @pytest.mark.parametrize("shared", [0, 70, 5000])
-def test_prompts_begin_alike_up_to_where_some_of_them_part(shared: int) -> None:
+def test_prompts_begin_alike_up_to_where_some_of_them_part(shared: int):
     texts = [
         "s" * shared + about + f" question {i}"
         for i, about in enumerate(["a" * 99, "b" * 99, "a" * 99])
@@ -295,7 +294,7 @@ def test_prompts_begin_alike_up_to_where_some_of_them_part(shared: int) -> None:
         assert _alike(kinds_of(TASK, samples)[BEGINNING]) == [0, 1, 0]
 
 
-def test_what_nothing_tells_apart_has_no_kinds() -> None:
+def test_what_nothing_tells_apart_has_no_kinds():
     assert kinds_of(TASK, _samples(["the same"] * 3)) == {}
     assert kinds_of(TASK, []) == {}
 
@@ -362,11 +361,11 @@ def slow(alone: list[Timed], joint: list[Timed]) -> tuple[list[str], list[str]]:
 )
 def test_who_is_slow_among_those_who_were_asked_the_same(
     alone: dict[str, float], joint: dict[str, float], named: tuple[list[str], list[str]]
-) -> None:
+):
     assert slow(each(alone), pairs(joint)) == named
 
 
-def test_a_slow_answer_now_and_then_is_not_told() -> None:
+def test_a_slow_answer_now_and_then_is_not_told():
     timed = [
         one._replace(seconds=99.0) if one.generation == "g1" and int(one.prompt) < 20 else one
         for one in each({})
@@ -378,7 +377,7 @@ def test_a_slow_answer_now_and_then_is_not_told() -> None:
     )  # too few to prove anything
 
 
-def test_longer_answers_may_take_longer() -> None:
+def test_longer_answers_may_take_longer():
     """Answers of the other servers may break off or be empty."""
     others = dict.fromkeys(("g0", "g2", "g3"), 0)
     assert slow(each({"g1": 5.0}, tokens={"g1": 80}), []) == ([], [])
@@ -386,7 +385,7 @@ def test_longer_answers_may_take_longer() -> None:
     assert slow(each({"g1": 5.0}, tokens={"g1": 60}), []) == (["generation g1"], [])
 
 
-def test_nothing_to_compare_with() -> None:
+def test_nothing_to_compare_with():
     assert rank_asked([], []) == ((), ())
     assert in_run([]) == ()
     assert in_run([Timed("c0", "g0", "1", 1.0, 5)] * 50) == ()
@@ -408,18 +407,18 @@ def run_latency(
 
 @pytest.mark.parametrize("in_turns", [True, False])
 @pytest.mark.parametrize("name", ["c1", "g2"])
-def test_a_slow_worker_of_a_run_is_named_and_not_its_partners(name: str, in_turns: bool) -> None:
+def test_a_slow_worker_of_a_run_is_named_and_not_its_partners(name: str, in_turns: bool):
     [row] = [row for row in in_run(run_latency({name: 6.0}, 200, in_turns=in_turns)) if row.slow]
     assert row.worker == name
     assert row.taken_s > 4 * row.others_s
 
 
-def test_a_few_answers_of_a_run_name_nobody() -> None:
+def test_a_few_answers_of_a_run_name_nobody():
     assert not any(row.slow for row in in_run(run_latency({"g2": 50.0}, 24, in_turns=True)))
 
 
 @pytest.mark.parametrize("spread", [0.5, 2.0])
-def test_of_a_healthy_run_nobody_is_called_slow_more_often_than_alpha_says(spread: float) -> None:
+def test_of_a_healthy_run_nobody_is_called_slow_more_often_than_alpha_says(spread: float):
     found = [
         in_run(run_latency({}, 100, in_turns=False, spread=spread, seed=seed))
         for seed in range(300)
@@ -427,7 +426,7 @@ def test_of_a_healthy_run_nobody_is_called_slow_more_often_than_alpha_says(sprea
     assert sum(any(row.slow for row in rows) for rows in found) <= binom.ppf(0.999, 300, ALPHA)
 
 
-def test_it_is_said_in_a_sentence() -> None:
+def test_it_is_said_in_a_sentence():
     alone, _ = rank_asked(each({"g2": 4.0}), [])
     [row] = [row for row in alone if row.slow]
     said = (
@@ -491,8 +490,8 @@ def _slow(asked: Asked) -> Said:
     ],
 )
 def test_a_server_is_called_slow_only_if_its_work_does_not_explain_it(
-    tmp_path: Path, act: Act, said: str
-) -> None:
+    tmp_path, act: Act, said: str
+):
     plan = replace(plan_for(tmp_path, num_samples=240), limits=Limits(concurrency=8))
     report = run(plan, Server(act=act, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     [task] = report.tasks

@@ -158,9 +158,7 @@ def accused(report: Report) -> list[tuple[str, str, str, int, int]]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_generation_server_that_answers_wrongly_is_named(
-    plan: Plan, tmp_path: Path, stream: bool
-) -> None:
+def test_a_generation_server_that_answers_wrongly_is_named(plan: Plan, tmp_path, stream: bool):
     asked = replace(plan, limits=Limits(concurrency=8, stream=stream))
     router = Router(asked, wrong=BAD)
     report = run(router, tmp_path)
@@ -183,9 +181,7 @@ def test_a_generation_server_that_answers_wrongly_is_named(
     assert f"worker identified by {HEADERS} for {N} of {N} samples" in found.told
 
 
-def test_a_generation_server_that_fails_is_named_by_its_failures(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_a_generation_server_that_fails_is_named_by_its_failures(plan: Plan, tmp_path):
     limits = Limits(concurrency=8, max_attempts=1, max_error_rate=1.0)
     report = run(Router(replace(plan, limits=limits), broken=BAD), tmp_path)
     assert accused(report) == [("generation", BAD, "failures", 20, 20)]
@@ -194,7 +190,7 @@ def test_a_generation_server_that_fails_is_named_by_its_failures(
     assert told.joined == N
 
 
-def test_a_server_whose_failures_a_retry_repairs_is_named(plan: Plan, tmp_path: Path) -> None:
+def test_a_server_whose_failures_a_retry_repairs_is_named(plan: Plan, tmp_path):
     report = run(Router(plan, broken=BAD, moves=True), tmp_path)
     assert report.tasks[0].result.failed == 0
     assert accused(report) == [("generation", BAD, "failed at first", 20, 20)]
@@ -211,16 +207,14 @@ def test_a_server_whose_failures_a_retry_repairs_is_named(plan: Plan, tmp_path: 
     assert found.explains is None, "retries answered them"
 
 
-def test_a_run_that_is_given_up_notes_the_servers_of_its_failures(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_a_run_that_is_given_up_notes_the_servers_of_its_failures(plan: Plan, tmp_path):
     router = Router(replace(plan, limits=Limits(concurrency=8, max_attempts=1)), broken=BAD)
     with pytest.raises(EndpointError):
         run(router, tmp_path)
     assert {one["generation"] for one in lines(tmp_path)} >= {BAD}
 
 
-def test_a_slow_generation_server_is_named(plan: Plan, tmp_path: Path) -> None:
+def test_a_slow_generation_server_is_named(plan: Plan, tmp_path):
     router = Router(plan)
     report = run(router, tmp_path)
     path = tmp_path / "samples/gsm8k.jsonl"
@@ -243,7 +237,7 @@ def test_a_slow_generation_server_is_named(plan: Plan, tmp_path: Path) -> None:
     )
 
 
-def test_a_retried_request_has_the_servers_of_its_last_attempt(plan: Plan, tmp_path: Path) -> None:
+def test_a_retried_request_has_the_servers_of_its_last_attempt(plan: Plan, tmp_path):
     router = Router(replace(plan, limit=12), first_on="decode-7:9")
     report = run(router, tmp_path)
     assert {one["id"]: one["generation"] for one in lines(tmp_path)} == router.servers
@@ -271,21 +265,21 @@ def test_a_retried_request_has_the_servers_of_its_last_attempt(plan: Plan, tmp_p
     ],
 )
 def test_a_run_without_sound_names_looks_as_before(
-    plan: Plan, tmp_path: Path, names: Callable[[str], Headers]
-) -> None:
+    plan: Plan, tmp_path, names: Callable[[str], Headers]
+):
     report = run(Router(replace(plan, limit=6), names=names), tmp_path)
     assert report.tasks[0].attribution is None
     assert not (tmp_path / TRACE_FILE).exists()
     assert b'"servers"' not in (tmp_path / "samples/gsm8k.jsonl").read_bytes()
 
 
-def test_a_router_can_name_one_server_only(plan: Plan, tmp_path: Path) -> None:
+def test_a_router_can_name_one_server_only(plan: Plan, tmp_path):
     router = Router(plan, wrong=BAD, names=lambda server: {"x-generation-server": server})
     assert accused(run(router, tmp_path)) == [("generation", BAD, "wrong answers", 20, 20)]
     assert {one["context"] for one in lines(tmp_path)} == {None}
 
 
-def test_what_is_known_is_not_noted_again(plan: Plan, tmp_path: Path) -> None:
+def test_what_is_known_is_not_noted_again(plan: Plan, tmp_path):
     few = replace(plan, limit=6)
     before = []
     report = run(
@@ -300,7 +294,7 @@ def test_what_is_known_is_not_noted_again(plan: Plan, tmp_path: Path) -> None:
     assert (told.joined, told.planned) == (12, 12)
 
 
-def test_names_win_against_what_is_found_otherwise(plan: Plan, tmp_path: Path) -> None:
+def test_names_win_against_what_is_found_otherwise(plan: Plan, tmp_path):
     """An orchestrator also lists each request once, with the id of its answer."""
     numbers, listed_before = count(1), []
 
@@ -331,7 +325,7 @@ def test_names_win_against_what_is_found_otherwise(plan: Plan, tmp_path: Path) -
     }
 
 
-def test_names_answer_a_request_for_perf_metrics(plan: Plan, tmp_path: Path) -> None:
+def test_names_answer_a_request_for_perf_metrics(plan: Plan, tmp_path):
     def names(server):
         return {
             "X-Generation-Server": server,
@@ -347,9 +341,7 @@ def test_names_answer_a_request_for_perf_metrics(plan: Plan, tmp_path: Path) -> 
     assert not [line for line in report.warnings if "perf metrics" in line]
 
 
-def test_a_run_that_was_killed_at_its_end_notes_its_servers_without_asking(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_a_run_that_was_killed_at_its_end_notes_its_servers_without_asking(plan: Plan, tmp_path):
     few = replace(plan, limit=6)
     router = Router(few)
     report = run(router, tmp_path, few, between=(tmp_path / TRACE_FILE).unlink)
@@ -357,9 +349,7 @@ def test_a_run_that_was_killed_at_its_end_notes_its_servers_without_asking(
     assert report.tasks[0].attribution is not None
 
 
-def test_a_new_journal_is_read_only_for_names(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_journal_is_read_only_for_names(plan: Plan, tmp_path, monkeypatch):
     read = []
 
     def note(*given):
@@ -374,7 +364,7 @@ def test_a_new_journal_is_read_only_for_names(
     assert len(read) == 1
 
 
-def test_a_killed_run_that_goes_on_joins_its_earlier_answers(plan: Plan, tmp_path: Path) -> None:
+def test_a_killed_run_that_goes_on_joins_its_earlier_answers(plan: Plan, tmp_path):
     router = Router(replace(plan, limit=12), stalls_at=8)
     out = tmp_path / "run"
     with router.server.serve_in_thread() as url:
@@ -397,7 +387,7 @@ def test_a_killed_run_that_goes_on_joins_its_earlier_answers(plan: Plan, tmp_pat
     assert len(lines(out)) == 12
 
 
-def test_a_key_in_a_name_is_written_nowhere(plan: Plan, tmp_path: Path) -> None:
+def test_a_key_in_a_name_is_written_nowhere(plan: Plan, tmp_path):
     key = "sk-of-the-router-0123456789"
     router = Router(replace(plan, limit=3), names=lambda server: {"X-Context-Server": f"{key}:1"})
     run(router, tmp_path, environ={"OPENAI_API_KEY": key})
@@ -411,9 +401,7 @@ def _list_asked(run: Path, plan: Plan) -> list[str]:
     return [one.url for one in asyncio.run(prepare_asking(run, plan, environ={})).workers]
 
 
-def test_servers_are_asked_separately_if_their_names_are_addresses(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_servers_are_asked_separately_if_their_names_are_addresses(plan: Plan, tmp_path):
     report = run(Router(replace(plan, limit=6)), tmp_path)
     assert _list_asked(tmp_path, report.plan) == [
         "http://prefill-0:9/v1",
@@ -422,7 +410,7 @@ def test_servers_are_asked_separately_if_their_names_are_addresses(
 
 
 @pytest.mark.parametrize("name", ["decode-{}", "decode {}:9", "user:key@decode-{}:9", "a:{}:9"])
-def test_names_that_are_no_addresses_are_not_asked(plan: Plan, tmp_path: Path, name: str) -> None:
+def test_names_that_are_no_addresses_are_not_asked(plan: Plan, tmp_path, name: str):
     def names(server):
         return {"X-Generation-Server": name.format(server.removesuffix(":9")[-1])}
 

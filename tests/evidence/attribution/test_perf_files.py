@@ -79,7 +79,7 @@ def _attempt(name: str, arrival: str | None = None, transfer: float | None = Non
     return Attempt(start_s=1.0, end_s=2.0, failure=None, status=200, request_id=name, timing=timing)
 
 
-def test_a_line_is_read_with_the_time_of_its_transfer(tmp_path: Path) -> None:
+def test_a_line_is_read_with_the_time_of_its_transfer(tmp_path):
     (tmp_path / NAME).write_text(json.dumps(LINE) + "\n")
     [found] = _read(tmp_path).found
     assert (found.servers, found.arrival_s, found.kv_transfer_s, found.kv_bytes) == (
@@ -93,9 +93,7 @@ def test_a_line_is_read_with_the_time_of_its_transfer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "start", "known"), [(None, 0.0, None), (0, 12345.25, None), (1024, 12345.25, 0.25)]
 )
-def test_what_was_not_transferred_took_no_time(
-    size: int | None, start: float, known: float | None
-) -> None:
+def test_what_was_not_transferred_took_no_time(size: int | None, start: float, known: float | None):
     told = {**TIMING, **TRANSFER, "kv_cache_transfer_start": start} | (
         {} if size is None else {"kv_cache_size": size}
     )
@@ -104,7 +102,7 @@ def test_what_was_not_transferred_took_no_time(
     )
 
 
-def test_lines_that_cannot_be_read_cost_nothing_but_themselves(tmp_path: Path) -> None:
+def test_lines_that_cannot_be_read_cost_nothing_but_themselves(tmp_path):
     good = json.dumps(LINE)
     odd = [
         "not json",
@@ -121,7 +119,7 @@ def test_lines_that_cannot_be_read_cost_nothing_but_themselves(tmp_path: Path) -
     assert len(_read(tmp_path).found) == 2
 
 
-def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path):
     text = json.dumps(LINE) + "\n"
     found = Records(tmp_path)
     with (tmp_path / NAME).open("w") as file:
@@ -132,7 +130,7 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -
             assert len(found.found) == count
 
 
-def test_a_link_is_not_followed_and_what_may_not_be_read_is_passed_over(tmp_path: Path) -> None:
+def test_a_link_is_not_followed_and_what_may_not_be_read_is_passed_over(tmp_path):
     (tmp_path / "secret").write_text(json.dumps(LINE) + "\n")
     (folder := tmp_path / "metrics").mkdir()
     (folder / NAME).symlink_to(tmp_path / "secret")
@@ -146,7 +144,7 @@ def test_a_link_is_not_followed_and_what_may_not_be_read_is_passed_over(tmp_path
         max_size=12,
     )
 )
-def test_no_file_is_too_odd(tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]) -> None:
+def test_no_file_is_too_odd(tmp_path_factory, pieces: list[bytes]):
     folder = tmp_path_factory.getbasetemp() / f"odd-{os.getpid()}"
     for name in (NAME, "requests-1.jsonl", "responses-1.jsonl"):
         folder.mkdir(exist_ok=True)
@@ -169,7 +167,7 @@ def _traced(
     return read_traces(folder)
 
 
-def test_traces_are_found_by_the_header_that_was_sent(tmp_path: Path) -> None:
+def test_traces_are_found_by_the_header_that_was_sent(tmp_path):
     request = {
         "event": "request",
         "status": "accepted",
@@ -201,7 +199,7 @@ def test_traces_are_found_by_the_header_that_was_sent(tmp_path: Path) -> None:
 # joins
 
 
-def test_each_request_has_the_record_that_its_answer_or_its_trace_names() -> None:
+def test_each_request_has_the_record_that_its_answer_or_its_trace_names():
     records = [
         _record(
             gen_server=f"g{i}",
@@ -226,7 +224,7 @@ def test_each_request_has_the_record_that_its_answer_or_its_trace_names() -> Non
     assert (found["a"].kv_transfer_s, found["b"].kv_transfer_s) == (0.5, 0.25)
 
 
-def test_an_arrival_with_fewer_decimals_joins_as_long_as_it_names_one() -> None:
+def test_an_arrival_with_fewer_decimals_joins_as_long_as_it_names_one():
     records = [
         _record(disagg_server_arrival_time=ARRIVAL),
         _record(disagg_server_arrival_time=ARRIVAL + 3e-7),
@@ -237,7 +235,7 @@ def test_an_arrival_with_fewer_decimals_joins_as_long_as_it_names_one() -> None:
     assert list(join_exactly(both, records, {})) == ["a", "b"]
 
 
-def test_what_names_two_joins_nothing() -> None:
+def test_what_names_two_joins_nothing():
     arrival = f"{ARRIVAL:.9f}"
     assert not join_exactly([_attempt("a", arrival)], [_record(), _record()], {})
     assert not join_exactly([_attempt("a", arrival), _attempt("b", arrival)], [_record()], {})
@@ -247,7 +245,7 @@ def test_what_names_two_joins_nothing() -> None:
 
 
 @given(st.integers(1, 10**15), st.integers(0, 10**6))
-def test_a_time_is_told_and_written_alike(ticks: int, fraction: int) -> None:
+def test_a_time_is_told_and_written_alike(ticks: int, fraction: int):
     """The file has the shortest text of the number, the header has nine decimals."""
     arrival = ticks / 1e9 + fraction / 7.0
     again = json.loads(json.dumps(arrival))
@@ -312,9 +310,7 @@ def warned(report: Report) -> list[str]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_corrupt_server_of_a_running_orchestrator_is_named(
-    plan: Plan, tmp_path: Path, stream: bool
-) -> None:
+def test_a_corrupt_server_of_a_running_orchestrator_is_named(plan: Plan, tmp_path, stream: bool):
     answers = tmp_path / "answers.jsonl"
     _write_answers(answers, prepare(plan), lambda task, sample: 1.0)
     asked = replace(plan, limits=Limits(concurrency=32, stream=stream))
@@ -329,9 +325,7 @@ def test_a_corrupt_server_of_a_running_orchestrator_is_named(
     assert not warned(report)
 
 
-def test_without_the_options_nothing_is_asked_for_and_nothing_said(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_without_the_options_nothing_is_asked_for_and_nothing_said(plan: Plan, tmp_path):
     report, _ = run(replace(plan, limit=5), tmp_path, {})
     assert not warned(report)
     assert not (tmp_path / "run/served.jsonl").exists()
@@ -354,12 +348,12 @@ def test_without_the_options_nothing_is_asked_for_and_nothing_said(
 )
 def test_that_nothing_is_known_is_said(
     plan: Plan,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path,
+    monkeypatch,
     options: dict[str, Any],
     front: dict[str, Any],
     said: str,
-) -> None:
+):
     monkeypatch.setattr(trace_files, "WAIT_S", 0.3)
     given = {
         key: str(tmp_path / value) if isinstance(value, str) else value
@@ -373,7 +367,7 @@ def test_that_nothing_is_known_is_said(
 
 
 @pytest.mark.slow
-def test_what_the_1_2_line_tells_at_its_route_counts_as_known(plan: Plan, tmp_path: Path) -> None:
+def test_what_the_1_2_line_tells_at_its_route_counts_as_known(plan: Plan, tmp_path):
     one_by_one = replace(plan, limit=30, limits=Limits(concurrency=1))
     pace = {f"generation_{i}": {"latency_s": 0.01 * (i + 1)} for i in (0, 1)}
     report, _ = run(one_by_one, tmp_path, {"perf_metrics": True}, flavour="v12", faults=pace)
@@ -382,9 +376,7 @@ def test_what_the_1_2_line_tells_at_its_route_counts_as_known(plan: Plan, tmp_pa
     assert not warned(report)
 
 
-def test_lines_that_come_after_the_answers_are_waited_for(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_that_come_after_the_answers_are_waited_for(plan: Plan, tmp_path, monkeypatch):
     append = metrics.Lines._append
 
     def late(*given):
@@ -399,9 +391,7 @@ def test_lines_that_come_after_the_answers_are_waited_for(
     assert told.joined == 5
 
 
-def test_files_that_cannot_be_read_never_cost_a_run(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_cannot_be_read_never_cost_a_run(plan: Plan, tmp_path, monkeypatch):
     monkeypatch.setattr(trace_files, "WAIT_S", 0.3)
     (odd := tmp_path / "odd").mkdir()
     (odd / "perf_metrics-1.jsonl").write_text('{"ctx_server": "a:1"}\n{"ctx_server": 7}\n\x00\n')
@@ -412,7 +402,7 @@ def test_files_that_cannot_be_read_never_cost_a_run(
     assert len(warned(report)) == 1
 
 
-def test_what_is_joined_is_not_added_again(plan: Plan, tmp_path: Path) -> None:
+def test_what_is_joined_is_not_added_again(plan: Plan, tmp_path):
     out = tmp_path / "run"
     run(replace(plan, limit=5), tmp_path, {"perf_metrics_dir": str(tmp_path / "metrics")})
     with Journal(out / "samples/gsm8k.jsonl") as journal:
@@ -430,8 +420,8 @@ def test_what_is_joined_is_not_added_again(plan: Plan, tmp_path: Path) -> None:
     ],
 )
 def test_only_plain_answers_of_this_session_can_be_unknown(
-    start_s: float, answered: bool, choices: list[object] | None, said: bool, tmp_path: Path
-) -> None:
+    start_s: float, answered: bool, choices: list[object] | None, said: bool, tmp_path
+):
     attempt = Attempt(start_s=start_s, end_s=3.0, failure=None, status=200, request_id="r")
     result = SimpleNamespace(attempts=[attempt], choice_logprobs=choices)
     kept = SimpleNamespace(
@@ -445,7 +435,7 @@ def test_only_plain_answers_of_this_session_can_be_unknown(
     assert (told is not None) == said
 
 
-def test_an_option_that_is_no_folder_is_refused() -> None:
+def test_an_option_that_is_no_folder_is_refused():
     start = registry.load("serve_eval.launchers", "external")
     with pytest.raises(PlanError, match="perf_metrics_dir"):
         registry.check_options(
@@ -453,9 +443,7 @@ def test_an_option_that_is_no_folder_is_refused() -> None:
         )
 
 
-def test_a_key_that_files_tell_is_not_written_down(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_that_files_tell_is_not_written_down(plan: Plan, tmp_path, monkeypatch):
     """The orchestrator, which has the key, chooses the names of servers."""
     key = "sk-of-the-front-door"
     named = {"gen_server": f"{key}:1"}

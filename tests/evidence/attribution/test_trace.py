@@ -66,7 +66,7 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def answers(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def answers(plan: Plan, tmp_path_factory) -> Path:
     """Return what is known to be right in nine of ten cases."""
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(plan), lambda task, sample: 0.9)
@@ -98,8 +98,8 @@ def shown(report: Report) -> str:
 
 
 def test_a_corrupt_generation_server_is_named_by_the_run_itself(
-    plan: Plan, answers: Path, tmp_path: Path
-) -> None:
+    plan: Plan, answers: Path, tmp_path
+):
     report, there = run(plan, tmp_path, 2, 4, answers=answers, faults=faulty("generation_2"))
     told = report.tasks[0].attribution
     assert (told.how, told.planned) == ("times", N)
@@ -127,9 +127,7 @@ def test_a_corrupt_generation_server_is_named_by_the_run_itself(
     } == set(lines(tmp_path)[0])
 
 
-def test_the_run_counts_wrong_answers_where_its_reference_was_right(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_the_run_counts_wrong_answers_where_its_reference_was_right(plan: Plan, tmp_path):
     whole = replace(
         plan, limit=None, tasks=(Spec(name="gsm8k", options={"max_tokens": 64, "num_samples": N}),)
     )
@@ -151,8 +149,8 @@ def test_the_run_counts_wrong_answers_where_its_reference_was_right(
 
 
 def test_a_router_that_looks_at_the_prompts_is_noticed(
-    plan: Plan, answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    plan: Plan, answers: Path, tmp_path, monkeypatch
+):
     """Ask each prompt twice.
 
     At first each of two servers gets it once, then the server of its kind gets it both times.
@@ -198,7 +196,7 @@ def _kind(name: str) -> int:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_who_is_told_is_who_it_was(plan: Plan, tmp_path: Path, stream: bool) -> None:
+def test_who_is_told_is_who_it_was(plan: Plan, tmp_path, stream: bool):
     """One server is always wrong and the others never, so every join can be checked."""
     right = tmp_path / "answers.jsonl"
     _write_answers(right, prepare(plan), lambda task, sample: 1.0)
@@ -215,8 +213,8 @@ def test_who_is_told_is_who_it_was(plan: Plan, tmp_path: Path, stream: bool) -> 
 
 
 def test_other_runs_go_on_while_requests_are_joined(
-    plan: Plan, answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    plan: Plan, answers: Path, tmp_path, monkeypatch
+):
     at_work = []
 
     def noted(*given):
@@ -229,7 +227,7 @@ def test_other_runs_go_on_while_requests_are_joined(
     assert threading.main_thread() not in at_work
 
 
-def test_healthy_servers_are_not_accused(plan: Plan, answers: Path, tmp_path: Path) -> None:
+def test_healthy_servers_are_not_accused(plan: Plan, answers: Path, tmp_path):
     report, _ = run(plan, tmp_path, 2, 3, answers=answers, faults=PACE)
     told = report.tasks[0].attribution
     assert told.rows
@@ -237,15 +235,13 @@ def test_healthy_servers_are_not_accused(plan: Plan, answers: Path, tmp_path: Pa
     assert "no server is significantly worse than the others" in shown(report)
 
 
-def test_a_door_that_tells_nothing_leaves_no_file(
-    plan: Plan, answers: Path, tmp_path: Path
-) -> None:
+def test_a_door_that_tells_nothing_leaves_no_file(plan: Plan, answers: Path, tmp_path):
     report, _ = run(replace(plan, limit=10), tmp_path, 1, 2, answers=answers, perf_metrics=False)
     assert report.tasks[0].attribution is None
     assert not (tmp_path / "served.jsonl").exists()
 
 
-def test_a_run_that_goes_on_adds_what_it_asks(plan: Plan, answers: Path, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_adds_what_it_asks(plan: Plan, answers: Path, tmp_path):
     few = replace(plan, limit=20)
 
     async def story():
@@ -263,8 +259,8 @@ def test_a_run_that_goes_on_adds_what_it_asks(plan: Plan, answers: Path, tmp_pat
 
 
 async def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_tells(
-    plan: Plan, answers: Path, tmp_path: Path
-) -> None:
+    plan: Plan, answers: Path, tmp_path
+):
     # Response times this far apart keep their order on a loaded machine: requests one after the
     # other would otherwise look alike when shifted by one.
     slow = {"generation_1": {"latency_s": 0.04}}
@@ -304,7 +300,7 @@ async def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_
         {"detail": "Not Found"},
     ],
 )
-async def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records: Any) -> None:
+async def test_odd_records_never_cost_a_run(plan: Plan, tmp_path, records: Any):
     bodies = {
         "/cluster_info": {"is_ready": True},
         "/perf_metrics": records,
@@ -318,7 +314,7 @@ async def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records:
     assert read_traces(tmp_path) in (None, {})
 
 
-async def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
+async def test_a_key_that_a_door_tells_back_is_not_written_down():
     def tells(request):
         return json_reply([{"ctx_server": request.headers["Authorization"]}])
 
@@ -331,9 +327,7 @@ async def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
         assert await trace._get(client, "/perf_metrics") == [{"ctx_server": "Bearer ***"}]
 
 
-async def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(
-    plan: Plan, tmp_path: Path
-) -> None:
+async def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(plan: Plan, tmp_path):
     """The report must not suggest `serve-eval check workers`, which does not ask such tasks."""
     task = Spec(name="mmlu", options={"scoring": "loglikelihood", "num_samples": 57})
     asked = replace(plan, launcher=Spec(name="simulated", options={}), tasks=(task,), limit=5)
@@ -342,7 +336,7 @@ async def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(
     assert judge_again(asked, tmp_path).tasks[0].attribution is None
 
 
-def test_a_damaged_line_is_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_line_is_passed_over(tmp_path):
     line = {
         "task": "gsm8k",
         "id": "1",
@@ -362,7 +356,7 @@ def _tell(request: HttpRequest) -> Reply:
     return json_reply([] if request.path.endswith("/perf_metrics") else {})
 
 
-def test_a_door_is_shared_by_the_runs_of_a_command_and_by_no_others() -> None:
+def test_a_door_is_shared_by_the_runs_of_a_command_and_by_no_others():
     async def open_here(client):
         with scope():
             return await trace._door(client)

@@ -58,13 +58,13 @@ def _vllm(moved: int, of: int, hits: int = 0) -> dict[str, Any]:
         (0, 0, 0, UNKNOWN),
     ],
 )
-def test_moved_tokens_decide(moved: int, of: int, hits: int, state: ProofState) -> None:
+def test_moved_tokens_decide(moved: int, of: int, hits: int, state: ProofState):
     facts = PathFacts(servers=[_server("generation", **_vllm(moved, of, hits))], answered=10)
     assert judge_kv_transfer(facts).state is state
     assert count_moved(facts.servers) == (moved, of - hits)
 
 
-def test_servers_of_trtllm_tell_too_little_without_reports() -> None:
+def test_servers_of_trtllm_tell_too_little_without_reports():
     def judge(context, legs=NamedLegs()):  # noqa: B008
         servers = [_server("context", requests=context), _server("generation", requests=400)]
         told = judge_kv_transfer(PathFacts(servers=servers, answered=400, legs=legs))
@@ -92,7 +92,7 @@ def test_servers_of_trtllm_tell_too_little_without_reports() -> None:
     assert judge(400, NamedLegs(400, 0, 3))[0] is REFUTED
 
 
-def test_legs_are_those_of_the_last_attempt() -> None:
+def test_legs_are_those_of_the_last_attempt():
     def line(context, **more):
         return Served(
             task="t", id="1", started_s=0, context=context, generation="g", how="header", **more
@@ -103,7 +103,7 @@ def test_legs_are_those_of_the_last_attempt() -> None:
     assert count_legs({"t": {"3": [line("c", kv_bytes=7.0)]}}) == (1, 1, 1)
 
 
-def test_an_idle_server_is_named_only_if_chance_cannot_leave_it_out() -> None:
+def test_an_idle_server_is_named_only_if_chance_cannot_leave_it_out():
     def warn(requests):
         servers = [_server("context", requests=requests), _server("context", 1, requests=0)]
         return list(list_unused(PathFacts(servers=servers, answered=requests)))
@@ -154,9 +154,7 @@ def _steps(all_steps: float) -> Acceptance:
         ),
     ],
 )
-def test_drafts_decide_about_speculation(
-    more: dict[str, Any], state: ProofState, evidence: str
-) -> None:
+def test_drafts_decide_about_speculation(more: dict[str, Any], state: ProofState, evidence: str):
     told = judge_speculation(PathFacts(**{"answered": 10, "tokens": LONG, **more}))
     assert told.state is state
     assert evidence in told.evidence
@@ -189,21 +187,19 @@ def test_drafts_decide_about_speculation(
         ),
     ],
 )
-def test_hits_decide_about_the_prefix_cache(
-    more: dict[str, Any], state: ProofState, evidence: str
-) -> None:
+def test_hits_decide_about_the_prefix_cache(more: dict[str, Any], state: ProofState, evidence: str):
     told = judge_prefix_cache(PathFacts(**{"find_shared": lambda: 1000, **more}))
     assert told.state is state
     assert evidence in told.evidence
 
 
-def test_the_longest_shared_beginning_is_found() -> None:
+def test_the_longest_shared_beginning_is_found():
     assert find_longest_shared([]) == find_longest_shared(["abc"]) == 0
     assert find_longest_shared(["abcdX", "zz", "abcdY", "ab", "z"]) == 4
     assert find_longest_shared(["same", "same"]) == 4
 
 
-def test_equal_answers_prove_determinism_only_of_enough_prompts() -> None:
+def test_equal_answers_prove_determinism_only_of_enough_prompts():
     def judge(prompts, differ):
         found = RepeatedAnswers(prompts=prompts, differ=differ, example="t 1")
         return judge_determinism(PathFacts(repeated=found)).state
@@ -217,7 +213,7 @@ def test_equal_answers_prove_determinism_only_of_enough_prompts() -> None:
     )
 
 
-def test_comparisons_of_sessions_are_added() -> None:
+def test_comparisons_of_sessions_are_added():
     one = RepeatedAnswers(prompts=3, differ=0, failed=1)
     two = RepeatedAnswers(prompts=4, differ=2, example="t 9")
     assert join_repeated([one, two]) == RepeatedAnswers(
@@ -226,7 +222,7 @@ def test_comparisons_of_sessions_are_added() -> None:
     assert join_repeated([]) is None
 
 
-def test_only_answers_that_should_repeat_are_compared() -> None:
+def test_only_answers_that_should_repeat_are_compared():
     def may(**options):
         return may_compare(build_task(Spec(name="word_problems", options=options)))
 
@@ -236,7 +232,7 @@ def test_only_answers_that_should_repeat_are_compared() -> None:
     assert not may_compare(build_task(Spec(name="perplexity", options={"files": ["a.txt"]})))
 
 
-def test_a_plan_overrides_its_launcher() -> None:
+def test_a_plan_overrides_its_launcher():
     launched = ["kv_transfer", "speculation", "of a newer version"]
     named = {"speculation": True, "prefix_cache": True}
     assert list_expected(named, launched) == {
@@ -248,7 +244,7 @@ def test_a_plan_overrides_its_launcher() -> None:
 
 
 @pytest.mark.parametrize("outcome", VerdictOutcome)
-def test_an_unproven_path_takes_back_a_pass_and_no_other_outcome(outcome: VerdictOutcome) -> None:
+def test_an_unproven_path_takes_back_a_pass_and_no_other_outcome(outcome: VerdictOutcome):
     verdict = Verdict(task="t", outcome=outcome, rule="classic", evaluated=1.0, reasons=("a",))
     finding = PathFinding(
         claim=PathClaim.KV_TRANSFER, state=REFUTED, evidence="no KV moved", expected_by="launcher"
@@ -271,7 +267,7 @@ def test_an_unproven_path_takes_back_a_pass_and_no_other_outcome(outcome: Verdic
         (None, REFUTED, False),
     ],
 )
-def test_what_blocks_a_verdict(expected_by: Any, state: ProofState, blocks: bool) -> None:
+def test_what_blocks_a_verdict(expected_by: Any, state: ProofState, blocks: bool):
     finding = PathFinding(
         claim=PathClaim.SPECULATION, state=state, evidence="e", expected_by=expected_by
     )

@@ -35,7 +35,7 @@ def _write_references(folder: Path, accuracy: float) -> str:
     return str(folder)
 
 
-def test_a_sound_deployment_proves_everything(tmp_path: Path) -> None:
+def test_a_sound_deployment_proves_everything(tmp_path):
     deployed = Deployment()
     report = run(deployed, tmp_path / "run")
     assert set(_states(report).values()) == {ProofState.PROVEN}
@@ -49,7 +49,7 @@ def test_a_sound_deployment_proves_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", CLAIMS)
-def test_each_fault_is_found_and_named(fault: PathFault, tmp_path: Path) -> None:
+def test_each_fault_is_found_and_named(fault: PathFault, tmp_path):
     report = run(Deployment(fault), tmp_path / "run", expect=(CLAIMS[fault],))
     assert _states(report) == {CLAIMS[fault]: ProofState.REFUTED}
     [reason] = _reasons(report)
@@ -73,8 +73,8 @@ _EVIDENCE = {
 
 
 def test_without_counters_a_named_path_is_inconclusive_and_says_what_would_show_it(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     heard = []
     deployed = Deployment(readable=False)
     report = run(deployed, tmp_path / "run", expect=("kv_transfer",), notify=heard.append)
@@ -85,7 +85,7 @@ def test_without_counters_a_named_path_is_inconclusive_and_says_what_would_show_
     assert [line for line in heard if "kv_transfer is expected, and no generation server" in line]
 
 
-def test_servers_that_nobody_names_is_unknown(tmp_path: Path) -> None:
+def test_servers_that_nobody_names_is_unknown(tmp_path):
     report = run(Deployment(PathFault.BYPASS), tmp_path / "run", named=False)
     states = _states(report)
     assert states.pop("deterministic") is ProofState.PROVEN
@@ -100,8 +100,8 @@ def test_servers_that_nobody_names_is_unknown(tmp_path: Path) -> None:
     ],
 )
 def test_a_pass_becomes_inconclusive_and_a_fail_stays(
-    accuracy: float, alone: VerdictOutcome, outcome: VerdictOutcome, code: int, tmp_path: Path
-) -> None:
+    accuracy: float, alone: VerdictOutcome, outcome: VerdictOutcome, code: int, tmp_path
+):
     folder, references = tmp_path / "run", _write_references(tmp_path / "refs", accuracy)
     report = run(
         Deployment(PathFault.BYPASS),
@@ -122,7 +122,7 @@ def test_a_pass_becomes_inconclusive_and_a_fail_stays(
     assert (free.path, free.tasks[0].verdict.outcome) == ((), alone)
 
 
-def test_what_nobody_expects_and_looks_wrong_is_a_warning(tmp_path: Path) -> None:
+def test_what_nobody_expects_and_looks_wrong_is_a_warning(tmp_path):
     report = run(Deployment(PathFault.BYPASS), tmp_path / "run", expect=())
     assert report.path == ()
     [line] = _warnings(report)
@@ -132,7 +132,7 @@ def test_what_nobody_expects_and_looks_wrong_is_a_warning(tmp_path: Path) -> Non
     assert _warnings(silent) == []
 
 
-def test_drafts_and_a_cache_that_never_help_are_warnings(tmp_path: Path) -> None:
+def test_drafts_and_a_cache_that_never_help_are_warnings(tmp_path):
     for fault, claim in (
         (PathFault.NO_ACCEPTANCE, "speculation"),
         (PathFault.COLD, "prefix_cache"),
@@ -141,7 +141,7 @@ def test_drafts_and_a_cache_that_never_help_are_warnings(tmp_path: Path) -> None
         assert line.startswith(f"path: {claim} is not expected, but it looks wrong: ")
 
 
-def test_a_server_without_requests_is_named(tmp_path: Path) -> None:
+def test_a_server_without_requests_is_named(tmp_path):
     report = run(Deployment(PathFault.IDLE), tmp_path / "run", expect=(), samples=40)
     [line] = _warnings(report)
     assert line.startswith("path: context_1 (http://127.0.0.1:")
@@ -153,7 +153,7 @@ def test_a_server_without_requests_is_named(tmp_path: Path) -> None:
 # Determinism
 
 
-def test_repeats_show_it_without_further_requests(tmp_path: Path) -> None:
+def test_repeats_show_it_without_further_requests(tmp_path):
     deployed = Deployment(PathFault.UNSTEADY)
     report = run(deployed, tmp_path / "run", expect=("deterministic",), repeats=2)
     assert "4 of 24 prompts got another answer" in _reasons(report)[0]
@@ -161,7 +161,7 @@ def test_repeats_show_it_without_further_requests(tmp_path: Path) -> None:
     assert len(longer) == 2 * N
 
 
-def test_a_finished_run_is_asked_again_if_that_is_expected_later(tmp_path: Path) -> None:
+def test_a_finished_run_is_asked_again_if_that_is_expected_later(tmp_path):
     deployed, folder = Deployment(PathFault.UNSTEADY), tmp_path / "run"
     run(deployed, folder, expect=())
     asked = len(deployed.front.asked)
@@ -173,7 +173,7 @@ def test_a_finished_run_is_asked_again_if_that_is_expected_later(tmp_path: Path)
     assert len(deployed.front.asked) == asked
 
 
-def test_the_folder_keeps_the_expectations_of_its_last_session(tmp_path: Path) -> None:
+def test_the_folder_keeps_the_expectations_of_its_last_session(tmp_path):
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=())
     for expect in ({}, {"kv_transfer": True}, {"kv_transfer": False}):
         with open_folder(tmp_path / "run", replace(plan, expect=expect), {}, own=True):
@@ -215,7 +215,7 @@ def _launch(deployed: Deployment, folder: Path, promised: str, **more: object) -
     )
 
 
-def test_what_a_launcher_promises_must_happen(tmp_path: Path) -> None:
+def test_what_a_launcher_promises_must_happen(tmp_path):
     heard = []
     report = _launch(Deployment(PathFault.BYPASS), tmp_path, "kv_transfer", notify=heard.append)
     [finding] = report.path
@@ -229,7 +229,7 @@ def test_what_a_launcher_promises_must_happen(tmp_path: Path) -> None:
     assert again.path == report.path
 
 
-def test_what_a_launcher_promises_and_does_not_show_is_a_warning(tmp_path: Path) -> None:
+def test_what_a_launcher_promises_and_does_not_show_is_a_warning(tmp_path):
     report = _launch(Deployment(readable=False), tmp_path, "kv_transfer")
     assert report.tasks[0].verdict.outcome is VerdictOutcome.NO_REFERENCE
     [line] = _warnings(report)
@@ -238,14 +238,14 @@ def test_what_a_launcher_promises_and_does_not_show_is_a_warning(tmp_path: Path)
     )
 
 
-def test_a_plan_takes_back_what_a_launcher_promises(tmp_path: Path) -> None:
+def test_a_plan_takes_back_what_a_launcher_promises(tmp_path):
     report = _launch(
         Deployment(PathFault.BYPASS), tmp_path, "kv_transfer", expect={"kv_transfer": False}
     )
     assert (report.path, _warnings(report)) == ((), [])
 
 
-def test_unknown_parts_of_a_path_are_refused(tmp_path: Path) -> None:
+def test_unknown_parts_of_a_path_are_refused(tmp_path):
     with pytest.raises(PlanError, match=r"expects\(\) returned 'kv_transport'"):
         _launch(Deployment(), tmp_path, "kv_transport")
     with pytest.raises(PlanError, match=r"expect\.kv_transport: unknown part of a path"):

@@ -58,13 +58,13 @@ def test_the_likeliest_token_of_the_reference_is_compared(
     token: int,
     at_least: bool,
     flipped: bool,
-) -> None:
+):
     found = measure_distance("p", _reading(*a), _reading(*b))
     assert found.nats == pytest.approx(nats)
     assert (found.token, found.at_least, found.flipped) == (token, at_least, flipped)
 
 
-def test_second_tokens_are_aligned_where_the_first_is_left_out() -> None:
+def test_second_tokens_are_aligned_where_the_first_is_left_out():
     a = _reading(RED, RED)
     short = _reading(NEAR, skipped=1, text=" red red")
     found = measure_distance("p", a, short)
@@ -74,18 +74,18 @@ def test_second_tokens_are_aligned_where_the_first_is_left_out() -> None:
     assert back.token == 1
 
 
-def test_an_answer_that_ended_at_once_is_as_far_as_can_be() -> None:
+def test_an_answer_that_ended_at_once_is_as_far_as_can_be():
     found = measure_distance("p", _reading(RED, RED), ProbeReading(text=""))
     assert (found.nats, found.flipped) == (GONE, True)
 
 
 @pytest.mark.parametrize(("text", "nats"), [(" red car", 0.0), (" blue", 0.3), (" car", 0.3)])
-def test_flips_count_without_log_probabilities(text: str, nats: float) -> None:
+def test_flips_count_without_log_probabilities(text: str, nats: float):
     found = measure_distance("p", _reading(RED, RED), ProbeReading(text=text))
     assert found.nats == pytest.approx(nats)
 
 
-def test_flips_of_near_ties_do_not_count() -> None:
+def test_flips_of_near_ties_do_not_count():
     tie = TokenReading(text=" red", logprob=-0.9, top={" red": -0.9, " blue": -1.0})
     found = measure_distance("p", _reading(tie), ProbeReading(text=" blue"))
     assert (found.nats, found.flipped) == (0.0, True)
@@ -95,7 +95,7 @@ def test_flips_of_near_ties_do_not_count() -> None:
     ("values", "step"),
     [([-0.9, -1.25], 0.01), ([-0.5, -1.0], 0.1), ([-0.123456, -1.5], 1e-6), ([-0.1234567891], 0.0)],
 )
-def test_the_step_is_that_of_the_decimals(values: list[float], step: float) -> None:
+def test_the_step_is_that_of_the_decimals(values: list[float], step: float):
     top = {str(i): value for i, value in enumerate(values)}
     token = TokenReading(text="0", logprob=values[0], top=top)
     assert find_step([_reading(token)]) == pytest.approx(step)
@@ -112,22 +112,22 @@ def _distance(nats: float = 0.1, **options: bool) -> ProbeDistance:
     ("count", "beyond"),
     [(1, 0), (58, 0), (92, 0), (93, 1), (123, 1), (124, 2), (152, 2), (153, 3), (181, 4)],
 )
-def test_the_floor_is_wilks_tolerance_limit(count: int, beyond: int) -> None:
+def test_the_floor_is_wilks_tolerance_limit(count: int, beyond: int):
     """The numbers of observations are those of Wilks' tables for 95 %, 95 %."""
     assert find_floor([100.0 + one for one in range(count)]) == 99.0 + count - beyond
 
 
 @given(st.lists(NATS, min_size=1, max_size=200), NATS)
-def test_no_probe_sets_the_floor_alone(nats: list[float], one: float) -> None:
+def test_no_probe_sets_the_floor_alone(nats: list[float], one: float):
     assert find_floor([*nats, one]) <= max(3 * max(nats), 0.0)
     assert 0.0 <= find_floor(nats) <= max(nats)
 
 
-def test_without_distances_the_floor_is_zero() -> None:
+def test_without_distances_the_floor_is_zero():
     assert find_floor([]) == 0.0
 
 
-def test_only_listed_log_probabilities_are_measured() -> None:
+def test_only_listed_log_probabilities_are_measured():
     placeholders = [
         None,
         _distance(at_least=True),
@@ -141,7 +141,7 @@ def test_only_listed_log_probabilities_are_measured() -> None:
 
 
 @pytest.mark.parametrize(("measured", "far"), [(False, 0.9), (True, 0.5)])
-def test_the_limits_of_a_result_know_who_measured_its_floor(measured: bool, far: float) -> None:
+def test_the_limits_of_a_result_know_who_measured_its_floor(measured: bool, far: float):
     """Only a given floor says that a fault is three floors away."""
     result = Verification(
         started_at="",
@@ -206,7 +206,7 @@ def _judge(
     return found
 
 
-def test_a_sibling_that_answers_alike_measures_no_floor() -> None:
+def test_a_sibling_that_answers_alike_measures_no_floor():
     """It was ANOTHER in 400 of 400: every distance lay beyond a floor of 0."""
     for sd in (0.005, 0.01, 0.25):
         found = _judge(_draw(1, sd), [0.0] * PROBES)
@@ -233,16 +233,16 @@ def test_a_sibling_that_answers_alike_measures_no_floor() -> None:
 )
 def test_a_floor_is_known_from_a_fiftieth_of_a_nat(
     floor: float | None, typical: float, noise: float, known: bool
-) -> None:
+):
     limits = DistanceLimits(noise=noise, step=0.0, floor=floor, measured=True, typical=typical)
     assert limits.known is known
 
 
-def test_a_given_floor_is_known_as_it_is() -> None:
+def test_a_given_floor_is_known_as_it_is():
     assert DistanceLimits(noise=0.0, step=0.0, floor=0.001).known
 
 
-def test_an_outlier_of_the_sibling_hides_one_probe_and_not_all() -> None:
+def test_an_outlier_of_the_sibling_hides_one_probe_and_not_all():
     """The floor, a maximum of 60, was 1 nat, and four-bit weights were OTHER NUMERICS."""
     sibling = _draw(2, SD)
     sibling[7], sibling[9] = 1.0, 1.2
@@ -262,9 +262,7 @@ def test_an_outlier_of_the_sibling_hides_one_probe_and_not_all() -> None:
         (6.0, {Outcome.ANOTHER}),
     ],
 )
-def test_healthy_is_at_most_twice_as_far_as_the_sibling(
-    times: float, outcomes: set[Outcome]
-) -> None:
+def test_healthy_is_at_most_twice_as_far_as_the_sibling(times: float, outcomes: set[Outcome]):
     """The sign against the distances themselves accused noise of 1.5 times in .89."""
     found = {_judge(_draw(i, times * SD), _draw(100 + i, SD)).conclude() for i in range(20)}
     assert found <= outcomes, found
@@ -282,7 +280,7 @@ def test_healthy_is_at_most_twice_as_far_as_the_sibling(
 )
 def test_another_needs_the_size_and_the_sign(
     pairs: list[tuple[float, float]], larger: bool, signed: bool
-) -> None:
+):
     limits = DistanceLimits(noise=0.0, step=0.0, floor=0.1, measured=True, typical=0.02)
     found = ProbeEvidence(limits=limits)
     for own, sibling in pairs * 100:
@@ -292,7 +290,7 @@ def test_another_needs_the_size_and_the_sign(
     assert found.found == (larger and signed)
 
 
-def test_with_several_siblings_a_healthy_server_exceeds_all_of_them_less_often() -> None:
+def test_with_several_siblings_a_healthy_server_exceeds_all_of_them_less_often():
     two = _judge(_draw(1, 6 * SD), _draw(2, SD), _draw(3, SD))
     assert two.conclude() is Outcome.ANOTHER
     assert "as far away as each sibling" in explain_outcome(two)
@@ -301,7 +299,7 @@ def test_with_several_siblings_a_healthy_server_exceeds_all_of_them_less_often()
     assert near.conclude() is Outcome.OTHER_NUMERICS
 
 
-def test_a_probe_that_a_sibling_left_out_is_not_compared() -> None:
+def test_a_probe_that_a_sibling_left_out_is_not_compared():
     counts = PairedCounts(limits=DistanceLimits(noise=0.0, step=0.0, floor=0.1), siblings=2)
     counts.add(ProbeDistance(probe="p", nats=1.0, sibling_nats=(0.1,)))
     assert counts.pairs == 0
@@ -314,7 +312,7 @@ def _with_hits(hits: int, nats: float = 3.0, seed: int = 1, sd: float = SD) -> l
     return own
 
 
-def test_hits_that_no_sibling_has_are_a_fault() -> None:
+def test_hits_that_no_sibling_has_are_a_fault():
     """Three of 180 probes by up to 6.89 nat, again each time, were OTHER NUMERICS with exit 0."""
     found = _judge(_with_hits(3, 6.89), _draw(2, SD))
     assert found.conclude() is Outcome.FAULT
@@ -330,7 +328,7 @@ def test_hits_that_no_sibling_has_are_a_fault() -> None:
     assert _judge(_with_hits(2, 6.0), _draw(2, SD), clean=0).conclude() is Outcome.FAULT
 
 
-def test_hits_are_no_fault_where_siblings_have_them() -> None:
+def test_hits_are_no_fault_where_siblings_have_them():
     sibling = _with_hits(6, 0.9, seed=2)
     sibling.reverse()
     found = _judge(_with_hits(5), sibling)
@@ -340,7 +338,7 @@ def test_hits_are_no_fault_where_siblings_have_them() -> None:
     assert 200 < needed < 1000
 
 
-def test_many_hits_beside_those_of_siblings_are_a_fault() -> None:
+def test_many_hits_beside_those_of_siblings_are_a_fault():
     sibling = _with_hits(2, 0.9, seed=2)
     sibling.reverse()
     found = _judge(_with_hits(20), sibling)
@@ -348,7 +346,7 @@ def test_many_hits_beside_those_of_siblings_are_a_fault() -> None:
     assert "at 20 of 200 probes this server is far away and no sibling is" in explain_outcome(found)
 
 
-def test_a_heavy_tail_of_the_sibling_explains_a_hit() -> None:
+def test_a_heavy_tail_of_the_sibling_explains_a_hit():
     """Its largest distances fall slowly, so that one a little further is to be expected."""
     tail = [0.003 * (200 / rank) ** 0.5 for rank in range(1, 201)]
     assert max(tail) < 0.25
@@ -359,12 +357,12 @@ def test_a_heavy_tail_of_the_sibling_explains_a_hit() -> None:
 
 
 @given(st.floats(0, 0.2), st.floats(0.02, 0.3))
-def test_more_healthy_flips_need_more_probes(healthy: float, share: float) -> None:
+def test_more_healthy_flips_need_more_probes(healthy: float, share: float):
     needed = count_probes((healthy, healthy), share)
     assert needed <= count_probes((healthy + 0.05, healthy + 0.05), share)
     assert count_probes((healthy, healthy), share + 0.1) <= needed
 
 
-def test_a_watch_alone_counts_as_far_what_is_beyond_three_measured_floors() -> None:
+def test_a_watch_alone_counts_as_far_what_is_beyond_three_measured_floors():
     limits = DistanceLimits(noise=0.0, step=0.0, floor=0.4, measured=True, typical=0.1)
     assert (limits.far, limits.far_alone, limits.beyond_floor) == (0.5, pytest.approx(1.2), 0.8)

@@ -58,12 +58,12 @@ def _judge(
         ([], Outcome.UNDECIDED),
     ],
 )
-def test_the_outcome_follows_from_the_distances(nats: list[float], outcome: Outcome) -> None:
+def test_the_outcome_follows_from_the_distances(nats: list[float], outcome: Outcome):
     assert _judge(nats).conclude() is outcome
 
 
 @pytest.mark.parametrize("near", [0.0, NEAR])
-def test_what_got_no_answer_may_have_differed_and_accuses_nobody(near: float) -> None:
+def test_what_got_no_answer_may_have_differed_and_accuses_nobody(near: float):
     sound = Outcome.OTHER_NUMERICS if near else Outcome.IDENTICAL
     assert _judge([near] * 87, unanswered=1).conclude() is Outcome.UNDECIDED
     assert _judge([near] * 88, unanswered=1).conclude() is sound
@@ -75,20 +75,20 @@ def test_what_got_no_answer_may_have_differed_and_accuses_nobody(near: float) ->
     assert lost.highest == 0.0
 
 
-def test_the_outcome_another_stays() -> None:
+def test_the_outcome_another_stays():
     """Later probes cannot take it back, since the evidence may be looked at at any time."""
     evidence = _judge([BEYOND] * 5 + [0.0] * 300)
     assert evidence.conclude() is Outcome.ANOTHER
     assert evidence.highest_evidence >= 1 / EVIDENCE_ALPHA
 
 
-def test_without_a_floor_only_identical_is_concluded() -> None:
+def test_without_a_floor_only_identical_is_concluded():
     assert _judge([5.0] * 300, floor=None).conclude() is Outcome.UNDECIDED
     assert _judge([NEAR] * 300, floor=None).conclude() is Outcome.UNDECIDED
     assert _judge([0.0] * 60, floor=None).conclude() is Outcome.IDENTICAL
 
 
-def test_noise_and_rounding_raise_the_limits() -> None:
+def test_noise_and_rounding_raise_the_limits():
     assert _judge([NEAR] * 60, noise=0.06).conclude() is Outcome.IDENTICAL
     assert _judge([0.009] * 60, step=0.01).conclude() is Outcome.IDENTICAL
     assert _judge([BEYOND] * 60, noise=0.3).conclude() is Outcome.IDENTICAL
@@ -97,7 +97,7 @@ def test_noise_and_rounding_raise_the_limits() -> None:
     assert _judge([0.3] * 2 + [0.0] * 118, noise=0.06).conclude() is Outcome.OTHER_NUMERICS
 
 
-def test_a_healthy_server_is_rarely_another_one_at_any_look() -> None:
+def test_a_healthy_server_is_rarely_another_one_at_any_look():
     """Both shares are at their limits, which is worse than any healthy server that was seen."""
     rng, accused, trials = random.Random(5), 0, 400
     for _ in range(trials):
@@ -128,7 +128,7 @@ def _family(counts: Sequence[tuple[int, int]]) -> ServerFamily:
 @given(COUNTS)
 def test_holm_finds_at_least_the_servers_that_a_shared_level_finds(
     counts: list[tuple[int, int]],
-) -> None:
+):
     family = _family(counts)
     for one in family.members:
         alone = one.p <= EVIDENCE_ALPHA
@@ -138,9 +138,7 @@ def test_holm_finds_at_least_the_servers_that_a_shared_level_finds(
 
 
 @given(COUNTS, st.data())
-def test_a_server_that_was_found_stays_found(
-    counts: list[tuple[int, int]], data: st.DataObject
-) -> None:
+def test_a_server_that_was_found_stays_found(counts: list[tuple[int, int]], data: st.DataObject):
     family = _family(counts)
     before = [one.found for one in family.members]
     place = data.draw(st.integers(0, len(counts) - 1))
@@ -149,7 +147,7 @@ def test_a_server_that_was_found_stays_found(
     assert all(one.found for one, was in zip(family.members, before, strict=True) if was)
 
 
-def test_servers_found_before_leave_the_others_a_larger_level() -> None:
+def test_servers_found_before_leave_the_others_a_larger_level():
     """The evidence of 145 is too little for 1 of 2 servers, and enough for the last one."""
     clear, unclear = (8, 0), (3, 1)
     assert not any(one.found for one in _family([unclear, unclear]).members)
@@ -161,7 +159,7 @@ def test_servers_found_before_leave_the_others_a_larger_level() -> None:
     ]  # a server that is sound, and not asked any more, still counts
 
 
-def test_the_confidence_of_a_sound_outcome_is_that_of_one_server() -> None:
+def test_the_confidence_of_a_sound_outcome_is_that_of_one_server():
     many = _family([(0, 0)] * 64)
     for number in range(50):
         many.members[0].add(ProbeDistance(probe=str(number), nats=0.0))
@@ -170,7 +168,7 @@ def test_the_confidence_of_a_sound_outcome_is_that_of_one_server() -> None:
 
 
 @pytest.mark.parametrize("broken", [0, 32])
-def test_a_fleet_at_the_limits_has_one_error_rate_for_all_its_servers(broken: int) -> None:
+def test_a_fleet_at_the_limits_has_one_error_rate_for_all_its_servers(broken: int):
     """Of 64 servers, some are broken and found at once; the others have the most hits allowed."""
     rng, fleets, healthy, probes = np.random.default_rng(7), 500, 64 - broken, 200
     drawn = rng.random((fleets * healthy, probes), dtype=np.float32)
@@ -191,9 +189,7 @@ def test_a_fleet_at_the_limits_has_one_error_rate_for_all_its_servers(broken: in
 
 
 @pytest.mark.parametrize(("share", "least"), [(0.08, 0.6), (0.5, 0.999)])
-def test_a_fault_of_few_requests_is_mostly_found_within_the_budget(
-    share: float, least: float
-) -> None:
+def test_a_fault_of_few_requests_is_mostly_found_within_the_budget(share: float, least: float):
     rng, found, trials = random.Random(6), 0, 200
     for _ in range(trials):
         evidence = _judge(VERY_FAR if rng.random() < share else 0.0 for _ in range(200))
@@ -201,12 +197,12 @@ def test_a_fault_of_few_requests_is_mostly_found_within_the_budget(
     assert found >= least * trials
 
 
-def test_far_is_half_a_nat_or_three_floors() -> None:
+def test_far_is_half_a_nat_or_three_floors():
     assert DistanceLimits(noise=0.0, step=0.0, floor=FLOOR).far == FAR_NATS
     assert DistanceLimits(noise=0.0, step=0.0, floor=1.0).far == 3.0
 
 
-def test_every_outcome_has_a_reason_with_its_figures() -> None:
+def test_every_outcome_has_a_reason_with_its_figures():
     for nats, words in (
         ([0.0] * 60, "none of 60 probes"),
         ([NEAR] * 60, "60 of 60 probes differ, by at most 0.05 nat"),
@@ -249,20 +245,18 @@ def _judge_faults(
         (([0.2] + [NEAR_FAULTS] * 19) * 9 + [NEAR_FAULTS] * 18 + [0.9, 0.7], Outcome.FAULT),
     ],
 )
-def test_hits_that_return_are_a_fault_beside_a_given_floor(
-    nats: list[float], outcome: Outcome
-) -> None:
+def test_hits_that_return_are_a_fault_beside_a_given_floor(nats: list[float], outcome: Outcome):
     assert _judge_faults(nats, floor=FLOOR_FAULTS).conclude() is outcome
 
 
-def test_hits_that_do_not_return_are_none() -> None:
+def test_hits_that_do_not_return_are_none():
     found = _judge_faults(
         [NEAR_FAULTS] * 60 + [0.9] + [NEAR_FAULTS] * MORE, floor=FLOOR_FAULTS, again=False
     )
     assert found.conclude() is Outcome.OTHER_NUMERICS
 
 
-def test_another_model_is_not_called_a_fault_before_its_evidence_is_there() -> None:
+def test_another_model_is_not_called_a_fault_before_its_evidence_is_there():
     early = _judge_faults([0.3, 3.0, 3.0], floor=FLOOR_FAULTS, ended=False)
     assert early.conclude() in (Outcome.UNDECIDED, Outcome.ANOTHER)
     assert _judge_faults([0.3] * 10 + [3.0] * 2, floor=FLOOR_FAULTS).conclude() is Outcome.ANOTHER
@@ -282,12 +276,12 @@ def test_another_model_is_not_called_a_fault_before_its_evidence_is_there() -> N
 )
 def test_hits_that_no_numerics_explain_are_a_fault_without_a_floor(
     nats: list[float], outcome: Outcome
-) -> None:
+):
     """ "differ, by at most 9.73 nat, and no floor says ..." was UNDECIDED."""
     assert _judge_faults(nats, floor=None).conclude() is outcome
 
 
-def test_the_reason_of_a_fault_has_its_figures() -> None:
+def test_the_reason_of_a_fault_has_its_figures():
     told = explain_outcome(_judge_faults([0.0] * 57 + [1.2, 0.9, 0.8], floor=None))
     assert told == (
         "3 of 60 probes differ by up to 1.2 nat, which no numerics explain, and 3 of them did so"
@@ -295,7 +289,7 @@ def test_the_reason_of_a_fault_has_its_figures() -> None:
     )
 
 
-def test_a_hit_far_away_is_followed_without_a_floor_and_a_small_difference_is_not() -> None:
+def test_a_hit_far_away_is_followed_without_a_floor_and_a_small_difference_is_not():
     small = _judge_faults([NEAR_FAULTS] * 20, floor=None, ended=False)
     far = _judge_faults([NEAR_FAULTS] * 19 + [9.0], floor=None, ended=False)
     assert (small.can_decide(200), far.can_decide(200)) == (False, True)

@@ -155,7 +155,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_difference_has_a_name_and_its_figures(case: str) -> None:
+def test_a_difference_has_a_name_and_its_figures(case: str):
     expected, found, prompt, told = CASES[case]
     findings = _compare(expected, found, prompt)
     assert [one.cause for one in findings] == [case.split()[0]], findings
@@ -164,7 +164,7 @@ def test_a_difference_has_a_name_and_its_figures(case: str) -> None:
     assert findings[0].advice
 
 
-def test_two_causes_are_two_findings() -> None:
+def test_two_causes_are_two_findings():
     found = ["<s>", "<s>", *_with_system("Be nice.")]
     named = [one.cause for one in _compare(["<s>", *PLAIN], found, CHAT, bos="<s>")]
     assert named == [PromptCause.BOS_DOUBLED, PromptCause.SYSTEM_ADDED]
@@ -173,7 +173,7 @@ def test_two_causes_are_two_findings() -> None:
     assert named == [PromptCause.SYSTEM_ADDED, PromptCause.DATE]
 
 
-def test_equal_tokens_are_the_same_and_still_may_carry_a_date_or_a_doubled_token() -> None:
+def test_equal_tokens_are_the_same_and_still_may_carry_a_date_or_a_doubled_token():
     [one] = _compare(PLAIN, PLAIN, CHAT)
     assert (one.cause, one.same) == (PromptCause.SAME, True)
     assert one.told == "8 tokens on both sides (/tokenize, /tokenize)"
@@ -189,7 +189,7 @@ def test_equal_tokens_are_the_same_and_still_may_carry_a_date_or_a_doubled_token
     assert {one.cause for one in _compare(doubled, doubled, CHAT)} == {PromptCause.BOS_DOUBLED}
 
 
-def test_a_date_that_the_request_has_is_not_the_templates() -> None:
+def test_a_date_that_the_request_has_is_not_the_templates():
     chat = (Message(role="user", content="Is it 2026-11-26?"),)
     pieces = [U, "Is it 2026-11-26?", E]
     assert [one.cause for one in _compare(pieces, pieces, chat)] == [PromptCause.SAME]
@@ -206,14 +206,14 @@ BLIND = {
 
 
 @pytest.mark.parametrize("case", BLIND)
-def test_ids_without_their_texts_still_show_the_first_token(case: str) -> None:
+def test_ids_without_their_texts_still_show_the_first_token(case: str):
     [one] = _compare(*BLIND[case], blind=True)
     assert (one.cause, one.same) == (case.split()[0], False)
     if one.cause is PromptCause.FIRST_DIFFERENCE:
         assert re.search(r"first differs at token \d+: (\d+|the end) of the server", one.told)
 
 
-def test_counts_alone_say_by_how_many_tokens_the_sides_differ() -> None:
+def test_counts_alone_say_by_how_many_tokens_the_sides_differ():
     def one(expected, found):
         sides = (
             PromptReading(side="the folder", count=expected, problem="HTTP 500: no"),
@@ -233,7 +233,7 @@ def test_counts_alone_say_by_how_many_tokens_the_sides_differ() -> None:
     assert one(None, 7).told == "the folder: HTTP 500: no"
 
 
-def test_ids_that_are_not_as_many_as_counted_prove_nothing() -> None:
+def test_ids_that_are_not_as_many_as_counted_prove_nothing():
     expected = _reading("the folder", ["The", " sum"])
     found = _reading("the server", ["The", " sum"], count=3)
     [one] = compare(expected, found, prompt=TEXT, today=TODAY)
@@ -251,18 +251,18 @@ def test_ids_that_are_not_as_many_as_counted_prove_nothing() -> None:
         ("<\uff5cbegin\u2581of\u2581text\uff5c>", "<\uff5cbegin\u2581of\u2581text\uff5c>"),
     ],
 )
-def test_texts_of_tokens_are_read_as_vocabularies_write_them(written: str, text: str) -> None:
+def test_texts_of_tokens_are_read_as_vocabularies_write_them(written: str, text: str):
     assert decode_piece(written) == text
     assert looks_special(text) == text.startswith("<")
 
 
-def test_every_cause_has_a_sentence_and_all_but_one_an_action() -> None:
+def test_every_cause_has_a_sentence_and_all_but_one_an_action():
     for cause in PromptCause:
         assert re.fullmatch(r"[A-Z].*\.", cause.meaning), cause
         assert bool(cause.advice) == (cause is not PromptCause.SAME), cause
 
 
-def test_the_page_lists_every_cause() -> None:
+def test_the_page_lists_every_cause():
     page = (ROOT / "docs/smoke.md").read_text()
     table = page.partition("## Prompts as tokens")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE) == [
@@ -289,17 +289,17 @@ TODAY_DATES = date(2026, 9, 4)
         "03 Sep 2026",
     ],
 )
-def test_today_is_found_as_written(written: str) -> None:
+def test_today_is_found_as_written(written: str):
     text = f"Knowledge: December 2023\nToday: {written}\n\nHi 12-34."
     assert find_today(text, TODAY_DATES) == written
     assert mask_dates(text).count("<date>") == 1
 
 
 @pytest.mark.parametrize("written", ["26 Jul 2024", "2026-09-07", "Monday", "2026", "12026-09-041"])
-def test_other_days_and_numbers_are_not_today(written: str) -> None:
+def test_other_days_and_numbers_are_not_today(written: str):
     assert find_today(f"Today: {written}", TODAY_DATES) is None
 
 
-def test_dates_and_weekdays_are_masked() -> None:
+def test_dates_and_weekdays_are_masked():
     assert list_dates("1/2/2026 and May 3, 2025") == ["1/2/2026", "May 3, 2025"]
     assert mask_dates("Friday, 4 September 2026") == "<weekday>, <date>"

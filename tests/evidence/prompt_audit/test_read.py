@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,7 +103,7 @@ def _llama_cpp(request: HttpRequest) -> Reply:
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_ids_in_an_answer_come_first_and_tokenize_gives_their_texts(prompt: Prompt) -> None:
+def test_ids_in_an_answer_come_first_and_tokenize_gives_their_texts(prompt: Prompt):
     reading, server = _read({**_answers(ids=True), "/tokenize": _vllm}, prompt)
     assert (reading.ids, reading.count, reading.source) == ((1, 7, 8), 3, "return_token_ids")
     assert reading.pieces == ("<s>", "The", " sum")
@@ -117,7 +116,7 @@ def test_ids_in_an_answer_come_first_and_tokenize_gives_their_texts(prompt: Prom
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_texts_of_other_ids_are_not_taken(prompt: Prompt) -> None:
+def test_texts_of_other_ids_are_not_taken(prompt: Prompt):
     other = {"/tokenize": lambda _: json_reply({"tokens": [7, 8], "token_strs": ["The", "Ġsum"]})}
     reading, _ = _read({**_answers(ids=True), **other}, prompt)
     assert (reading.ids, reading.pieces) == ((1, 7, 8), None)
@@ -125,19 +124,19 @@ def test_texts_of_other_ids_are_not_taken(prompt: Prompt) -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_without_ids_in_answers_vllms_route_gives_them(prompt: Prompt, strict: bool) -> None:
+def test_without_ids_in_answers_vllms_route_gives_them(prompt: Prompt, strict: bool):
     reading, _ = _read({**_answers(strict=strict), "/tokenize": _vllm}, prompt)
     assert (reading.ids, reading.count, reading.source) == ((1, 7, 8), 3, "/tokenize")
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_llama_cpp_renders_a_chat_and_tokenizes_its_text(prompt: Prompt) -> None:
+def test_llama_cpp_renders_a_chat_and_tokenizes_its_text(prompt: Prompt):
     template = {"/apply-template": lambda _: json_reply({"prompt": "[INST] The sum"})}
     reading, _ = _read({**_answers(), "/tokenize": _llama_cpp, **template}, prompt)
     assert (reading.ids, reading.pieces) == ((1, 7, 8), ("<s>", "The", "\ufffd"))
 
 
-def test_trtllm_serve_tokenizes_texts_only() -> None:
+def test_trtllm_serve_tokenizes_texts_only():
     routes = {"/_internal/tokenize": lambda _: json_reply({"count": 3, "tokens": IDS})}
     reading, _ = _read({**_answers(strict=True), **routes}, TEXT)
     assert (reading.ids, reading.source) == ((1, 7, 8), "/_internal/tokenize")
@@ -146,7 +145,7 @@ def test_trtllm_serve_tokenizes_texts_only() -> None:
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_the_render_routes_of_vllm_and_trtllm_serve_give_ids(prompt: Prompt) -> None:
+def test_the_render_routes_of_vllm_and_trtllm_serve_give_ids(prompt: Prompt):
     one = {"kind": "chat", "token_ids": IDS}
     routes = {
         "/v1/chat/completions/render": lambda _: json_reply(one),
@@ -157,7 +156,7 @@ def test_the_render_routes_of_vllm_and_trtllm_serve_give_ids(prompt: Prompt) -> 
     assert reading.source.endswith("completions/render")
 
 
-def test_a_count_without_ids_comes_from_answers_or_from_count_tokens() -> None:
+def test_a_count_without_ids_comes_from_answers_or_from_count_tokens():
     reading, server = _read(_answers(5, strict=True), CHAT)
     assert (reading.ids, reading.count, reading.problem) == (None, 5, "")
     assert sum("completions" in one.path for one in server.requests) - 1 == MOST_ANSWERS
@@ -170,7 +169,7 @@ def test_a_count_without_ids_comes_from_answers_or_from_count_tokens() -> None:
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_a_route_counts_without_an_answer(prompt: Prompt) -> None:
+def test_a_route_counts_without_an_answer(prompt: Prompt):
     def count(routes):
         server = _server(routes)
 
@@ -192,7 +191,7 @@ def test_a_route_counts_without_an_answer(prompt: Prompt) -> None:
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_a_failed_request_is_the_problem_of_the_reading(prompt: Prompt) -> None:
+def test_a_failed_request_is_the_problem_of_the_reading(prompt: Prompt):
     reading, server = _read({}, prompt)
     assert (reading.ids, reading.count) == (None, None)
     assert reading.problem == "HTTP 404: Not Found"
@@ -209,7 +208,7 @@ def test_a_failed_request_is_the_problem_of_the_reading(prompt: Prompt) -> None:
     assert len(server.requests) <= MOST_REQUESTS
 
 
-def test_nobody_who_listens_is_no_finding_about_tokens() -> None:
+def test_nobody_who_listens_is_no_finding_about_tokens():
     async def main():
         endpoint = Endpoint(base_url="http://127.0.0.1:9/v1", model="m")
         async with Client(endpoint, Limits()) as one, Client(endpoint, Limits()) as other:
@@ -233,7 +232,7 @@ def _audit(routes: Routes, others: Routes, prompts: list[Prompt]) -> list[Prompt
     return asyncio.run(main())
 
 
-def test_two_endpoints_are_compared_prompt_by_prompt() -> None:
+def test_two_endpoints_are_compared_prompt_by_prompt():
     sound = {**_answers(ids=True), "/tokenize": _vllm}
     assert [one.cause for one in _audit(sound, sound, [TEXT, CHAT])] == [PromptCause.SAME] * 2
 
@@ -257,14 +256,14 @@ def _read_local(local: LocalTokenizer, prompt: Prompt) -> PromptReading:
         return asyncio.run(local.read(prompt))
 
 
-def test_a_chat_is_rendered_and_a_text_is_not() -> None:
+def test_a_chat_is_rendered_and_a_text_is_not():
     chat = _read_local(local_side(WEIGHTS), CHAT_LOCAL)
     assert chat.text == "<|user|>\nName a colour.<|end|>\n<|assistant|>\n"
     assert (chat.dated, chat.bos, chat.problem) == (False, None, "")
     assert _read_local(local_side(WEIGHTS), "Name a colour.").text == "Name a colour."
 
 
-def test_texts_get_the_tokenizers_special_tokens_and_chats_the_templates(tmp_path: Path) -> None:
+def test_texts_get_the_tokenizers_special_tokens_and_chats_the_templates(tmp_path):
     folder = make_folder(tmp_path, bos_token="<|end|>")
     text, chat = (
         _read_local(local_side(folder, bos="<|end|>"), one) for one in ("Name", CHAT_LOCAL)
@@ -273,7 +272,7 @@ def test_texts_get_the_tokenizers_special_tokens_and_chats_the_templates(tmp_pat
     assert chat.ids[0] != 0
 
 
-def test_a_count_is_that_of_the_ids(tmp_path: Path) -> None:
+def test_a_count_is_that_of_the_ids(tmp_path):
     folder = make_folder(tmp_path, bos_token="<|end|>")
     for prompt in ("Name", CHAT_LOCAL):
         with local_side(folder, bos="<|end|>") as side:
@@ -284,7 +283,7 @@ def test_a_count_is_that_of_the_ids(tmp_path: Path) -> None:
             side.count(CHAT_LOCAL)
 
 
-def test_a_template_with_a_date_is_found_by_another_date(tmp_path: Path) -> None:
+def test_a_template_with_a_date_is_found_by_another_date(tmp_path):
     dated = "{{ strftime_now('%d %b %Y') }} " + TEMPLATE
     reading = _read_local(local_side(make_folder(tmp_path, dated)), CHAT_LOCAL)
     assert reading.dated is True
@@ -293,7 +292,7 @@ def test_a_template_with_a_date_is_found_by_another_date(tmp_path: Path) -> None
     assert _read_local(local_side(make_folder(tmp_path, year)), CHAT_LOCAL).dated is True
 
 
-def test_a_template_that_is_missing_or_fails_is_the_problem_of_chats_only(tmp_path: Path) -> None:
+def test_a_template_that_is_missing_or_fails_is_the_problem_of_chats_only(tmp_path):
     folder = make_folder(tmp_path, None)
     assert "has no chat template" in _read_local(local_side(folder), CHAT_LOCAL).problem
     assert _read_local(local_side(folder), "Name").ids
@@ -312,7 +311,7 @@ def _audit_local(server: Any, *locals_: LocalTokenizer) -> list[list[PromptFindi
     return asyncio.run(main())
 
 
-def test_the_embedded_model_reads_prompts_as_its_files_say(tmp_path: Path) -> None:
+def test_the_embedded_model_reads_prompts_as_its_files_say(tmp_path):
     with_system = "<|system|>\nBe nice.<|end|>\n" + TEMPLATE
     app = create_app(WEIGHTS, {"m": "none"})
     own, other = _audit_local(
@@ -332,7 +331,7 @@ SERVED = {
 
 
 @pytest.mark.parametrize("cause", SERVED)
-def test_ids_of_a_server_get_the_texts_of_the_files(tmp_path: Path, cause: str) -> None:
+def test_ids_of_a_server_get_the_texts_of_the_files(tmp_path, cause: str):
     server = serve_folder(make_folder(tmp_path, SERVED[cause]))
     [[text, *chats]] = _audit_local(server, local_side(WEIGHTS))
     assert text.cause is PromptCause.SAME
@@ -342,8 +341,8 @@ def test_ids_of_a_server_get_the_texts_of_the_files(tmp_path: Path, cause: str) 
 
 
 def test_a_first_token_that_the_server_adds_to_a_template_with_one_is_doubled(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     folder = make_folder(tmp_path / "model", "{{ bos_token }}" + TEMPLATE, bos_token="<|end|>")
     faulty = make_folder(tmp_path / "served", "<|end|><|end|>" + TEMPLATE)
     [[text, *chats]] = _audit_local(serve_folder(faulty), local_side(folder, bos="<|end|>"))
@@ -351,19 +350,19 @@ def test_a_first_token_that_the_server_adds_to_a_template_with_one_is_doubled(
     assert {one.cause for one in chats} == {PromptCause.BOS_DOUBLED}
 
 
-def test_a_folder_without_the_file_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_the_file_is_refused(tmp_path):
     with pytest.raises(PlanError, match=r"has no tokenizer\.json"):
         open_local(tmp_path)
 
 
-def test_the_package_tokenizers_gives_the_same_ids() -> None:
+def test_the_package_tokenizers_gives_the_same_ids():
     pytest.importorskip("tokenizers")
     with open_local(WEIGHTS, today=TODAY) as local:
         for prompt in PROMPTS:
             assert asyncio.run(local.read(prompt)) == _read_local(local_side(WEIGHTS), prompt)
 
 
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path):
     pytest.importorskip("tokenizers")
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(PlanError, match="cannot be read"):

@@ -10,7 +10,7 @@ from tests.launchers.embedded import tiny
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     """Write a tiny random model."""
     return tiny.write(tmp_path_factory.mktemp("tiny"))
 

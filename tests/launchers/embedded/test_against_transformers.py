@@ -22,14 +22,14 @@ pytestmark = pytest.mark.slow
 
 
 @given(st.text())
-def test_every_text_has_the_same_tokens(text: str) -> None:
+def test_every_text_has_the_same_tokens(text: str):
     tokenizers = pytest.importorskip("tokenizers")
     theirs = tokenizers.Tokenizer.from_file(str(WEIGHTS / "tokenizer.json"))
     ours = Tokenizer(WEIGHTS / "tokenizer.json")
     assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
 
 
-def test_a_chat_is_rendered_and_continued_alike() -> None:
+def test_a_chat_is_rendered_and_continued_alike():
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     their_tokenizer = transformers.AutoTokenizer.from_pretrained(str(WEIGHTS))

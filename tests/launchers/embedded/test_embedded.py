@@ -36,7 +36,7 @@ from tests.root import ROOT
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> LaunchContext:
+def context(tmp_path) -> LaunchContext:
     return LaunchContext(model=None, log_dir=tmp_path / "run" / "logs")
 
 
@@ -60,9 +60,7 @@ async def ask(endpoint: Endpoint, model: str, **more: object) -> Any:
         return await reply.json()
 
 
-def test_it_serves_two_models_and_leaves_nothing_behind(
-    context: LaunchContext, folder: Path
-) -> None:
+def test_it_serves_two_models_and_leaves_nothing_behind(context: LaunchContext, folder: Path):
     async def story(endpoint):
         assert endpoint.model == "embedded"
         sound = await ask(endpoint, "embedded", max_tokens=30)
@@ -89,8 +87,8 @@ def test_it_serves_two_models_and_leaves_nothing_behind(
 
 
 def test_it_ends_when_the_run_fails_and_when_its_parent_is_killed(
-    context: LaunchContext, folder: Path, tmp_path: Path
-) -> None:
+    context: LaunchContext, folder: Path, tmp_path
+):
     pids = []
 
     async def failing(endpoint):
@@ -123,8 +121,8 @@ def test_it_ends_when_the_run_fails_and_when_its_parent_is_killed(
 
 
 def test_what_cannot_be_served_is_an_error_that_says_why(
-    context: LaunchContext, folder: Path, tmp_path: Path
-) -> None:
+    context: LaunchContext, folder: Path, tmp_path
+):
     async def story(endpoint):
         raise AssertionError("it started")
 
@@ -142,7 +140,7 @@ def test_what_cannot_be_served_is_an_error_that_says_why(
         registry.check_options(embedded.launch, {"damage": "int2"}, "launcher")
 
 
-def test_the_command_says_what_is_served(context: LaunchContext, folder: Path) -> None:
+def test_the_command_says_what_is_served(context: LaunchContext, folder: Path):
     [command] = embedded.commands(
         context,
         embedded.EmbeddedOptions(
@@ -176,7 +174,7 @@ def test_the_command_says_what_is_served(context: LaunchContext, folder: Path) -
 
 
 @pytest.mark.slow
-def test_serve_holds_it_until_it_is_asked_to_end(folder: Path, tmp_path: Path) -> None:
+def test_serve_holds_it_until_it_is_asked_to_end(folder: Path, tmp_path):
     with subprocess.Popen(
         [
             sys.executable,
@@ -205,7 +203,7 @@ def test_serve_holds_it_until_it_is_asked_to_end(folder: Path, tmp_path: Path) -
 LINEAR = "model.layers.1.mlp.down_proj.weight"
 
 
-def test_both_types_are_read_as_they_are(tmp_path: Path) -> None:
+def test_both_types_are_read_as_they_are(tmp_path):
     exact = {
         "a": np.array([[1.5, -2.25], [0.0, 3.0e-5]], dtype=np.float32),
         "b": np.ones(3, dtype=np.float32),
@@ -220,7 +218,7 @@ def test_both_types_are_read_as_they_are(tmp_path: Path) -> None:
     assert np.array_equal(found["b"], exact["b"])
 
 
-def test_another_type_is_refused(tmp_path: Path) -> None:
+def test_another_type_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     tiny.write_safetensors(path, {"a": np.ones(2, dtype=np.float32)})
     path.write_bytes(path.read_bytes().replace(b'"F32"', b'"F64"'))
@@ -233,8 +231,8 @@ def test_another_type_is_refused(tmp_path: Path) -> None:
     [("int8", 255, 64), ("int4", 15, 64), ("int4-g32", 15, 32), ("int3", 7, 64)],
 )
 def test_damage_leaves_so_many_evenly_spaced_values_per_row_or_group(
-    tmp_path: Path, damage: Damage, levels: int, group: int
-) -> None:
+    tmp_path, damage: Damage, levels: int, group: int
+):
     weight = np.random.default_rng(0).normal(size=(40, 64)).astype(np.float32)
     weight[3] = 0
     tiny.write_safetensors(
@@ -254,7 +252,7 @@ def test_damage_leaves_so_many_evenly_spaced_values_per_row_or_group(
     assert not found[LINEAR][3].any()
 
 
-def test_fewer_bits_do_more_damage(folder: Path) -> None:
+def test_fewer_bits_do_more_damage(folder: Path):
     whole = read(folder)[LINEAR]
     kinds = ["none", "int8", "int4", "int3"]
     errors = [float(np.square(read(folder, kind)[LINEAR] - whole).mean()) for kind in kinds]
@@ -264,7 +262,7 @@ def test_fewer_bits_do_more_damage(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def merging(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def merging(folder: Path, tmp_path_factory) -> Tokenizer:
     """Return the tiny model's tokenizer with some merges, in order of priority."""
     content = json.loads((folder / "tokenizer.json").read_text())
     merges = [["h", "e"], ["Ġ", "h"], ["l", "l"], ["he", "ll"], ["1", "2"], ["Ġ", "Ġ"], ["'", "s"]]
@@ -291,14 +289,12 @@ def merging(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer
         ("", []),
     ],
 )
-def test_a_text_is_merged_as_the_list_says(
-    merging: Tokenizer, text: str, tokens: list[str]
-) -> None:
+def test_a_text_is_merged_as_the_list_says(merging: Tokenizer, text: str, tokens: list[str]):
     assert [merging.bytes_of(i).decode() for i in merging.encode(text)] == tokens
 
 
 @given(st.text())
-def test_every_text_comes_back(merging: Tokenizer, text: str) -> None:
+def test_every_text_comes_back(merging: Tokenizer, text: str):
     ids = merging.encode(text)
     assert b"".join(map(merging.bytes_of, ids)) == text.encode(errors="replace")
     assert all(0 <= i < tiny.VOCABULARY + 7 for i in ids)
@@ -347,22 +343,22 @@ async def _chats(folder: Path, *variables: dict[str, object]) -> list[tuple[int,
     ],
 )
 async def test_a_template_that_never_ends_or_fails_is_a_400(
-    template: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    template: str, said: str, tmp_path, monkeypatch
+):
     monkeypatch.setattr(chat_template, "RENDERING_S", 1.0 if template == ENDLESS else 20.0)
     [(status, text)] = await _chats(_with(tmp_path, template), {})
     assert (status, said in json.loads(text)["message"]) == (400, True), text
     assert str(tmp_path) not in text
 
 
-async def test_variables_of_one_chat_are_not_those_of_the_next(tmp_path: Path) -> None:
+async def test_variables_of_one_chat_are_not_those_of_the_next(tmp_path):
     folder = _with(tmp_path, "{{ raise_exception('it is ' ~ x) if x is defined else 'fine' }}")
     answers = await _chats(folder, {"x": 1}, {}, {"x": 2}, {"messages": []})
     assert [status for status, _ in answers] == [400, 200, 400, 400]
     assert ["it is 1" in answers[0][1], "it is 2" in answers[2][1]] == [True, True]
 
 
-def test_a_folder_whose_template_is_none_is_not_served(tmp_path: Path) -> None:
+def test_a_folder_whose_template_is_none_is_not_served(tmp_path):
     with pytest.raises(ValueError, match="the chat template fails"):
         create_app(_with(tmp_path, "{% for"), {"tiny": "none"})
 
@@ -378,7 +374,7 @@ def _ids(count: int, seed: int = 1) -> list[int]:
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 99))
 def test_a_prompt_in_pieces_gives_what_a_plain_pass_gives(
     model: Model, pieces: list[int], seed: int
-) -> None:
+):
     ids = _ids(sum(pieces), seed)
     expected, cache, start = tiny.logits(TENSORS, ids), model.cache(1), 0
     for size in pieces:
@@ -389,7 +385,7 @@ def test_a_prompt_in_pieces_gives_what_a_plain_pass_gives(
         start += size
 
 
-def test_a_step_of_sequences_of_any_lengths_gives_what_plain_passes_give(model: Model) -> None:
+def test_a_step_of_sequences_of_any_lengths_gives_what_plain_passes_give(model: Model):
     prompts = [_ids(count, count) for count in (1, 2, 63, 64, 65, 130, 260, 7, 31)]
     cache = model.cache(len(prompts))
     for row, ids in enumerate(prompts):
@@ -402,7 +398,7 @@ def test_a_step_of_sequences_of_any_lengths_gives_what_plain_passes_give(model: 
             assert row == pytest.approx(tiny.logits(TENSORS, ids)[-1], abs=1e-3)
 
 
-def test_a_sequence_that_moves_to_another_row_goes_on_as_before(model: Model) -> None:
+def test_a_sequence_that_moves_to_another_row_goes_on_as_before(model: Model):
     ids, cache = _ids(20), model.cache(2 * TILE)
     model.extend(ids, 0, cache, TILE + 3)
     model.extend(_ids(30, 2), 0, cache, 0)
@@ -417,8 +413,8 @@ def test_a_sequence_that_moves_to_another_row_goes_on_as_before(model: Model) ->
     [("num_key_value_heads", 1), ("tie_word_embeddings", False), ("model_type", "gpt2")],
 )
 def test_a_model_that_is_no_such_llama_is_refused_by_name(
-    folder: Path, tmp_path: Path, name: str, value: object
-) -> None:
+    folder: Path, tmp_path, name: str, value: object
+):
     config = json.loads((folder / "config.json").read_text()) | {name: value}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=f"{name} is .*only .* is supported"):

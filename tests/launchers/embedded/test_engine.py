@@ -86,7 +86,7 @@ ARRIVALS = st.lists(
 @given(ARRIVALS)
 def test_every_sequence_gets_what_a_plain_pass_gives_whatever_the_others(
     model: Model, tokenizer: Tokenizer, arrivals: list[tuple[int, int, int, int, bool]]
-) -> None:
+):
     engine, kept = Engine(model, tokenizer), []
     for turns, seed, length, count, given_up in arrivals:
         one = _submit(engine, _ids(seed, length), max_tokens=count)
@@ -102,9 +102,7 @@ def test_every_sequence_gets_what_a_plain_pass_gives_whatever_the_others(
         assert (one.finish_reason, one.steps) == ("length", count)
 
 
-def test_more_sequences_than_rows_all_come_to_their_turn(
-    model: Model, tokenizer: Tokenizer
-) -> None:
+def test_more_sequences_than_rows_all_come_to_their_turn(model: Model, tokenizer: Tokenizer):
     engine = Engine(model, tokenizer)
     together = [
         _submit(engine, _ids(seed % 5, 9), max_tokens=1 + seed % 6) for seed in range(ROWS + 9)
@@ -116,7 +114,7 @@ def test_more_sequences_than_rows_all_come_to_their_turn(
 
 def test_log_probabilities_are_the_same_whatever_the_batch_and_those_of_the_model(
     model: Model, tokenizer: Tokenizer
-) -> None:
+):
     def told(others):
         engine = Engine(model, tokenizer)
         for seed in range(others):
@@ -146,7 +144,7 @@ def test_log_probabilities_are_the_same_whatever_the_batch_and_those_of_the_mode
         assert mine.logprob == pytest.approx(other.logprob, abs=1e-5)
 
 
-def test_a_long_prompt_does_not_hold_up_the_others(model: Model, tokenizer: Tokenizer) -> None:
+def test_a_long_prompt_does_not_hold_up_the_others(model: Model, tokenizer: Tokenizer):
     engine = Engine(model, tokenizer)
     speaking = _submit(engine, _ids(0, 5), max_tokens=100)
     engine.turn()
@@ -160,7 +158,7 @@ def test_a_long_prompt_does_not_hold_up_the_others(model: Model, tokenizer: Toke
 
 def test_nothing_is_wanted_of_a_prompt_but_its_own_log_probabilities(
     model: Model, tokenizer: Tokenizer
-) -> None:
+):
     engine = Engine(model, tokenizer)
     one = _submit(engine, _ids(0, 70), max_tokens=0, prompt_logprobs=0)
     _run(engine, [one])
@@ -168,8 +166,8 @@ def test_nothing_is_wanted_of_a_prompt_but_its_own_log_probabilities(
 
 
 def test_the_end_token_ends_an_answer_unless_it_is_ignored(
-    model: Model, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    model: Model, tokenizer: Tokenizer, monkeypatch
+):
     whole = _greedy(_ids(0, 3), 6)
     monkeypatch.setattr(model, "end", whole[-1])
     at, engine = whole.index(whole[-1]), Engine(model, tokenizer)
@@ -199,7 +197,7 @@ def _text(
 @given(st.integers(0, 7), st.lists(st.tuples(st.integers(0, 30), st.integers(1, 4)), max_size=3))
 def test_a_text_ends_before_the_earliest_stop_string_and_no_piece_shows_any_of_it(
     model: Model, tokenizer: Tokenizer, seed: int, places: list[tuple[int, int]]
-) -> None:
+):
     whole, pieces = _text(model, tokenizer, seed)
     assert "".join(pieces) == whole.text
     assert "".join(token.text for token in whole.tokens) == whole.text
@@ -224,7 +222,7 @@ def test_a_text_ends_before_the_earliest_stop_string_and_no_piece_shows_any_of_i
 
 def test_the_same_seed_gives_the_same_whatever_the_batch_and_another_turn_another(
     model: Model, tokenizer: Tokenizer
-) -> None:
+):
     def sampled(others, **wanted):
         engine = Engine(model, tokenizer)
         for seed in range(others):
@@ -240,7 +238,7 @@ def test_the_same_seed_gives_the_same_whatever_the_batch_and_another_turn_anothe
     assert sampled(0, seed=-1) == sampled(2, seed=-1)
 
 
-def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
+def test_tokens_are_drawn_as_often_as_their_probability_says():
     shares = np.array([0.5, 0.3, 0.15, 0.05])
     logits, count = np.log(shares).astype(np.float32), 4000
     chance = np.random.default_rng(0)
@@ -266,7 +264,7 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     assert draw_token(logits, Shaping(temperature=0.0), None) == 0
 
 
-def test_penalties_lower_the_logits_of_tokens_that_came_before() -> None:
+def test_penalties_lower_the_logits_of_tokens_that_came_before():
     logits = np.array([2.0, 1.0, -1.0, 0.5], dtype=np.float32)
     repeated = penalise(logits, Shaping(repetition_penalty=2.0), [0, 2], {1: 3})
     assert repeated.tolist() == [1.0, 0.5, -2.0, 0.5]
@@ -296,7 +294,7 @@ def engine(model: Model, tokenizer: Tokenizer) -> Engine:
     return Engine(model, tokenizer, PrefixCache(6, 6))
 
 
-def test_a_cached_beginning_changes_no_answer_and_is_counted(engine: Engine) -> None:
+def test_a_cached_beginning_changes_no_answer_and_is_counted(engine: Engine):
     first, rest = _ids(1, LENGTH), _ids(2, 20)
     for ids, cached in (
         (first, 0),
@@ -313,7 +311,7 @@ def test_a_cached_beginning_changes_no_answer_and_is_counted(engine: Engine) -> 
     assert (scored.cached, len(scored.prompt)) == (0, LENGTH)
 
 
-def test_old_prompts_go_to_the_host_and_then_are_lost(engine: Engine) -> None:
+def test_old_prompts_go_to_the_host_and_then_are_lost(engine: Engine):
     prompts = [_ids(seed, LENGTH) for seed in range(5)]
     for ids in prompts:
         assert _ask(engine, ids).cached == 0
@@ -339,7 +337,7 @@ def test_a_fault_strikes_only_the_prompts_that_it_concerns(
     host: int,
     hurt: tuple[int, ...],
     sound: tuple[int, ...],
-) -> None:
+):
     """Prompt 0 left the device for prompts 1 and 2; the last one asked is still there."""
     prompts = [_ids(seed, LENGTH) for seed in range(3)]
     for number in (*hurt, *sound):
@@ -351,7 +349,7 @@ def test_a_fault_strikes_only_the_prompts_that_it_concerns(
         assert (_said(one) != _greedy(prompts[number], COUNT)) == (number in hurt)
 
 
-def test_the_usage_has_cached_tokens_only_with_a_cache(folder: Path) -> None:
+def test_the_usage_has_cached_tokens_only_with_a_cache(folder: Path):
     async def ask(blocks):
         async with running(folder, caching=PrefixCaching(blocks)) as peer:
             prompt = "Two and two, is it 4? " * 3
@@ -372,7 +370,7 @@ def test_the_usage_has_cached_tokens_only_with_a_cache(folder: Path) -> None:
     assert asyncio.run(ask(0)) == [None] * 4
 
 
-def test_the_launcher_hands_the_cache_on(tmp_path: Path) -> None:
+def test_the_launcher_hands_the_cache_on(tmp_path):
     context = LaunchContext(model="m", log_dir=tmp_path)
     options = embedded.EmbeddedOptions(cache_blocks=9, host_blocks=4, cache_fault="reload")
     [command] = embedded.commands(context, options)

@@ -94,7 +94,7 @@ def text_of(tokenizer: Tokenizer, ids: list[int]) -> str:
 # Answers
 
 
-def test_the_sdk_of_openai_completes_chats_and_streams(tell: Tell) -> None:
+def test_the_sdk_of_openai_completes_chats_and_streams(tell: Tell):
     async def story(peer):
         whole = await peer.sdk.completions.create(
             model="tiny", prompt=PROMPT, max_tokens=9, temperature=0
@@ -142,7 +142,7 @@ def test_the_sdk_of_openai_completes_chats_and_streams(tell: Tell) -> None:
     tell(story)
 
 
-def test_token_ids_and_lists_are_the_same_prompts(tell: Tell, tokenizer: Tokenizer) -> None:
+def test_token_ids_and_lists_are_the_same_prompts(tell: Tell, tokenizer: Tokenizer):
     async def story(peer):
         [alone] = await peer.choices()
         ids = tokenizer.encode(PROMPT)
@@ -157,7 +157,7 @@ def test_token_ids_and_lists_are_the_same_prompts(tell: Tell, tokenizer: Tokeniz
     tell(story)
 
 
-def test_several_answers_differ_and_a_seed_repeats_them(tell: Tell) -> None:
+def test_several_answers_differ_and_a_seed_repeats_them(tell: Tell):
     async def story(peer):
         async def texts(path, **more):
             found = await peer.choices(path, n=4, temperature=1.2, max_tokens=12, **more)
@@ -181,7 +181,7 @@ def test_several_answers_differ_and_a_seed_repeats_them(tell: Tell) -> None:
     tell(story)
 
 
-def test_a_stop_string_is_left_out_and_named_in_streams_too(tell: Tell) -> None:
+def test_a_stop_string_is_left_out_and_named_in_streams_too(tell: Tell):
     async def story(peer):
         [whole] = await peer.choices(max_tokens=30)
         stop = whole["text"][7:9]
@@ -198,7 +198,7 @@ def test_a_stop_string_is_left_out_and_named_in_streams_too(tell: Tell) -> None:
     tell(story)
 
 
-def test_a_stream_of_several_choices_holds_each_of_them(tell: Tell) -> None:
+def test_a_stream_of_several_choices_holds_each_of_them(tell: Tell):
     async def story(peer):
         body = {"prompt": ["one", "two"], "n": 2, "temperature": 1.0, "seed": 1, "max_tokens": 12}
         whole = await peer.choices(**body)
@@ -214,7 +214,7 @@ def test_a_stream_of_several_choices_holds_each_of_them(tell: Tell) -> None:
     tell(story)
 
 
-def test_the_defaults_are_sixteen_tokens_for_a_text_and_the_window_for_a_chat(tell: Tell) -> None:
+def test_the_defaults_are_sixteen_tokens_for_a_text_and_the_window_for_a_chat(tell: Tell):
     async def story(peer):
         _, text = await peer.ask(ignore_eos=True)
         assert text["usage"]["completion_tokens"] == 16
@@ -228,7 +228,7 @@ def test_the_defaults_are_sixteen_tokens_for_a_text_and_the_window_for_a_chat(te
 # Log-probabilities
 
 
-def test_completions_tell_log_probabilities_in_openais_older_form(tell: Tell) -> None:
+def test_completions_tell_log_probabilities_in_openais_older_form(tell: Tell):
     async def story(peer):
         [choice] = await peer.choices(logprobs=2, max_tokens=5)
         told = choice["logprobs"]
@@ -253,7 +253,7 @@ def test_completions_tell_log_probabilities_in_openais_older_form(tell: Tell) ->
     tell(story)
 
 
-def test_chat_tells_log_probabilities_with_bytes(tell: Tell) -> None:
+def test_chat_tells_log_probabilities_with_bytes(tell: Tell):
     async def story(peer):
         chat = await peer.sdk.chat.completions.create(
             model="tiny", messages=TURNS, temperature=0, max_tokens=5, logprobs=True, top_logprobs=3
@@ -274,7 +274,7 @@ def test_chat_tells_log_probabilities_with_bytes(tell: Tell) -> None:
 @pytest.mark.parametrize("max_tokens", [0, 1])
 def test_echo_tells_the_prompts_own_log_probabilities(
     tell: Tell, tokenizer: Tokenizer, max_tokens: int
-) -> None:
+):
     async def story(peer):
         _, answer = await peer.ask(echo=True, logprobs=0, max_tokens=max_tokens)
         [choice], count = answer["choices"], len(tokenizer.encode(PROMPT))
@@ -304,7 +304,7 @@ def test_echo_tells_the_prompts_own_log_probabilities(
     tell(story)
 
 
-def test_vllms_field_tells_them_by_token_id(tell: Tell, tokenizer: Tokenizer) -> None:
+def test_vllms_field_tells_them_by_token_id(tell: Tell, tokenizer: Tokenizer):
     async def story(peer):
         [echoed] = await peer.choices(echo=True, logprobs=0, max_tokens=1)
         [choice] = await peer.choices(prompt_logprobs=2, max_tokens=1)
@@ -384,7 +384,7 @@ def test_vllms_field_tells_them_by_token_id(tell: Tell, tokenizer: Tokenizer) ->
 )
 def test_what_cannot_be_answered_is_refused_with_the_reason(
     tell: Tell, path: str, body: dict[str, object], said: str
-) -> None:
+):
     async def story(peer):
         status, answer = await peer.ask(path, **body)
         assert status == 400
@@ -460,7 +460,7 @@ HARMLESS = {
 }
 
 
-def test_every_field_of_trtllm_serve_is_honoured_or_refused(tell: Tell) -> None:
+def test_every_field_of_trtllm_serve_is_honoured_or_refused(tell: Tell):
     known = requests.TEXT_FIELDS | requests.CHAT_FIELDS
     assert {name for name, _ in REFUSED} == set(server.NEUTRAL)
     assert known == {*HONOURED, *HARMLESS, *server.NEUTRAL}
@@ -497,9 +497,7 @@ def test_every_field_of_trtllm_serve_is_honoured_or_refused(tell: Tell) -> None:
         ("/chat/completions", {"max_tokens": 3, "max_completion_tokens": 4}, "differ"),
     ],
 )
-def test_what_is_refused_only_together(
-    tell: Tell, path: str, body: dict[str, object], said: str
-) -> None:
+def test_what_is_refused_only_together(tell: Tell, path: str, body: dict[str, object], said: str):
     async def story(peer):
         status, answer = await peer.ask(path, **body)
         assert (status, said in answer["message"]) == (400, True)
@@ -507,7 +505,7 @@ def test_what_is_refused_only_together(
     tell(story)
 
 
-def test_a_body_that_is_none_is_refused(tell: Tell) -> None:
+def test_a_body_that_is_none_is_refused(tell: Tell):
     async def story(peer):
         for raw in (b"{", b"[]", b"{}", b"\xff"):
             for path in ("/completions", "/chat/completions"):
@@ -520,7 +518,7 @@ def test_a_body_that_is_none_is_refused(tell: Tell) -> None:
 
 def test_unknown_fields_are_refused_only_when_strict_and_neutral_values_never(
     folder: Path, tell: Tell
-) -> None:
+):
     neutral = {
         "frequency_penalty": 0,
         "top_k": -1,
@@ -542,7 +540,7 @@ def test_unknown_fields_are_refused_only_when_strict_and_neutral_values_never(
     asyncio.run(strict())
 
 
-def test_two_models_stand_behind_two_names_and_a_third_is_not_there(tell: Tell) -> None:
+def test_two_models_stand_behind_two_names_and_a_third_is_not_there(tell: Tell):
     async def story(peer):
         found = {model.id: model for model in (await peer.sdk.models.list()).data}
         assert set(found) == {"tiny", "hurt"}
@@ -568,7 +566,7 @@ def test_two_models_stand_behind_two_names_and_a_third_is_not_there(tell: Tell) 
 # Together
 
 
-def test_many_at_once_get_what_each_gets_alone(tell: Tell) -> None:
+def test_many_at_once_get_what_each_gets_alone(tell: Tell):
     async def story(peer):
         prompts = [f"{'word ' * (i % 7)}question {i}" for i in range(40)]
 
@@ -583,9 +581,7 @@ def test_many_at_once_get_what_each_gets_alone(tell: Tell) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_work_for_a_client_that_goes_away_is_given_up(
-    tell: Tell, stream: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_work_for_a_client_that_goes_away_is_given_up(tell: Tell, stream: bool, monkeypatch):
     submitted = []
     submit = Engine.submit
 

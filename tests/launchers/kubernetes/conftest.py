@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from tests.launchers.kubernetes.mock_cluster import MockCluster
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MockCluster]:
+def cluster(tmp_path, monkeypatch) -> Iterator[MockCluster]:
     """Yield a mock cluster, with its kubeconfig as that of the user."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with MockCluster() as mock:

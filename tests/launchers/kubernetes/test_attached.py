@@ -21,7 +21,7 @@ RESTARTED = {
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch) -> None:
     monkeypatch.setattr(watch, "POLL_S", 0.05)
     monkeypatch.setattr(waiting, "POLL_S", 0.05)
     monkeypatch.setattr(logs, "AGAIN_S", 0.05)
@@ -49,8 +49,8 @@ def info_of(run_folder: Path) -> dict[str, Any]:
 
 
 def test_the_report_of_a_run_has_digests_and_arguments(
-    cluster: MockCluster, tmp_path: Path, data_root: Path
-) -> None:
+    cluster: MockCluster, tmp_path, data_root: Path
+):
     cluster.add(service())
     cluster.add(pod("llama-0", args=("serve", "org/model", "--api-key", "to-hide")), any_model=True)
     cluster.logs["llama-0"] = ["2026-11-25T18:00:00.000000000Z it runs"]
@@ -84,8 +84,8 @@ def test_the_report_of_a_run_has_digests_and_arguments(
 
 
 def test_the_key_of_the_endpoint_does_not_stay_in_the_logs(
-    cluster: MockCluster, tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster: MockCluster, tmp_path, data_root: Path, monkeypatch
+):
     key = "a-key-of-the-endpoint"
     cluster.add(service())
     cluster.add(pod("llama-0", args=("serve", "--x", key)), any_model=True)
@@ -102,8 +102,8 @@ def test_the_key_of_the_endpoint_does_not_stay_in_the_logs(
 
 
 def test_a_restart_midway_ends_the_run_which_can_be_resumed(
-    cluster: MockCluster, tmp_path: Path, data_root: Path
-) -> None:
+    cluster: MockCluster, tmp_path, data_root: Path
+):
     cluster.add_served("llama-0", latency_s=0.02)
     cluster.previous["llama-0"] = "CUDA went away\n"
     thread = cluster.after(75, lambda: cluster.add(pod("llama-0", status=RESTARTED)))
@@ -124,9 +124,7 @@ def test_a_restart_midway_ends_the_run_which_can_be_resumed(
     assert container["restarts"] == 1
 
 
-def test_a_pod_that_is_replaced_ends_the_run(
-    cluster: MockCluster, tmp_path: Path, data_root: Path
-) -> None:
+def test_a_pod_that_is_replaced_ends_the_run(cluster: MockCluster, tmp_path, data_root: Path):
     cluster.add_served("llama-0", latency_s=0.02)
     thread = cluster.after(10, lambda: cluster.add(pod("llama-0", uid="another")))
     done = run(tmp_path / "run", data_root, limit=100)
@@ -137,8 +135,8 @@ def test_a_pod_that_is_replaced_ends_the_run(
 
 
 def test_all_pods_get_requests_through_tunnels_of_their_own(
-    cluster: MockCluster, tmp_path: Path, data_root: Path
-) -> None:
+    cluster: MockCluster, tmp_path, data_root: Path
+):
     # Connections are alike.
     cluster.add_served("llama-0", "llama-1", "llama-2", latency_s=0.05)
     done = run(tmp_path / "run", data_root, limit=60, concurrency=6)
@@ -149,9 +147,7 @@ def test_all_pods_get_requests_through_tunnels_of_their_own(
     assert set(info_of(tmp_path / "run")["servers"]) == set(cluster.answered)
 
 
-def test_a_pod_with_few_requests_is_warned_about(
-    cluster: MockCluster, tmp_path: Path, data_root: Path
-) -> None:
+def test_a_pod_with_few_requests_is_warned_about(cluster: MockCluster, tmp_path, data_root: Path):
     cluster.add_served("llama-0", "llama-1")
     done = run(tmp_path / "run", data_root, limit=200, concurrency=1)  # 26 more precede them
     assert done.returncode == 0, done.stderr
@@ -159,8 +155,8 @@ def test_a_pod_with_few_requests_is_warned_about(
 
 
 def test_an_api_server_that_is_away_for_a_while_raises_no_alarm(
-    cluster: MockCluster, tmp_path: Path, data_root: Path
-) -> None:
+    cluster: MockCluster, tmp_path, data_root: Path
+):
     cluster.add_served("llama-0", latency_s=0.02)
     cluster.logs["llama-0"] = ["2026-11-25T18:00:00.000000000Z first"]
 
@@ -181,8 +177,8 @@ def test_an_api_server_that_is_away_for_a_while_raises_no_alarm(
 
 
 def test_broken_tunnels_cost_retries_and_no_answers(
-    cluster: MockCluster, tmp_path: Path, data_root: Path
-) -> None:
+    cluster: MockCluster, tmp_path, data_root: Path
+):
     cluster.add_served("llama-0", latency_s=0.02)
     thread = cluster.after(10, cluster.break_tunnels)
     done = run(tmp_path / "run", data_root, limit=60)
@@ -192,9 +188,7 @@ def test_broken_tunnels_cost_retries_and_no_answers(
     assert "warning: a connection to pod llama-0 broke: the connection to the API" in done.stderr
 
 
-def test_credentials_that_expire_are_read_again(
-    cluster: MockCluster, tmp_path: Path, data_root: Path
-) -> None:
+def test_credentials_that_expire_are_read_again(cluster: MockCluster, tmp_path, data_root: Path):
     cluster.add_served("llama-0", latency_s=0.02)
 
     def expire():

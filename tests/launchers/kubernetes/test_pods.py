@@ -72,12 +72,12 @@ def _gone(name: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_an_end_is_told_from_a_pod_that_runs_on(now: dict[str, Any] | None, told: str) -> None:
+def test_an_end_is_told_from_a_pod_that_runs_on(now: dict[str, Any] | None, told: str):
     ended = find_end(read_pod(pod("a")), None if now is None else read_pod(now))
     assert (ended and ended[0]) == told
 
 
-def test_restarts_from_before_the_run_are_no_end() -> None:
+def test_restarts_from_before_the_run_are_no_end():
     before = pod("a", status={"restarts": 4, "lastState": CRASHED})
     assert find_end(read_pod(before), read_pod(before)) is None
 
@@ -110,11 +110,11 @@ def test_restarts_from_before_the_run_are_no_end() -> None:
         ),
     ],
 )
-def test_what_is_waited_for_is_told(raw: dict[str, Any], told: str) -> None:
+def test_what_is_waited_for_is_told(raw: dict[str, Any], told: str):
     assert read_pod(raw).describe() == told
 
 
-def test_sidecars_count_and_finished_init_containers_do_not() -> None:
+def test_sidecars_count_and_finished_init_containers_do_not():
     raw = pod("a")
     raw["spec"]["initContainers"] = [{"name": "fetch"}, {"name": "mesh", "restartPolicy": "Always"}]
     raw["status"]["initContainerStatuses"] = [
@@ -139,7 +139,7 @@ PORTS = [{"name": "http", "port": 80, "targetPort": 8000}, {"name": "metrics", "
 )
 def test_the_port_is_chosen_by_number_or_name(
     spec: dict[str, Any], port: int | str | None, found: tuple[int, int | str]
-) -> None:
+):
     one = read_service(service(**spec), port, NAMESPACE)
     assert (one.port, one.target) == found
     assert one.selector == "app=llama"
@@ -157,12 +157,12 @@ def test_the_port_is_chosen_by_number_or_name(
 )
 def test_a_service_that_cannot_be_used_says_so(
     spec: dict[str, Any], port: int | str | None, told: str
-) -> None:
+):
     with pytest.raises(LaunchError, match=told):
         read_service(service(**spec), port, NAMESPACE)
 
 
-def test_a_named_port_that_the_pod_lacks_is_named() -> None:
+def test_a_named_port_that_the_pod_lacks_is_named():
     found = read_service(service(ports=[{"port": 80, "targetPort": "grpc"}]), None, NAMESPACE)
     with pytest.raises(LaunchError, match="pod a has no port named grpc"):
         found.target_port(read_pod(pod("a")))
@@ -183,7 +183,7 @@ def test_a_named_port_that_the_pod_lacks_is_named() -> None:
         (['{"api_key": "abc", "model": "m"}'], ['{"api_key": "***", "model": "m"}']),
     ],
 )  # fmt: skip
-def test_words_that_look_like_a_secret_are_masked(words: list[str], masked: list[str]) -> None:
+def test_words_that_look_like_a_secret_are_masked(words: list[str], masked: list[str]):
     assert mask_words(words) == masked
 
 
@@ -215,7 +215,7 @@ MORE = ("namespace=serving", "job_claim=runs", "job_data_claim=data", "job_secre
 
 
 @pytest.mark.parametrize("options", [(), MORE], ids=["least", "most"])
-def test_the_manifest_is_valid_by_the_schemas(options: tuple[str, ...], data_root: Path) -> None:
+def test_the_manifest_is_valid_by_the_schemas(options: tuple[str, ...], data_root: Path):
     found = objects(manifest(data_root, *options))
     assert list(found) == ["ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Job"]
     for version in VERSIONS:
@@ -223,7 +223,7 @@ def test_the_manifest_is_valid_by_the_schemas(options: tuple[str, ...], data_roo
             assert kubernetes_validate.validate(one, version, strict=True) == version
 
 
-def test_the_job_runs_the_plan_at_the_address_in_the_cluster(data_root: Path) -> None:
+def test_the_job_runs_the_plan_at_the_address_in_the_cluster(data_root: Path):
     text = manifest(data_root, "kubeconfig=~/.kube/x", "context=prod", "job_image=reg/serve-eval:1")
     found = objects(text)
     plan = yaml.safe_load(found["ConfigMap"]["data"]["plan.yaml"])
@@ -238,7 +238,7 @@ def test_the_job_runs_the_plan_at_the_address_in_the_cluster(data_root: Path) ->
     assert found["Job"]["spec"]["backoffLimit"] == 0
 
 
-def test_shards_share_an_order_and_each_has_its_folder(data_root: Path) -> None:
+def test_shards_share_an_order_and_each_has_its_folder(data_root: Path):
     found = objects(manifest(data_root, *MORE))
     spec = found["Job"]["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 4, 4)
@@ -265,13 +265,13 @@ def test_shards_share_an_order_and_each_has_its_folder(data_root: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_account_may_only_read(data_root: Path) -> None:
+def test_the_account_may_only_read(data_root: Path):
     rules = objects(manifest(data_root))["Role"]["rules"]
     assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list"}
     assert {one for rule in rules for one in rule["resources"]} == {"pods", "services", "pods/log"}
 
 
-def test_the_plan_of_the_manifest_is_read_back(data_root: Path, tmp_path: Path) -> None:
+def test_the_plan_of_the_manifest_is_read_back(data_root: Path, tmp_path):
     """The pod runs this file, so that it must be a plan that serve-eval accepts."""
     found = objects(manifest(data_root, "port=8000"))
     (path := tmp_path / "plan.yaml").write_text(found["ConfigMap"]["data"]["plan.yaml"])
@@ -289,7 +289,7 @@ def test_the_plan_of_the_manifest_is_read_back(data_root: Path, tmp_path: Path) 
         ("address=nodeport", "address"),
     ],
 )
-def test_impossible_options_are_refused(option: str, told: str, data_root: Path) -> None:
+def test_impossible_options_are_refused(option: str, told: str, data_root: Path):
     done = serve_eval(
         "run", "--launcher", "kubernetes", "--model", "m", "--tasks", "gsm8k", "--no-reference",
         "--dataset-root", data_root, "--set", "launcher.service=x", "--set", f"launcher.{option}",
@@ -338,7 +338,7 @@ async def _echo_digest(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
     writer.close()
 
 
-def test_many_bytes_arrive_whole_both_ways_and_the_end_is_seen(cluster: MockCluster) -> None:
+def test_many_bytes_arrive_whole_both_ways_and_the_end_is_seen(cluster: MockCluster):
     async def story(reader, writer):
         writer.write(MANY)
         await writer.drain()
@@ -352,7 +352,7 @@ def test_many_bytes_arrive_whole_both_ways_and_the_end_is_seen(cluster: MockClus
     assert talk(cluster, _echo_digest, story, count=3) == []
 
 
-def test_a_slow_client_slows_the_server(cluster: MockCluster) -> None:
+def test_a_slow_client_slows_the_server(cluster: MockCluster):
     """A response of any length needs a bounded amount of memory on its way."""
     written = 0
 
@@ -373,7 +373,7 @@ def test_a_slow_client_slows_the_server(cluster: MockCluster) -> None:
     talk(cluster, pour, story)
 
 
-def test_a_tunnel_that_breaks_resets_the_connection(cluster: MockCluster) -> None:
+def test_a_tunnel_that_breaks_resets_the_connection(cluster: MockCluster):
     """A body that ends with its connection would look complete after an orderly end."""
 
     async def half(reader, writer):
@@ -397,7 +397,7 @@ def test_a_tunnel_that_breaks_resets_the_connection(cluster: MockCluster) -> Non
     ]
 
 
-def test_an_error_of_the_cluster_resets_the_connection(cluster: MockCluster) -> None:
+def test_an_error_of_the_cluster_resets_the_connection(cluster: MockCluster):
     cluster.error_of["llama-0"] = "error forwarding port 8000: lost connection to pod"
 
     async def story(reader, writer):
@@ -411,7 +411,7 @@ def test_an_error_of_the_cluster_resets_the_connection(cluster: MockCluster) -> 
     assert said.endswith("broke: error forwarding port 8000: lost connection to pod")
 
 
-def test_a_client_that_goes_away_ends_the_connection_of_the_server(cluster: MockCluster) -> None:
+def test_a_client_that_goes_away_ends_the_connection_of_the_server(cluster: MockCluster):
     """The server then stops computing an answer that nobody reads."""
     ended = asyncio.Event()
 
@@ -452,8 +452,8 @@ def follow(cluster: MockCluster, folder: Path, seconds: float = 0.3) -> list[str
 
 
 def test_lines_are_written_once_when_the_log_breaks_off(
-    cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster: MockCluster, tmp_path, monkeypatch
+):
     monkeypatch.setattr(logs, "AGAIN_S", 0.05)
     cluster.add(pod("llama-0"))
     lines = cluster.logs["llama-0"] = [f"{DAY}00.000000000Z one", f"{DAY}00.000000001Z two"]
@@ -465,9 +465,7 @@ def test_lines_are_written_once_when_the_log_breaks_off(
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_log_that_may_not_be_read_is_told_once(
-    cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_may_not_be_read_is_told_once(cluster: MockCluster, tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "AGAIN_S", 0.05)
     cluster.add(pod("llama-0"))
     cluster.forbidden = "log"
@@ -476,8 +474,8 @@ def test_a_log_that_may_not_be_read_is_told_once(
 
 
 def test_a_log_that_grows_too_large_ends_with_a_line_that_says_so(
-    cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster: MockCluster, tmp_path, monkeypatch
+):
     monkeypatch.setattr(logs, "MOST_BYTES", 100)
     cluster.add(pod("llama-0"))
     cluster.logs["llama-0"] = [f"{DAY}{i:02}.000000000Z a line of the log" for i in range(60)]
@@ -487,7 +485,7 @@ def test_a_log_that_grows_too_large_ends_with_a_line_that_says_so(
     assert text.endswith("(serve-eval: the log is too large to follow it any further)\n")
 
 
-def test_no_link_is_followed(cluster: MockCluster, tmp_path: Path) -> None:
+def test_no_link_is_followed(cluster: MockCluster, tmp_path):
     (folder := tmp_path / "logs").mkdir()
     (folder / "llama-0-server.log").symlink_to(tmp_path / "elsewhere")
     cluster.add(pod("llama-0"))

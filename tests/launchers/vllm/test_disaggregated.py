@@ -58,13 +58,13 @@ def _options(**given: Any) -> VllmDisaggregatedOptions:
         ({"env": {"API_KEY": "sk-" + 8 * "0aB1cD2e"}}, "a plan must not contain a secret"),
     ],
 )
-def test_what_cannot_be_launched_is_told_before(options: dict[str, Any], problem: str) -> None:
+def test_what_cannot_be_launched_is_told_before(options: dict[str, Any], problem: str):
     with pytest.raises(PlanError) as told:
         vllm_disaggregated.commands(CONTEXT, _options(**options))
     assert problem in f"{told.value} {told.value.hint}"
 
 
-def test_a_side_has_the_options_of_both_where_it_has_none_of_its_own() -> None:
+def test_a_side_has_the_options_of_both_where_it_has_none_of_its_own():
     options = _options(
         eager=True, max_model_len=512, generation_servers={"eager": False, "quantization": "fp8"}
     )
@@ -79,7 +79,7 @@ def test_a_side_has_the_options_of_both_where_it_has_none_of_its_own() -> None:
     ("options", "gpus"),
     [({}, 2), ({"tp": 2, "context_servers": {"num_instances": 2}}, 6), ({"gpus": []}, 0)],
 )
-def test_the_size_of_a_job(options: dict[str, Any], gpus: int) -> None:
+def test_the_size_of_a_job(options: dict[str, Any], gpus: int):
     assert job_size(CONTEXT, _options(**options)).gpus_per_node == gpus
 
 
@@ -94,7 +94,7 @@ def test_the_size_of_a_job(options: dict[str, Any], gpus: int) -> None:
         ),
     ],
 )
-def test_the_report_has_the_transports_of_both_sides(env: Any, tls: str | None) -> None:
+def test_the_report_has_the_transports_of_both_sides(env: Any, tls: str | None):
     assert deployment.summarise("nixl", env).ucx_tls == tls
 
 
@@ -116,9 +116,7 @@ async def _ask(endpoint: Endpoint) -> httpx.Response:
         return await client.post(endpoint.base_url + "/completions", json=body)
 
 
-def test_servers_and_front_door_start_and_hand_over(
-    context: LaunchContext, said: list[str]
-) -> None:
+def test_servers_and_front_door_start_and_hand_over(context: LaunchContext, said: list[str]):
     async def story(endpoint):
         servers = endpoint.info.servers or {}
         assert list(servers) == ["context_0", "generation_0", "generation_1", "orchestrator"]
@@ -137,7 +135,7 @@ def test_servers_and_front_door_start_and_hand_over(
     assert any("transfer of the KV cache: NixlConnector" in line for line in said)
 
 
-def test_each_server_has_its_own_port_for_nixl(context: LaunchContext) -> None:
+def test_each_server_has_its_own_port_for_nixl(context: LaunchContext):
     ports = []
 
     async def story(endpoint):
@@ -151,8 +149,8 @@ def test_each_server_has_its_own_port_for_nixl(context: LaunchContext) -> None:
 
 
 def test_the_folder_of_the_cache_is_the_launch_s_own_and_is_deleted(
-    context: LaunchContext, tmp_path: Path
-) -> None:
+    context: LaunchContext, tmp_path
+):
     old = tmp_path / "kv/of_another_model"
     old.mkdir(parents=True)
 
@@ -166,7 +164,7 @@ def test_the_folder_of_the_cache_is_the_launch_s_own_and_is_deleted(
     assert list((tmp_path / "kv").iterdir()) == [old]
 
 
-def test_the_end_of_a_context_server_ends_the_launch_and_names_it(context: LaunchContext) -> None:
+def test_the_end_of_a_context_server_ends_the_launch_and_names_it(context: LaunchContext):
     async def story(endpoint):
         port = (endpoint.info.servers or {})["context_0"].rpartition(":")[2]
         os.kill(_find_server(port), signal.SIGKILL)
@@ -186,7 +184,7 @@ def _find_server(port: str) -> int:
     raise AssertionError
 
 
-def test_a_plan_with_a_model_of_the_hub_needs_no_folder() -> None:
+def test_a_plan_with_a_model_of_the_hub_needs_no_folder():
     options = replace(_options(), model="org/other")
     line = " ".join(vllm_disaggregated.commands(CONTEXT, options)[0])
     assert "vllm serve org/other --served-model-name my-model" in line

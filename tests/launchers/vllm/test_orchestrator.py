@@ -37,7 +37,7 @@ from tests.scripted_server import (
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 
 
-def test_the_context_server_is_asked_for_one_token_and_cannot_end_earlier() -> None:
+def test_the_context_server_is_asked_for_one_token_and_cannot_end_earlier():
     asked = {
         "prompt": "Hi",
         "max_tokens": 64,
@@ -61,11 +61,11 @@ def test_the_context_server_is_asked_for_one_token_and_cannot_end_earlier() -> N
     assert asked["max_tokens"] == 64
 
 
-def test_a_connector_that_finds_the_cache_itself_gets_no_params() -> None:
+def test_a_connector_that_finds_the_cache_itself_gets_no_params():
     assert "kv_transfer_params" not in build_first({"prompt": "Hi"}, with_params=False)
 
 
-def test_the_prompt_of_a_chat_stays_the_same() -> None:
+def test_the_prompt_of_a_chat_stays_the_same():
     tools = [{"type": "function", "function": {"name": "f"}}]
     asked = {
         **CHAT,
@@ -82,12 +82,12 @@ def test_the_prompt_of_a_chat_stays_the_same() -> None:
 
 
 @pytest.mark.parametrize("choice", ["none", "auto", None])
-def test_a_free_choice_of_tools_stays(choice: str | None) -> None:
+def test_a_free_choice_of_tools_stays(choice: str | None):
     asked = {**CHAT, "tool_choice": choice}
     assert build_first(asked, with_params=True)["tool_choice"] == choice
 
 
-def test_the_generation_server_gets_the_whole_request_and_what_was_handed_over() -> None:
+def test_the_generation_server_gets_the_whole_request_and_what_was_handed_over():
     asked = {"prompt": "Hi", "stop": ["\n"], "stream": True}
     assert build_second(asked, {"remote_port": 1}) == {
         **asked,
@@ -112,14 +112,14 @@ def test_the_generation_server_gets_the_whole_request_and_what_was_handed_over()
         ({"prompt": "Hi", "prompt_logprobs": 0}, "log-probabilities of the prompt"),
     ],
 )
-def test_what_cannot_be_handed_over(body: dict[str, Any], obstacle: str | None) -> None:
+def test_what_cannot_be_handed_over(body: dict[str, Any], obstacle: str | None):
     assert find_obstacle(body) == obstacle
 
 
 @pytest.mark.parametrize(
     "answer", [None, [], {}, {"kv_transfer_params": None}, {"kv_transfer_params": {}}, {"x": 1}]
 )
-def test_an_answer_that_hands_nothing_over(answer: object) -> None:
+def test_an_answer_that_hands_nothing_over(answer: object):
     assert read_params(answer) is None
 
 
@@ -174,7 +174,7 @@ def _named(reply: httpx.Response) -> tuple[str | None, str | None]:
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_an_answer_is_that_of_the_generation_server_and_names_both(path: str) -> None:
+def test_an_answer_is_that_of_the_generation_server_and_names_both(path: str):
     async def story(door):
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
         asked = LENT if path == "/v1/completions" else body
@@ -189,7 +189,7 @@ def test_an_answer_is_that_of_the_generation_server_and_names_both(path: str) ->
     tried(story, [HANDED_ALWAYS], [[answer("four")]])
 
 
-def test_a_stream_comes_as_it_is_written() -> None:
+def test_a_stream_comes_as_it_is_written():
     ready = asyncio.Event()
 
     async def story(door):
@@ -219,7 +219,7 @@ async def _begin(request: HttpRequest) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize(("contexts", "generations"), [(2, 3), (2, 2), (1, 2), (4, 2)])
-def test_servers_take_turns_in_every_pair(contexts: int, generations: int) -> None:
+def test_servers_take_turns_in_every_pair(contexts: int, generations: int):
     pairs = contexts * generations
 
     async def story(door):
@@ -236,7 +236,7 @@ def test_servers_take_turns_in_every_pair(contexts: int, generations: int) -> No
     tried(story, [HANDED_ALWAYS] * contexts, [[answer("x")]] * generations)
 
 
-def test_what_cannot_be_handed_over_is_answered_by_a_generation_server_alone() -> None:
+def test_what_cannot_be_handed_over_is_answered_by_a_generation_server_alone():
     async def story(door):
         asked = {**LENT, "echo": True, "logprobs": 1}
         reply = await door.ask(asked)
@@ -247,7 +247,7 @@ def test_what_cannot_be_handed_over_is_answered_by_a_generation_server_alone() -
     tried(story, [HANDED_ALWAYS], [[answer("x")]])
 
 
-def test_a_body_that_is_no_object_gets_the_error_of_a_server() -> None:
+def test_a_body_that_is_no_object_gets_the_error_of_a_server():
     async def story(door):
         reply = await door.client.post("/v1/completions", content=b"[1")
         assert (reply.status_code, reply.text) == (400, "broken")
@@ -255,7 +255,7 @@ def test_a_body_that_is_no_object_gets_the_error_of_a_server() -> None:
     tried(story, [HANDED_ALWAYS], [[raw(b"broken", status=400)]])
 
 
-def test_a_refusal_of_the_context_server_is_the_answer() -> None:
+def test_a_refusal_of_the_context_server_is_the_answer():
     async def story(door):
         reply = await door.ask(LENT)
         assert reply.status_code == 400
@@ -266,7 +266,7 @@ def test_a_refusal_of_the_context_server_is_the_answer() -> None:
     tried(story, [[fail(400, "too long")]], [[answer("x")]])
 
 
-def test_a_context_server_that_hands_nothing_over_fails_the_request() -> None:
+def test_a_context_server_that_hands_nothing_over_fails_the_request():
     async def story(door):
         reply = await door.ask(LENT)
         assert reply.status_code == 502
@@ -277,7 +277,7 @@ def test_a_context_server_that_hands_nothing_over_fails_the_request() -> None:
     tried(story, [[answer("x", finish="length")]], [[answer("x")]])
 
 
-def test_a_folder_needs_no_params() -> None:
+def test_a_folder_needs_no_params():
     async def story(door):
         reply = await door.ask(LENT)
         assert _named(reply) == ("context_0", "generation_0")
@@ -287,7 +287,7 @@ def test_a_folder_needs_no_params() -> None:
     tried(story, [[answer("x", finish="length")]], [[answer("x")]], by_params=False)
 
 
-def test_a_failure_of_the_generation_server_names_both() -> None:
+def test_a_failure_of_the_generation_server_names_both():
     async def story(door):
         reply = await door.ask(LENT)
         assert (reply.status_code, _named(reply)) == (500, ("context_0", "generation_0"))
@@ -297,7 +297,7 @@ def test_a_failure_of_the_generation_server_names_both() -> None:
 
 
 @pytest.mark.parametrize("side", ["context", "generation"])
-def test_a_server_that_hangs_up_is_named_and_not_asked_again(side: str) -> None:
+def test_a_server_that_hangs_up_is_named_and_not_asked_again(side: str):
     async def story(door):
         reply = await door.ask(LENT)
         assert reply.status_code == 502
@@ -309,7 +309,7 @@ def test_a_server_that_hangs_up_is_named_and_not_asked_again(side: str) -> None:
     tried(story, ill.get("context", [HANDED_ALWAYS]), ill.get("generation", [[answer("x")]]))
 
 
-def test_an_answer_that_breaks_off_does_not_end_as_a_whole_one() -> None:
+def test_an_answer_that_breaks_off_does_not_end_as_a_whole_one():
     seen = asyncio.Event()
 
     async def story(door):
@@ -329,7 +329,7 @@ def test_an_answer_that_breaks_off_does_not_end_as_a_whole_one() -> None:
     tried(story, [HANDED_ALWAYS], [break_off])
 
 
-def test_a_client_that_leaves_ends_the_request_to_the_server() -> None:
+def test_a_client_that_leaves_ends_the_request_to_the_server():
     arrived, ended = asyncio.Event(), asyncio.Event()
 
     async def story(door):
@@ -350,7 +350,7 @@ def test_a_client_that_leaves_ends_the_request_to_the_server() -> None:
     tried(story, [HANDED_ALWAYS], [wait])
 
 
-def test_it_is_healthy_if_every_server_is() -> None:
+def test_it_is_healthy_if_every_server_is():
     def healthy(request):
         return raw(b"")
 
@@ -367,7 +367,7 @@ def test_it_is_healthy_if_every_server_is() -> None:
     tried(ill, [HANDED_ALWAYS], [[answer("x")]])
 
 
-def test_the_first_context_server_answers_questions_about_the_model() -> None:
+def test_the_first_context_server_answers_questions_about_the_model():
     async def story(door):
         assert (await door.client.get("/v1/models")).json() == {"data": []}
         assert (await door.client.post("/tokenize", json={"prompt": "a"})).json() == {"count": 1}
@@ -380,7 +380,7 @@ def test_the_first_context_server_answers_questions_about_the_model() -> None:
     tried(story, [HANDED_ALWAYS], [[answer("x")]], routes=routes)
 
 
-def test_the_key_and_the_id_of_a_request_reach_both_servers() -> None:
+def test_the_key_and_the_id_of_a_request_reach_both_servers():
     async def story(door):
         sent = {"Authorization": "Bearer k", "X-Request-ID": "r1", "X-Other": "o"}
         await door.client.post("/v1/completions", json=LENT, headers=sent)

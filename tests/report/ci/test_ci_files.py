@@ -55,7 +55,7 @@ def _result(state: CiState, text: str) -> CiResult:
 
 
 @pytest.mark.parametrize("state", CiState)
-def test_any_text_stays_a_text(state: CiState) -> None:
+def test_any_text_stays_a_text(state: CiState):
     result = _result(state, HOSTILE)
     xml = write_junit(result).encode(errors="backslashreplace")
     [suite] = ElementTree.fromstring(xml)
@@ -89,11 +89,11 @@ def test_any_text_stays_a_text(state: CiState) -> None:
 )
 def test_only_a_regression_is_a_failure(
     outcome: VerdictOutcome, reasons: tuple[str, ...], state: CiState
-) -> None:
+):
     assert choose_state(outcome, reasons) is state
 
 
-def test_a_run_leaves_files_that_a_consumer_reads_and_tells_github(tmp_path: Path) -> None:
+def test_a_run_leaves_files_that_a_consumer_reads_and_tells_github(tmp_path):
     summary, out = tmp_path / "step.md", tmp_path / "out"
     summary.write_text("### before\n")
     done = serve_eval(
@@ -127,7 +127,7 @@ def test_a_run_leaves_files_that_a_consumer_reads_and_tells_github(tmp_path: Pat
     assert "::" not in done.stdout
 
 
-def test_a_suite_has_a_junit_suite_for_each_run(tmp_path: Path) -> None:
+def test_a_suite_has_a_junit_suite_for_each_run(tmp_path):
     file = tmp_path / "s.yaml"
     file.write_text("""
 defaults: {launcher: {simulated: {accuracy: 0.1}}}
@@ -145,7 +145,7 @@ waivers:
     assert "known" in (tmp_path / "out/summary.md").read_text()
 
 
-def test_the_recipes_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipes_of_the_page_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).resolve().parents[3] / "docs/ci.md").read_text()
     github, gitlab = (
@@ -165,7 +165,7 @@ def test_the_recipes_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert JUnitXml.fromfile(str(tmp_path / junit)).tests == 1
 
 
-def test_a_path_that_is_not_proven_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_a_path_that_is_not_proven_is_an_error_of_its_own(tmp_path):
     folder = tmp_path / "run"
     run(Deployment(PathFault.BYPASS), folder, expect=("kv_transfer", "speculation"))
     [suite] = ElementTree.fromstring(
@@ -199,9 +199,7 @@ def test_a_path_that_is_not_proven_is_an_error_of_its_own(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("prompts", "margin"), [(121, 10.6), (500, 5.2), (500, 2.0)])
-def test_the_paired_rule_fails_its_least_drop_in_80_of_100_runs(
-    prompts: int, margin: float
-) -> None:
+def test_the_paired_rule_fails_its_least_drop_in_80_of_100_runs(prompts: int, margin: float):
     """A drop that is only proven passes with a warning, so it is not detected."""
     pairs = replace(PAIRED, pairs=prompts, margin=margin)
     least = compute_least_drop(replace(VERDICT, rule="paired", paired=pairs), Metric())
@@ -260,7 +258,7 @@ def _summarise(commands: Sequence[str]) -> str:
     )
 
 
-def test_hostile_words_survive_the_summary_and_sh(tmp_path: Path) -> None:
+def test_hostile_words_survive_the_summary_and_sh(tmp_path):
     commands = [
         join_words(["serve-eval", "run", "--model", text, text]) for text in HOSTILE_COPIED_COMMANDS
     ]
@@ -272,9 +270,7 @@ def test_hostile_words_survive_the_summary_and_sh(tmp_path: Path) -> None:
 
 @settings(max_examples=12)
 @given(st.lists(TEXTS, min_size=1, max_size=8))
-def test_any_words_survive_the_summary_and_sh(
-    tmp_path_factory: pytest.TempPathFactory, words: list[str]
-) -> None:
+def test_any_words_survive_the_summary_and_sh(tmp_path_factory, words: list[str]):
     copied = _copy(_summarise([join_words(["serve-eval", *words])]))
     [found] = _run(copied, tmp_path_factory.mktemp("stub"))
     assert found == [word.encode() for word in words]
@@ -283,13 +279,13 @@ def test_any_words_survive_the_summary_and_sh(
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_a_terminal_removes_nothing_of_a_command_and_no_line_of_it_ends_its_block(
     words: list[str],
-) -> None:
+):
     command = join_words(words)
     assert clean(command) == command
     assert _copy("\n".join(write_code_block([command, "second"]))) == f"{command}\nsecond\n"
 
 
-def test_the_commands_of_plans_survive(tmp_path: Path) -> None:
+def test_the_commands_of_plans_survive(tmp_path):
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(Spec(name="gsm8k"),))
     commands = [
         write_take_command(replace(plan, model=text), ["gsm8k"]) for text in HOSTILE_COPIED_COMMANDS
@@ -299,7 +295,7 @@ def test_the_commands_of_plans_survive(tmp_path: Path) -> None:
     assert models == [text.encode() for text in HOSTILE_COPIED_COMMANDS]
 
 
-def test_curl_lines_survive(tmp_path: Path) -> None:
+def test_curl_lines_survive(tmp_path):
     lines = [
         curl(
             SentRequest(url="http://h/v1/x", body={"model": text}),
@@ -317,7 +313,7 @@ def test_curl_lines_survive(tmp_path: Path) -> None:
         assert f"X: {expanded}".encode() in words
 
 
-def test_no_path_or_sample_is_taken_for_an_option() -> None:
+def test_no_path_or_sample_is_taken_for_an_option():
     assert quote_path("-rf") == "./-rf"
     assert quote_path(Path("a b")) == "'a b'"
     assert quote_argument("-1") == "-- -1"

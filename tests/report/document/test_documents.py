@@ -70,7 +70,7 @@ def _borrows(story: str) -> bool:
     return bool(imported & others) and "serve_eval.cli._ending" in imported
 
 
-def test_every_story_has_a_document_or_ends_by_that_of_another() -> None:
+def test_every_story_has_a_document_or_ends_by_that_of_another():
     packages = {place.stem for place in WORKFLOWS.iterdir() if place.stem.isidentifier()}
     lists = {"gold"}  # `data check` prints a list of names with what is wrong about each.
     lists |= {"__init__", "__pycache__", "demo", "events"}
@@ -81,7 +81,7 @@ def test_every_story_has_a_document_or_ends_by_that_of_another() -> None:
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_no_story_prints_or_ends_by_itself(story: str) -> None:
+def test_no_story_prints_or_ends_by_itself(story: str):
     place = find_stories()[story]
     for file in [place] if place.is_file() else place.rglob("*.py"):
         tree = ast.parse(file.read_text())
@@ -104,7 +104,7 @@ def test_no_story_prints_or_ends_by_itself(story: str) -> None:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_page_and_junit_name_a_command_of_today(name: str) -> None:
+def test_page_and_junit_name_a_command_of_today(name: str):
     document = DOCUMENTS[name]
     command = name_command(document.story)
     words = [word for word in command.split() if not word.startswith("-")]
@@ -128,7 +128,7 @@ def _print(document: Document, *, verbose: bool = False, columns: int = COLUMNS)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_first_screen_holds_the_verdict_and_what_comes_next(name: str) -> None:
+def test_the_first_screen_holds_the_verdict_and_what_comes_next(name: str):
     document = DOCUMENTS[name]
     shown = _print(document)
     lines = shown.splitlines()
@@ -143,7 +143,7 @@ def test_the_first_screen_holds_the_verdict_and_what_comes_next(name: str) -> No
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_face_is_filled(name: str) -> None:
+def test_every_face_is_filled(name: str):
     document = DOCUMENTS[name]
     result = make_ci_result(document)
     page = make_page(document)
@@ -163,7 +163,7 @@ def test_every_face_is_filled(name: str) -> None:
     assert form["result"] == {"a": 1}
 
 
-def test_texts_of_others_change_no_face() -> None:
+def test_texts_of_others_change_no_face():
     for name, document in _list_documents(HOSTILE):
         result = make_ci_result(document)
         assert "<script>window" not in render_page(make_page(document)), name
@@ -174,7 +174,7 @@ def test_texts_of_others_change_no_face() -> None:
         json.loads(write_document(document))
 
 
-def test_a_verification_says_on_the_first_screen_which_part_differs() -> None:
+def test_a_verification_says_on_the_first_screen_which_part_differs():
     """It is the cause of the deployment, beside the reason why the deployment itself is red."""
     shown = " ".join(_print(DOCUMENTS["verify parts"]).split())
     assert "found in context: some text" in shown
@@ -220,7 +220,7 @@ words = st.text(alphabet="abc def ghi ", min_size=1, max_size=400)
 )
 def test_no_document_is_longer_than_a_screen(
     texts: list[str], warnings: list[str], rows: int, conclusions: int, columns: int
-) -> None:
+):
     outcomes = ("PASS", "FAIL", "INCONCLUSIVE")
     document = _make(
         conclusions=[
@@ -242,7 +242,7 @@ def test_no_document_is_longer_than_a_screen(
     assert hidden or len(whole.splitlines()) <= len(lines) + 4
 
 
-def test_the_worst_conclusion_comes_first_and_those_that_passed_need_no_words() -> None:
+def test_the_worst_conclusion_comes_first_and_those_that_passed_need_no_words():
     passed = Conclusion(
         name="mmlu",
         outcome="PASS",
@@ -267,14 +267,14 @@ def test_the_worst_conclusion_comes_first_and_those_that_passed_need_no_words() 
     assert " value    mmlu: 59 to 61\n" in _print_terminal(document, verbose=True)
 
 
-def test_a_long_statement_is_cut_on_the_first_screen_only() -> None:
+def test_a_long_statement_is_cut_on_the_first_screen_only():
     document = _make(statements=[Statement(label="note", text="word " * 100)])
     first, whole = _print_terminal(document), _print_terminal(document, verbose=True)
     assert (first.count("word"), whole.count("word")) == (41, 100)
     assert " ...\n more     -v adds 1 more fact\n" in first
 
 
-def test_anywhere_but_on_a_terminal_a_statement_is_one_line() -> None:
+def test_anywhere_but_on_a_terminal_a_statement_is_one_line():
     document = _make(statements=[Statement(label="note", text="word " * 20)])
     assert (
         f" note     {'word ' * 20}".rstrip()
@@ -282,12 +282,12 @@ def test_anywhere_but_on_a_terminal_a_statement_is_one_line() -> None:
     )
 
 
-def test_a_cause_may_be_longer_than_other_statements() -> None:
+def test_a_cause_may_be_longer_than_other_statements():
     conclusion = Conclusion(name="gsm8k", outcome="FAIL", cause="word " * 60)
     assert _print_terminal(_make(conclusions=[conclusion])).count("word") == 60
 
 
-def test_the_words_of_a_last_column_go_on_below_themselves_on_a_terminal() -> None:
+def test_the_words_of_a_last_column_go_on_below_themselves_on_a_terminal():
     names = ("check", "n", "finding")
     table = DataTable(
         title="Table",
@@ -310,7 +310,7 @@ def test_the_words_of_a_last_column_go_on_below_themselves_on_a_terminal() -> No
 
 
 @pytest.mark.parametrize(("encoding", "mark"), [("utf-8", "●"), ("ascii", "o")])
-def test_a_ruler_is_drawn_with_marks_that_the_output_can_show(encoding: str, mark: str) -> None:
+def test_a_ruler_is_drawn_with_marks_that_the_output_can_show(encoding: str, mark: str):
     row = RulerRow(label="gsm8k", text="", value=52.0, reference=59.0, threshold=57.0)
     one = Conclusion(
         name="gsm8k",
@@ -331,7 +331,7 @@ def test_a_ruler_is_drawn_with_marks_that_the_output_can_show(encoding: str, mar
 
 
 @pytest.mark.parametrize("notice", ["", "REHEARSAL: nothing was judged"])
-def test_a_brief_result_is_its_whole_verdict_on_one_line(notice: str) -> None:
+def test_a_brief_result_is_its_whole_verdict_on_one_line(notice: str):
     one = Conclusion(name="gsm8k", outcome="FAIL", figures="52.1 against 59.3, " * 4 + "why")
     *before, line = _print_terminal(
         _make(conclusions=[one], notice=notice), columns=40, brief=True
@@ -340,7 +340,7 @@ def test_a_brief_result_is_its_whole_verdict_on_one_line(notice: str) -> None:
     assert line == f" FAIL   gsm8k  {one.figures}"
 
 
-def test_the_last_lines_of_a_text_are_kept_on_the_first_screen() -> None:
+def test_the_last_lines_of_a_text_are_kept_on_the_first_screen():
     text = "\n".join(f"line {i}" for i in range(30))
     document = _make(statements=[Statement(label="prompt", text=text, last=3, mark=(0, 4))])
     for terminal in (True, False):
@@ -352,21 +352,21 @@ def test_the_last_lines_of_a_text_are_kept_on_the_first_screen() -> None:
         assert [line.split()[-1] for line in whole.splitlines()[1:]] == list(map(str, range(30)))
 
 
-def test_facts_of_a_block_come_with_v() -> None:
+def test_facts_of_a_block_come_with_v():
     facts = Facts(title="one of them", rows=[Fact(label="answer", text="a\nb")])
     document = _make(blocks=[Block(section=facts)])
     assert _print_terminal(document).endswith("-v adds 1 more fact\n")
     assert " one of them\n answer   a\n          b\n" in _print_terminal(document, verbose=True)
 
 
-def test_a_long_table_is_counted_as_a_whole() -> None:
+def test_a_long_table_is_counted_as_a_whole():
     shown = _print_terminal(_make(blocks=[Block(section=_tabulate(5000), depth=Depth.FIRST)]))
     assert len(shown.splitlines()) <= 22
     [count] = re.findall(r"and (\d+) more rows with -v", shown)
     assert f"row {5000 - int(count) - 1} " in shown
 
 
-def test_the_part_of_a_text_that_decides_is_highlighted() -> None:
+def test_the_part_of_a_text_that_decides_is_highlighted():
     document = _make(statements=[Statement(label="answer", text="so it is 42.", mark=(9, 11))])
     out = io.StringIO()
     print_document(
@@ -398,7 +398,7 @@ def _print_listing(listing: Listing, *, verbose: bool = False, brief: bool = Fal
 
 @settings(max_examples=60)
 @given(ENTRIES)
-def test_few_lines_are_printed_and_nothing_is_lost_with_v(entries: list[ListEntry]) -> None:
+def test_few_lines_are_printed_and_nothing_is_lost_with_v(entries: list[ListEntry]):
     listing = Listing(title="all", entries=entries, notes=["a note"], next="serve-eval data list")
     shown, whole = _print_listing(listing), _print_listing(listing, verbose=True)
     assert len(shown) <= LINES
@@ -408,7 +408,7 @@ def test_few_lines_are_printed_and_nothing_is_lost_with_v(entries: list[ListEntr
     assert _print_listing(listing, brief=True) == [one.name for one in entries]
 
 
-def test_names_that_cannot_be_used_come_before_a_row_of_names() -> None:
+def test_names_that_cannot_be_used_come_before_a_row_of_names():
     many = [ListEntry(name=f"name{i}", text="works") for i in range(40)]
     shown = _print_listing(
         Listing(title="41", entries=[*many, ListEntry(name="x", text="bad", wrong=True)])
@@ -418,7 +418,7 @@ def test_names_that_cannot_be_used_come_before_a_row_of_names() -> None:
     assert shown[-1] == "  all of it: -v; names alone: -q; as JSON: --json"
 
 
-def test_the_json_of_a_list_fits_its_schema() -> None:
+def test_the_json_of_a_list_fits_its_schema():
     entries = [ListEntry(name="a", text="b", more=["c"]), ListEntry(name="x", wrong=True)]
     for result in (b"", b'{"known": 1}'):
         listing = Listing(title="2", entries=entries, notes=["n"], next="go", result=result)

@@ -99,10 +99,10 @@ events = st.lists(
 
 @given(events, st.dictionaries(st.sampled_from("abcdef"), WORST))
 def test_the_index_agrees_with_reading_all_records(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory,
     events: list[tuple[str, str]],
     outcomes: dict[str, Outcome],
-) -> None:
+):
     made = {
         "answer": _answer,
         "cut": lambda name: _answer(name, cut=True),
@@ -133,7 +133,7 @@ def test_the_index_agrees_with_reading_all_records(
         assert word.partition(",")[0] == sample.outcome
 
 
-def test_repeats_are_one_row_with_the_worst_of_them_and_the_first_score(tmp_path: Path) -> None:
+def test_repeats_are_one_row_with_the_worst_of_them_and_the_first_score(tmp_path):
     names = ["q#2", "q#10", "q#1", "p#1"]
     outcomes = [Outcome.CORRECT, Outcome.WRONG, Outcome.CORRECT, Outcome.CORRECT]
     scores = [_score(name, one) for name, one in zip(names, outcomes, strict=True)]
@@ -148,7 +148,7 @@ def test_repeats_are_one_row_with_the_worst_of_them_and_the_first_score(tmp_path
     assert set(index.read(np.array([hash("q")]))) == {"q#1", "q#2", "q#10"}
 
 
-def test_some_answers_are_drawn_by_chance_in_the_order_of_their_starts(tmp_path: Path) -> None:
+def test_some_answers_are_drawn_by_chance_in_the_order_of_their_starts(tmp_path):
     names = [f"q-{i}" for i in range(400)]
     records = [_answer(name, start_s=1000.0 - i) for i, name in enumerate(names)]
     source = _write(tmp_path, records, [_score(name, Outcome.WRONG) for name in names])
@@ -160,7 +160,7 @@ def test_some_answers_are_drawn_by_chance_in_the_order_of_their_starts(tmp_path:
     assert index.requests == 400
 
 
-def test_a_sample_takes_at_most_a_hundred_bytes(tmp_path: Path) -> None:
+def test_a_sample_takes_at_most_a_hundred_bytes(tmp_path):
     peaks = []
     for n in (2000, 22_000):
         names = [f"question-{i}" for i in range(n)]
@@ -196,12 +196,12 @@ def test_a_sample_takes_at_most_a_hundred_bytes(tmp_path: Path) -> None:
 )
 def test_the_last_place_as_a_word_is_found_in_any_form(
     text: str, extracted: str | None, found: str | None
-) -> None:
+):
     place = find_place(text, extracted)
     assert (None if place is None else text[place.start : place.end]) == found
 
 
-def test_lines_and_places_are_counted() -> None:
+def test_lines_and_places_are_counted():
     place = find_place("7 at first\nthen 8\n7 it is\n", "7")
     assert (place.start, place.line, place.lines, place.times) == (18, 3, 3, 2)
 
@@ -247,7 +247,7 @@ def _rebuild(data: dict[str, Any]) -> list[list[str]]:
     return found
 
 
-def test_prompts_come_back_whole_and_their_beginning_is_kept_once(tmp_path: Path) -> None:
+def test_prompts_come_back_whole_and_their_beginning_is_kept_once(tmp_path):
     samples = [
         Sample(id=f"s-{i}", prompt=f"{HEAD}Question {i} \U0001f680?", target="x") for i in range(9)
     ]
@@ -263,7 +263,7 @@ def test_prompts_come_back_whole_and_their_beginning_is_kept_once(tmp_path: Path
     assert data["answers"]["text"]["values"] == ["x"]
 
 
-def test_what_is_wrong_comes_first_and_scores_that_changed_are_named(tmp_path: Path) -> None:
+def test_what_is_wrong_comes_first_and_scores_that_changed_are_named(tmp_path):
     samples = [Sample(id=f"s-{i}", prompt="?", target="x") for i in (10, 2, 3)]
     scores = {"s-2": (1.0, 0.0), "s-3": (0.0, 0.0), "s-10": (1.0, 1.0)}
     reference = ReferenceScores(scores=scores, lo=0.0, hi=1.0)
@@ -275,7 +275,7 @@ def test_what_is_wrong_comes_first_and_scores_that_changed_are_named(tmp_path: P
     assert data["before"] == [(1.0, 0.0), (0.0, 0.0), (1.0, 1.0)]
 
 
-def test_no_text_of_a_holdout_sample_is_in_the_page(tmp_path: Path) -> None:
+def test_no_text_of_a_holdout_sample_is_in_the_page(tmp_path):
     samples = [
         Sample(id="open", prompt="?", target="x"),
         Sample(id="held", prompt=SECRET, target=SECRET, metadata={HOLDOUT: "1"}),
@@ -287,7 +287,7 @@ def test_no_text_of_a_holdout_sample_is_in_the_page(tmp_path: Path) -> None:
     assert SECRET not in json.dumps(data)
 
 
-def test_long_texts_are_shortened_until_the_page_is_small(tmp_path: Path) -> None:
+def test_long_texts_are_shortened_until_the_page_is_small(tmp_path):
     chosen = random.Random(1)
     texts = ["".join(chosen.choices("abcdefgh ", k=40_000)) for _ in range(8)]
     samples = [Sample(id=f"s-{i}", prompt="?", target="x") for i in range(8)]
@@ -306,7 +306,7 @@ def test_long_texts_are_shortened_until_the_page_is_small(tmp_path: Path) -> Non
         assert said == f"[… {left:,} characters left out …]"
 
 
-def test_halves_of_surrogate_pairs_are_packed_as_they_are() -> None:
+def test_halves_of_surrogate_pairs_are_packed_as_they_are():
     assert _unpack(pack({"x": "\ud83d and \udc00"})) == {"x": "\ud83d and \udc00"}
 
 
@@ -318,9 +318,7 @@ def test_halves_of_surrogate_pairs_are_packed_as_they_are() -> None:
         (OSError("gone"), "OSError: gone"),
     ],
 )
-def test_a_page_that_cannot_be_written_is_a_warning(
-    error: Exception, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_that_cannot_be_written_is_a_warning(error: Exception, told: str, capsys):
     def write():
         raise error
 
@@ -336,9 +334,7 @@ def _rows(groups: list[int], first: int = 0) -> TaskRows:
 
 
 @given(st.lists(st.integers(0, 9), max_size=300), st.integers(0, 200))
-def test_each_group_keeps_a_tenth_and_the_first_groups_get_the_rest(
-    groups: list[int], most: int
-) -> None:
+def test_each_group_keeps_a_tenth_and_the_first_groups_get_the_rest(groups: list[int], most: int):
     [chosen] = choose_rows([_rows(groups)], most)
     if len(groups) <= most:
         assert chosen is None
@@ -353,7 +349,7 @@ def test_each_group_keeps_a_tenth_and_the_first_groups_get_the_rest(
         assert set(above) <= {first}
 
 
-def test_chance_takes_the_same_prompts_each_time_and_from_everywhere() -> None:
+def test_chance_takes_the_same_prompts_each_time_and_from_everywhere():
     [once], [again] = (choose_rows([_rows([9] * 10_000)], 1000) for _ in range(2))
     assert once is not None
     assert again is not None
@@ -363,7 +359,7 @@ def test_chance_takes_the_same_prompts_each_time_and_from_everywhere() -> None:
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(0, 200))
-def test_the_places_are_shared_evenly_among_tasks(wanted: list[int], most: int) -> None:
+def test_the_places_are_shared_evenly_among_tasks(wanted: list[int], most: int):
     shares = share_evenly(wanted, most)
     assert sum(shares) == min(most, sum(wanted))
     for share, want in zip(shares, wanted, strict=True):
@@ -372,14 +368,14 @@ def test_the_places_are_shared_evenly_among_tasks(wanted: list[int], most: int) 
             assert share + 1 >= max(shares)
 
 
-def test_several_tasks_are_bounded_together() -> None:
+def test_several_tasks_are_bounded_together():
     tasks = [_rows([9] * n, first) for n, first in ((30, 0), (500, 100), (900, 1000))]
     few, *chosen = choose_rows(tasks, 130)
     assert few is None
     assert [len(one) for one in chosen if one is not None] == [50, 50]
 
 
-def test_of_repeated_prompts_fewer_are_shown() -> None:
+def test_of_repeated_prompts_fewer_are_shown():
     task = _rows([9] * 100)
     repeated = TaskRows(
         keys=task.keys, order=task.order, group=task.group, sides={}, answers=16 * 100
@@ -412,7 +408,7 @@ def test_what_changed_between_two_arms_is_counted_and_comes_first(
     b: tuple[str, float],
     side: tuple[str, str],
     earlier: tuple[str, str] | None,
-) -> None:
+):
     same = ("right", 1.0)
     joined = join_arms(_table({1: same, 2: a}), _table({1: same, 2: b}), 2)
     assert joined.sides[side] == 1
@@ -422,12 +418,12 @@ def test_what_changed_between_two_arms_is_counted_and_comes_first(
     assert fell == (earlier is not None)
 
 
-def test_a_prompt_that_one_arm_lacks_is_missing_there() -> None:
+def test_a_prompt_that_one_arm_lacks_is_missing_there():
     joined = join_arms(_table({1: ("right", 1.0)}), _table({2: ("wrong", 0.0)}), 1)
     assert joined.sides["right", "missing"] == joined.sides["missing", "wrong"] == 1
 
 
-def test_changes_of_scores_have_codes() -> None:
+def test_changes_of_scores_have_codes():
     a, b = np.array([1.0, 0.0, 0.5, np.nan, 1.0]), np.array([0.0, 1.0, 0.5, 1.0, np.nan])
     assert compare_values(a, b).tolist() == [FELL, ROSE, SAME, 0, 0]
 
@@ -441,7 +437,7 @@ def _keep(run: Path, *parts: MediaPart):
     keep_media(run, [Sample(id="1", prompt=(turn,), target="")])
 
 
-def test_images_are_held_once_and_others_are_linked(tmp_path: Path) -> None:
+def test_images_are_held_once_and_others_are_linked(tmp_path):
     _keep(tmp_path / "a", shape(), dot())
     media = PageMedia(tmp_path)
     elsewhere = VideoPart(video_url=VideoUrl(url="https://host/a.mp4"))
@@ -462,7 +458,7 @@ def test_images_are_held_once_and_others_are_linked(tmp_path: Path) -> None:
     assert (sound[1:], other) == (["", ""], ["video, elsewhere", "", ""])
 
 
-def test_a_page_elsewhere_links_nothing(tmp_path: Path) -> None:
+def test_a_page_elsewhere_links_nothing(tmp_path):
     _keep(tmp_path / "a", shape())
     for folder in (None, tmp_path / "b"):
         media = PageMedia(folder)
@@ -471,7 +467,7 @@ def test_a_page_elsewhere_links_nothing(tmp_path: Path) -> None:
         assert (len(key), link) == (64, "")
 
 
-def test_images_beyond_the_room_are_linked_only(tmp_path: Path) -> None:
+def test_images_beyond_the_room_are_linked_only(tmp_path):
     _keep(tmp_path, shape())
     media = PageMedia(tmp_path, most_images=706)
     media.add(0, _prompt(shape()), [tmp_path])
@@ -480,7 +476,7 @@ def test_images_beyond_the_room_are_linked_only(tmp_path: Path) -> None:
     assert (key, link[:6]) == ("", "media/")
 
 
-def test_bytes_of_another_type_are_no_image(tmp_path: Path) -> None:
+def test_bytes_of_another_type_are_no_image(tmp_path):
     _keep(tmp_path, shape())
     [file] = (tmp_path / "media").iterdir()
     file.write_bytes(b"<svg onload='1'/>")

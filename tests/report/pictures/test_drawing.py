@@ -33,14 +33,14 @@ def _draw(*pictures: Picture) -> tuple[list[Picture], list[str]]:
     return draw_all(pictures, said.append), said
 
 
-def test_a_specification_that_cannot_be_drawn_leaves_the_others() -> None:
+def test_a_specification_that_cannot_be_drawn_leaves_the_others():
     drawn, said = _draw(GOOD, BAD, OWN, replace(GOOD, title="another"))
     assert [one.svg is not None for one in drawn] == [True, False, True, True]
     assert drawn[2] is OWN
     assert said == ["warning: 1 of 3 pictures were not drawn, the page shows rulers instead"]
 
 
-def test_pictures_need_no_process_if_none_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_need_no_process_if_none_is_drawn(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     assert _draw() == ([], [])
     assert _draw(OWN) == ([OWN], [])
@@ -70,8 +70,8 @@ def test_pictures_need_no_process_if_none_is_drawn(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_library_that_ends_its_process_keeps_what_was_drawn(
-    library: str, kept: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    library: str, kept: int, why: str, tmp_path, monkeypatch
+):
     (tmp_path / "vl_convert.py").write_text(f"import os\n{library}\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     drawn, [warning] = _draw(GOOD, GOOD, GOOD)
@@ -80,7 +80,7 @@ def test_a_library_that_ends_its_process_keeps_what_was_drawn(
     assert warning == said + (f": the process that draws ended early, {why}" if why else "")
 
 
-def test_a_limit_of_addresses_is_named(tmp_path: Path) -> None:
+def test_a_limit_of_addresses_is_named(tmp_path):
     code = (
         "import resource; from tests.report.pictures.test_drawing import GOOD, draw_all\n"
         f"resource.setrlimit(resource.RLIMIT_AS, ({8 * 2**30}, resource.RLIM_INFINITY))\n"
@@ -95,7 +95,7 @@ def test_a_limit_of_addresses_is_named(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
 
 
-def test_without_the_extra_the_page_has_the_rulers_of_the_terminal(tmp_path: Path) -> None:
+def test_without_the_extra_the_page_has_the_rulers_of_the_terminal(tmp_path):
     out = tmp_path / "out"
     flags = ["--launcher", "simulated", "-m", "embedded", "--tasks", "word_problems"]
     more = ["--limit", "30", "--no-reference", "-o", str(out)]
@@ -119,7 +119,7 @@ def test_without_the_extra_the_page_has_the_rulers_of_the_terminal(tmp_path: Pat
     assert read_json(out / "report.json")["tasks"][0]["result"]["scored"] == 30
 
 
-def test_with_the_extra_the_page_does_not_name_it(tmp_path: Path) -> None:
+def test_with_the_extra_the_page_does_not_name_it(tmp_path):
     flags = "--launcher simulated -m embedded --tasks word_problems"
     more = f"--limit 30 --no-reference -o {tmp_path}/out"
     serve_eval(f"run {flags} {more}", SERVE_EVAL_NO_PICTURES="")
@@ -128,7 +128,7 @@ def test_with_the_extra_the_page_does_not_name_it(tmp_path: Path) -> None:
     assert "The extra page" not in page
 
 
-def test_the_extra_is_named_by_what_a_package_index_has() -> None:
+def test_the_extra_is_named_by_what_a_package_index_has():
     assert re.fullmatch(
         r"The extra page draws more pictures: pip install 'vl-convert-python>=[\d.]+'", name_extra()
     )
@@ -183,7 +183,7 @@ async def _wait_for(folder: Path) -> int:
     return _pids(folder)[0]
 
 
-def test_the_first_page_takes_the_process_and_the_second_has_its_own(begun: Path) -> None:
+def test_the_first_page_takes_the_process_and_the_second_has_its_own(begun: Path):
     said = []
     with drawing_ahead() as ahead:
         ahead.start()
@@ -193,14 +193,14 @@ def test_the_first_page_takes_the_process_and_the_second_has_its_own(begun: Path
     assert (len(_pids(begun)), said) == (2, [])
 
 
-def test_without_a_start_a_page_has_its_own(begun: Path) -> None:
+def test_without_a_start_a_page_has_its_own(begun: Path):
     said = []
     with drawing_ahead():
         assert _width(said) == "1"
     assert said == []
 
 
-def test_a_process_that_no_page_takes_ends_with_the_block(begun: Path) -> None:
+def test_a_process_that_no_page_takes_ends_with_the_block(begun: Path):
     with drawing_ahead() as ahead:
         ahead.start()
         pid = asyncio.run(_wait_for(begun))
@@ -209,7 +209,7 @@ def test_a_process_that_no_page_takes_ends_with_the_block(begun: Path) -> None:
     assert _width([]) == "1"
 
 
-def test_a_process_lost_before_its_page_costs_one_warning(begun: Path) -> None:
+def test_a_process_lost_before_its_page_costs_one_warning(begun: Path):
     said = []
     with drawing_ahead() as ahead:
         ahead.start()
@@ -220,7 +220,7 @@ def test_a_process_lost_before_its_page_costs_one_warning(begun: Path) -> None:
     assert "it was ended by SIGTRAP" in warning
 
 
-def test_unwanted_pictures_start_nothing(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwanted_pictures_start_nothing(begun: Path, monkeypatch):
     monkeypatch.setenv("SERVE_EVAL_NO_PICTURES", "1")
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with drawing_ahead() as ahead:
@@ -263,7 +263,7 @@ async def _start(url: str, data_root: Path, out: Path) -> asyncio.subprocess.Pro
     )
 
 
-def test_a_run_starts_it_while_answers_come(begun: Path, data_root: Path, tmp_path: Path) -> None:
+def test_a_run_starts_it_while_answers_come(begun: Path, data_root: Path, tmp_path):
     async def go():
         held = Held(begun, forever=False)
         async with ScriptedServer(held.reply).serve() as url:
@@ -282,8 +282,8 @@ def test_a_run_starts_it_while_answers_come(begun: Path, data_root: Path, tmp_pa
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_no_process(
-    number: signal.Signals, begun: Path, data_root: Path, tmp_path: Path
-) -> None:
+    number: signal.Signals, begun: Path, data_root: Path, tmp_path
+):
     async def go():
         held = Held(begun, forever=True)
         async with ScriptedServer(held.reply).serve() as url:

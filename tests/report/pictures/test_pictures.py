@@ -202,9 +202,7 @@ def pictures() -> dict[str, Picture]:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_the_description_has_the_figures_that_were_given(
-    name: str, pictures: dict[str, Picture]
-) -> None:
+def test_the_description_has_the_figures_that_were_given(name: str, pictures: dict[str, Picture]):
     for figure in FIGURES[name]:
         assert figure in pictures[name].description
 
@@ -212,7 +210,7 @@ def test_the_description_has_the_figures_that_were_given(
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_picture_has_no_colour_script_or_address_and_shows_foreign_text_as_text(
     name: str, pictures: dict[str, Picture]
-) -> None:
+):
     picture = pictures[name]
     svg = picture.svg
     assert svg is not None
@@ -235,7 +233,7 @@ def test_a_picture_has_no_colour_script_or_address_and_shows_foreign_text_as_tex
 
 def test_ids_are_unique_over_all_pictures_and_point_to_elements_of_their_own(
     pictures: dict[str, Picture],
-) -> None:
+):
     ids = []
     for picture in pictures.values():
         assert picture.svg is not None
@@ -248,9 +246,7 @@ def test_ids_are_unique_over_all_pictures_and_point_to_elements_of_their_own(
 
 
 @pytest.mark.parametrize("name", [name for name in DRAWN if name != "test"])
-def test_a_ruler_has_round_ends_around_all_that_it_shows(
-    name: str, pictures: dict[str, Picture]
-) -> None:
+def test_a_ruler_has_round_ends_around_all_that_it_shows(name: str, pictures: dict[str, Picture]):
     ruler = pictures[name].ruler
     assert ruler.rows
     for row in ruler.rows:
@@ -259,7 +255,7 @@ def test_a_ruler_has_round_ends_around_all_that_it_shows(
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5))
-def test_a_ruler_of_any_values_places_them_in_their_order(values: list[float]) -> None:
+def test_a_ruler_of_any_values_places_them_in_their_order(values: list[float]):
     ruler = make_ruler([RulerRow(label="a", text="a", value=x) for x in values])
     assert ruler.low < ruler.high
     places = [ruler.place(x) for x in sorted(values)]
@@ -268,7 +264,7 @@ def test_a_ruler_of_any_values_places_them_in_their_order(values: list[float]) -
     assert (ruler.place(ruler.low), ruler.place(ruler.high)) == (0.0, 100.0)
 
 
-def test_a_ruler_is_not_much_longer_than_what_it_shows() -> None:
+def test_a_ruler_is_not_much_longer_than_what_it_shows():
     def ends(*values):
         ruler = make_ruler([RulerRow(label="a", text="a", value=x) for x in values])
         return ruler.low, ruler.high
@@ -307,7 +303,7 @@ def _begins_at_zero(channel: Mapping[str, Any]) -> bool:
 @pytest.mark.parametrize("name", DRAWN)
 def test_no_bar_has_an_axis_that_begins_elsewhere_than_at_zero(
     name: str, pictures: dict[str, Picture]
-) -> None:
+):
     spec = pictures[name].spec
     assert spec is not None
     lengths = list(_list_lengths(spec))
@@ -317,7 +313,7 @@ def test_no_bar_has_an_axis_that_begins_elsewhere_than_at_zero(
     assert bool(lengths) == (name in ("test", "order", "distribution", "trend"))
 
 
-def test_a_bar_that_begins_elsewhere_is_found() -> None:
+def test_a_bar_that_begins_elsewhere_is_found():
     y = {"field": "v", "type": "quantitative", "scale": {"zero": False}}
     for mark in ("bar", {"type": "bar"}):
         layer = {"layer": [{"mark": mark}], "encoding": {"y": y}}
@@ -326,7 +322,7 @@ def test_a_bar_that_begins_elsewhere_is_found() -> None:
 
 
 @pytest.mark.parametrize("better", [True, False])
-def test_the_areas_of_the_test_lie_on_their_sides_of_the_threshold(better: bool) -> None:
+def test_the_areas_of_the_test_lie_on_their_sides_of_the_threshold(better: bool):
     sign = 1.0 if better else -1.0
     result = replace(RESULT, metric=Metric(higher_is_better=better))
     test = find_test(result, VERDICT if better else replace(VERDICT, threshold=70.0))
@@ -340,14 +336,14 @@ def test_the_areas_of_the_test_lie_on_their_sides_of_the_threshold(better: bool)
     assert test.worse == 68.17 - sign * 2.747193
 
 
-def test_a_mean_of_bounded_scores_has_wilsons_interval() -> None:
+def test_a_mean_of_bounded_scores_has_wilsons_interval():
     assert bound_mean(50.0, 100, Metric()) == pytest.approx((40.3832, 59.6168), abs=1e-3)
     low, high = bound_mean(5.0, 100, Metric(lo=0.0, hi=10.0, scale=1.0)) or (0.0, 0.0)
     assert (low, high) == pytest.approx((4.03832, 5.96168), abs=1e-4)
     assert bound_mean(50.0, 100, Metric(hi=None)) is None
 
 
-def test_what_has_no_figures_has_no_picture() -> None:
+def test_what_has_no_figures_has_no_picture():
     assert draw_test(RESULT, replace(VERDICT, threshold=None)) is None
     assert draw_change("t", replace(PAIRED, interval=None), Metric()) is None
     assert draw_intervals("t", [], Metric()) is None
@@ -359,13 +355,13 @@ def test_what_has_no_figures_has_no_picture() -> None:
     assert draw_load(replace(LOAD, points=())) is None
 
 
-def test_a_single_value_and_equal_values_can_be_drawn() -> None:
+def test_a_single_value_and_equal_values_can_be_drawn():
     assert draw_distribution("t", {"a": [0.0], "b": [-1.0, -1.0]}, "s") is not None
     assert draw_trend("t", TREND[:1], "points") is not None
     assert draw_against("t", [ScatterPoint(name="a", x=1.0, y=1.0)], ("A", "B")) is not None
 
 
-def test_labels_stay_different_and_short() -> None:
+def test_labels_stay_different_and_short():
     assert shorten("a" * 50) == "a" * 29 + "..."
     assert shorten_all(["a" * 50, "a" * 51, "b", "b", ""]) == [
         "a" * 29 + "...",
@@ -418,7 +414,7 @@ def run(tmp_path) -> Path:
     return tmp_path
 
 
-def test_answers_are_read_in_the_order_of_their_first_attempts(run: Path) -> None:
+def test_answers_are_read_in_the_order_of_their_first_attempts(run: Path):
     index = SampleIndex(SampleSource(run=run, task="t"))
     assert index.drawn == [
         DrawnAnswer(outcome=None, started_s=0.5, latency_s=0.0, characters=5),
@@ -431,7 +427,7 @@ def test_answers_are_read_in_the_order_of_their_first_attempts(run: Path) -> Non
     assert SampleIndex(SampleSource(run=run, task="none")).drawn == []
 
 
-def test_times_that_no_answer_has_and_few_answers_have_no_picture() -> None:
+def test_times_that_no_answer_has_and_few_answers_have_no_picture():
     answers = [
         DrawnAnswer(outcome="correct", started_s=float(i), latency_s=1.0, characters=3)
         for i in range(20)

@@ -71,7 +71,7 @@ FIGURES = ["65.0 [40.8, 84.6] P", "F w", "I f3 r2", "~64.1", "e11", "- U"]
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "csv"])
-def test_marks_and_their_meaning_are_in_every_format(name: str) -> None:
+def test_marks_and_their_meaning_are_in_every_format(name: str):
     written = write_table(MARKED, name).replace("\\textasciitilde{}", "~")
     text = re.sub(r"[{}\\]", "", written).replace("Fw", "F w").replace(" & ", " ")
     for figure in (*FIGURES[:4], "e11"):
@@ -86,7 +86,7 @@ def test_marks_and_their_meaning_are_in_every_format(name: str) -> None:
     assert "points" in text
 
 
-def test_csv_has_every_figure_unrounded_and_says_why_one_is_missing() -> None:
+def test_csv_has_every_figure_unrounded_and_says_why_one_is_missing():
     rows = list(csv.DictReader(io.StringIO(write_table(MARKED, "csv"), newline="")))
     first, waived, inconclusive, early, unsupported, missing = rows
     assert (first["gsm8k value"], first["gsm8k low"], first["gsm8k high"]) == (
@@ -135,7 +135,7 @@ def _read_latex(text: str) -> str:
 
 @given(TEXTS)
 @settings(max_examples=80, deadline=None)
-def test_latex_prints_any_name_as_it_is(text: str) -> None:
+def test_latex_prints_any_name_as_it_is(text: str):
     flat = " ".join(clean(text.encode(errors="replace").decode()).split())
     written = escape_latex(text)
     assert written.isascii()
@@ -145,7 +145,7 @@ def test_latex_prints_any_name_as_it_is(text: str) -> None:
 
 @given(st.lists(TEXTS, min_size=1, max_size=4), TEXTS)
 @settings(max_examples=50, deadline=None)
-def test_no_name_changes_the_shape_of_a_table(names: list[str], task: str) -> None:
+def test_no_name_changes_the_shape_of_a_table(names: list[str], task: str):
     table = _table(names, [_cell() for _ in names], task)
     lines = write_table(table, "latex").splitlines()
     start, end = lines.index("\\midrule"), lines.index("\\bottomrule")
@@ -172,7 +172,7 @@ def test_no_name_changes_the_shape_of_a_table(names: list[str], task: str) -> No
     st.integers(40, 160),
 )
 @settings(max_examples=50, deadline=None)
-def test_no_line_of_the_table_is_wider_than_asked(names: list[str], tasks: int, width: int) -> None:
+def test_no_line_of_the_table_is_wider_than_asked(names: list[str], tasks: int, width: int):
     columns = [
         TaskColumn(task=f"task{i}", heading=f"task{i}", metric=Metric(), planned=20)
         for i in range(tasks)
@@ -186,7 +186,7 @@ def test_no_line_of_the_table_is_wider_than_asked(names: list[str], tasks: int, 
     assert text.count("65.0 [40.8, 84.6] P") == tasks * len(names)
 
 
-def test_a_panel_of_the_picture_has_one_task_on_its_own_axis() -> None:
+def test_a_panel_of_the_picture_has_one_task_on_its_own_axis():
     columns = [
         TaskColumn(task="a", heading="a", metric=Metric(), planned=20),
         TaskColumn(task="b", heading="b", metric=Metric(name="ppl", scale=1.0, hi=None), planned=9),
@@ -202,7 +202,7 @@ def test_a_panel_of_the_picture_has_one_task_on_its_own_axis() -> None:
 
 
 @given(st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), min_size=1, max_size=5))
-def test_the_axis_holds_every_value(values: list[float]) -> None:
+def test_the_axis_holds_every_value(values: list[float]):
     ruler = make_ruler([_cell(value, interval=None) for value in values])
     assert ruler.low <= min(values) <= max(values) <= ruler.high
     assert 2 <= len(ruler.ticks) <= 9
@@ -229,7 +229,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("width", [60, 70, 80])
-def test_what_the_user_said_stays_where_a_shorter_address_is_enough(width: int) -> None:
+def test_what_the_user_said_stays_where_a_shorter_address_is_enough(width: int):
     text = write_text(_make(*ROWS), width)
     head, _, *rows = text.split("\n\n")[1].splitlines()
     assert head.split()[:3] == ["recipe", "kv", "endpoint"]
@@ -237,7 +237,7 @@ def test_what_the_user_said_stays_where_a_shorter_address_is_enough(width: int) 
     assert max(map(len, text.splitlines())) <= width
 
 
-def test_a_sampling_seed_stays_as_long_as_the_time() -> None:
+def test_a_sampling_seed_stays_as_long_as_the_time():
     rows = [
         {"recipe": f"recipe-{'x' * 20}-{i // 2}", "sampling seed": str(i % 2 + 1)}
         | {"began": f"2026-11-27 10:00:0{i}"}
@@ -249,11 +249,11 @@ def test_a_sampling_seed_stays_as_long_as_the_time() -> None:
     assert "sampling seed" in fit_names(same, 60).shown
 
 
-def test_a_wide_table_has_the_whole_address() -> None:
+def test_a_wide_table_has_the_whole_address():
     assert ADDRESS.format(3) in write_text(_make(*ROWS), 120)
 
 
-def test_addresses_are_cut_only_as_far_as_they_differ() -> None:
+def test_addresses_are_cut_only_as_far_as_they_differ():
     rows = [
         {"recipe": "x" * 30, "endpoint": f"http://{'a' * 20}{i}{'b' * 20}/v1"} for i in range(3)
     ]
@@ -262,7 +262,7 @@ def test_addresses_are_cut_only_as_far_as_they_differ() -> None:
     assert len(set(shown)) == 3, text
 
 
-def test_what_tells_no_rows_apart_goes_before_an_address_is_cut() -> None:
+def test_what_tells_no_rows_apart_goes_before_an_address_is_cut():
     rows = [
         {**one, "server": "vLLM 0.11.0 build abcdef", "run": f"r{i}"} for i, one in enumerate(ROWS)
     ]
@@ -272,7 +272,7 @@ def test_what_tells_no_rows_apart_goes_before_an_address_is_cut() -> None:
     assert "recipe" in text.split("\n\n")[1].splitlines()[0]
 
 
-def test_a_reason_of_several_rows_is_one_note() -> None:
+def test_a_reason_of_several_rows_is_one_note():
     lost = ResultCell(
         value=None, interval=None, outcome=VerdictOutcome.ERROR, scored=0, planned=20, reason="dead"
     )
@@ -285,7 +285,7 @@ def test_a_reason_of_several_rows_is_one_note() -> None:
     assert "* a; b: gsm8k: no value: ERROR: dead" in write_text(table)
 
 
-def test_only_columns_that_are_shown_are_said_to_differ() -> None:
+def test_only_columns_that_are_shown_are_said_to_differ():
     cell = ResultCell(value=50.0, interval=None, outcome=VerdictOutcome.PASS, scored=20, planned=20)
     columns = [
         TaskColumn(task="gsm8k", heading=f"gsm8k (n {n})", metric=Metric(), planned=n)
@@ -341,7 +341,7 @@ def _read(text: str) -> str:
 @pytest.mark.parametrize("value", [None, 65.0])
 def test_a_difference_that_is_missing_has_its_own_reason(
     name: str, outcome: VerdictOutcome, value: float | None
-) -> None:
+):
     table = _table_no_figure(outcome, value=value, against="the reference", why=WHY)
     text = _read(write_table(table, name))
     assert name_outcome(outcome, WHY) in text
@@ -352,7 +352,7 @@ def test_a_difference_that_is_missing_has_its_own_reason(
 
 @pytest.mark.parametrize("name", ["latex", "svg"])
 @pytest.mark.parametrize("outcome", VerdictOutcome)
-def test_a_paper_leaves_paths_out_and_not_the_reason(name: str, outcome: VerdictOutcome) -> None:
+def test_a_paper_leaves_paths_out_and_not_the_reason(name: str, outcome: VerdictOutcome):
     table = _table_no_figure(
         outcome, value=None, against="it", why=f"{WHY}; see /etc/x; run serve-eval y"
     )
@@ -368,14 +368,14 @@ def test_a_paper_leaves_paths_out_and_not_the_reason(name: str, outcome: Verdict
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("outcome", VerdictOutcome)
-def test_a_value_that_is_missing_has_its_reason(name: str, outcome: VerdictOutcome) -> None:
+def test_a_value_that_is_missing_has_its_reason(name: str, outcome: VerdictOutcome):
     text = _read(write_table(_table_no_figure(outcome, value=None, against="", why=WHY), name))
     assert WHY in text
     bare = write_table(_table_no_figure(outcome, value=None, against="", why=""), name)
     assert outcome.value in _read(bare)
 
 
-def test_csv_says_why_there_is_no_difference_next_to_a_value() -> None:
+def test_csv_says_why_there_is_no_difference_next_to_a_value():
     table = _table_no_figure(VerdictOutcome.NO_REFERENCE, value=65.0, against="", why=WHY)
     [row] = csv.DictReader(io.StringIO(write_table(table, "csv"), newline=""))
     assert (row["gsm8k value"], row["gsm8k no value because"]) == ("65", "")

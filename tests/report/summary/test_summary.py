@@ -28,7 +28,7 @@ def _passes(**changes: object) -> TaskReport:
     return task(result, replace(verdict, **changes))
 
 
-def test_a_red_run_says_what_fell_by_how_much_and_what_to_do() -> None:
+def test_a_red_run_says_what_fell_by_how_much_and_what_to_do():
     red = task(
         example=WrongExample(id="test-198", answer="90", target="12*7=84\n#### 80"),
         before={"steps": {"1": {"value": 95.2, "scored": 117}, "2": {"value": 68.0}}},
@@ -51,7 +51,7 @@ def test_a_red_run_says_what_fell_by_how_much_and_what_to_do() -> None:
     ]
 
 
-def test_a_green_run_is_short_and_shows_no_wrong_answer() -> None:
+def test_a_green_run_is_short_and_shows_no_wrong_answer():
     green = replace(_passes(), example=WrongExample(id="test-1", answer="1", target="2"))
     shown = show(green)
     assert shown.startswith(" PASS   word_problems  ● 83.4  ▲ ref 83.8  -0.4  ┃ fails below")
@@ -63,12 +63,12 @@ def test_a_green_run_is_short_and_shows_no_wrong_answer() -> None:
     assert "next" not in shown
 
 
-def test_an_allowed_mismatch_is_never_left_out() -> None:
+def test_an_allowed_mismatch_is_never_left_out():
     told = "recorded with the reference, mismatch allowed: num_fewshot"
     assert f" note     protocol: {told}\n" in show(_passes(protocol=told))
 
 
-def test_a_value_always_has_an_interval() -> None:
+def test_a_value_always_has_an_interval():
     alone = replace(
         VERDICT,
         outcome=VerdictOutcome.NO_REFERENCE,
@@ -86,7 +86,7 @@ def test_a_value_always_has_an_interval() -> None:
     assert "serve-eval references take" in shown
 
 
-def test_missing_answers_make_the_value_a_range() -> None:
+def test_missing_answers_make_the_value_a_range():
     failed = replace(
         RESULT, failed=12, scored=488, failures={"timeout": 8, "http_error": 4}, bounds=(81.0, 83.4)
     )
@@ -105,14 +105,14 @@ def test_missing_answers_make_the_value_a_range() -> None:
     assert "serve-eval show out --failed" in shown
 
 
-def test_looping_answers_are_named_where_there_are_any() -> None:
+def test_looping_answers_are_named_where_there_are_any():
     shown = show(task(replace(RESULT, looping=6), VERDICT))
     assert (
         " asked    500 samples: 0 failed, 0 repaired, 1 cut off, 6 looping, 3 unreadable\n" in shown
     )
 
 
-def test_samples_that_were_not_asked_are_no_failures() -> None:
+def test_samples_that_were_not_asked_are_no_failures():
     """A run that was given up: of 500 samples, 30 were answered and 8 failed."""
     given_up = replace(RESULT, failed=470, scored=30, failures={"timeout": 8}, bounds=(5.0, 99.0))
     assert (
@@ -121,7 +121,7 @@ def test_samples_that_were_not_asked_are_no_failures() -> None:
     )
 
 
-def test_an_unsupported_task_has_a_reason_and_no_value() -> None:
+def test_an_unsupported_task_has_a_reason_and_no_value():
     lacking = replace(RESULT, value=None, interval=None, scored=0, outcomes={}, breakdown={})
     cannot = replace(
         VERDICT,
@@ -138,7 +138,7 @@ def test_an_unsupported_task_has_a_reason_and_no_value() -> None:
     assert len(lines) == 3
 
 
-def test_an_early_stop_shows_an_estimate_and_what_is_ruled_out() -> None:
+def test_an_early_stop_shows_an_estimate_and_what_is_ruled_out():
     stopped = replace(RESULT, planned=1319, spared=1107, interval=None, scored=212)
     early = replace(_passes().verdict, evaluated=None, early=EARLY, paired=None, rule="paired")
     shown = show(task(stopped, early))
@@ -148,7 +148,7 @@ def test_an_early_stop_shows_an_estimate_and_what_is_ruled_out() -> None:
     assert "95 %" not in shown
 
 
-def test_the_classic_early_stop_states_its_bound() -> None:
+def test_the_classic_early_stop_states_its_bound():
     early = replace(EARLY, margin=None, rule="classic", alpha=None)
     stopped = replace(_passes().verdict, evaluated=None, early=early, paired=None)
     said = "the verdict of all prompts differs with probability 0.01 at most"
@@ -178,12 +178,12 @@ PASSES_ALONE = replace(VERDICT, outcome=VerdictOutcome.PASS, evaluated=79.0)
         (PASSES_ALONE, ""),
     ],
 )
-def test_one_row_says_which_rule_judged_and_what_the_other_says(verdict: Verdict, row: str) -> None:
+def test_one_row_says_which_rule_judged_and_what_the_other_says(verdict: Verdict, row: str):
     shown = " ".join(show(task(verdict=verdict)).split())
     assert (f" rules {row}" in shown) if row else (" rules " not in shown)
 
 
-def test_a_perplexity_has_no_points_and_fails_above_its_threshold() -> None:
+def test_a_perplexity_has_no_points_and_fails_above_its_threshold():
     metric = Metric(name="perplexity", higher_is_better=False, lo=None, hi=None, scale=1.0)
     result = replace(
         RESULT, metric=metric, value=7.912, interval=(7.5, 8.3), aggregation="perplexity"
@@ -194,7 +194,7 @@ def test_a_perplexity_has_no_points_and_fails_above_its_threshold() -> None:
     assert " value    7.500 to 8.300 (95 % interval of perplexity over 500 prompts)\n" in shown
 
 
-def test_of_many_slices_those_that_fell_most_are_shown() -> None:
+def test_of_many_slices_those_that_fell_most_are_shown():
     now = {f"s{i:02}": {"value": 80.0 - i, "scored": 50} for i in range(20)}
     before = {f"s{i:02}": {"value": 80.0 if i == 3 else 70.0, "scored": 50} for i in range(20)}
     many = task(replace(RESULT, breakdown={"subject": now}), before={"subject": before})
@@ -204,7 +204,7 @@ def test_of_many_slices_those_that_fell_most_are_shown() -> None:
     assert "worst of 20: s19: 61 s18: 62 s17: 63" in alone
 
 
-def test_several_tasks_are_a_table_with_details_of_the_red_ones() -> None:
+def test_several_tasks_are_a_table_with_details_of_the_red_ones():
     shown = show(named("gsm8k", _passes(warnings=(LONG,))), named("mmlu", task()))
     lines = shown.splitlines()
     assert lines[0] == " FAIL   2 tasks: 1 FAIL, 1 PASS"
@@ -218,7 +218,7 @@ def test_several_tasks_are_a_table_with_details_of_the_red_ones() -> None:
     assert "asked    gsm8k" not in shown
 
 
-def test_a_table_fits_eighty_columns_by_leaving_out_the_change_and_shortening_names() -> None:
+def test_a_table_fits_eighty_columns_by_leaving_out_the_change_and_shortening_names():
     long = named("passkey_retrieval_of_128_thousand_tokens", _passes())
     wide = show(long, named("mmlu", task()), width=120).splitlines()
     assert "change" in wide[1].split()
@@ -232,19 +232,19 @@ def test_a_table_fits_eighty_columns_by_leaving_out_the_change_and_shortening_na
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_a_terminal_is_never_wider_than_its_columns_and_no_word_breaks(width: int) -> None:
+def test_a_terminal_is_never_wider_than_its_columns_and_no_word_breaks(width: int):
     red = task(verdict=replace(VERDICT, warnings=(LONG,), paired=None), reference=None)
     shown = show(red, named("b", red), width=width) + show(red, width=width).partition("\n")[2]
     assert all(len(line) <= width for line in shown.splitlines())
     assert set(LONG.split()) <= set(shown.split())
 
 
-def test_in_a_log_a_row_is_one_line() -> None:
+def test_in_a_log_a_row_is_one_line():
     red = task(verdict=replace(VERDICT, warnings=(LONG,)))
     assert f" warning  {LONG}\n" in show(red, terminal=False)
 
 
-def test_scorer_errors_say_what_to_do_and_are_counted() -> None:
+def test_scorer_errors_say_what_to_do_and_are_counted():
     errors = tuple(ScorerError(told=f"error {i}", count=1, sample=f"s{i}") for i in range(5))
     shown = " ".join(show(task(replace(RESULT, scorer_errors=errors))).split())
     assert "error 1 answer has no score, for example sample s2: error 2" in shown
@@ -253,7 +253,7 @@ def test_scorer_errors_say_what_to_do_and_are_counted() -> None:
     assert "fix after fixing the scorer, serve-eval run --resume out scores" in shown
 
 
-def test_workers_of_several_tasks_are_told_with_the_task() -> None:
+def test_workers_of_several_tasks_are_told_with_the_task():
     known = Attribution(how="ids", joined=200, planned=210, alpha=0.01, rows=())
     one = replace(task(), attribution=known)
     said = "the server is known for 200 of 210 samples"
@@ -261,13 +261,13 @@ def test_workers_of_several_tasks_are_told_with_the_task() -> None:
     assert f" workers  mmlu: {said}" in show(named("mmlu", one), named("b", task()))
 
 
-def test_wide_characters_count_as_two_columns() -> None:
+def test_wide_characters_count_as_two_columns():
     wide = replace(VERDICT, warnings=("\u6771\u4eac " * 40,))
     shown = show(task(verdict=wide))
     assert all(cell_len(line) <= 80 for line in shown.splitlines())
 
 
-def test_text_of_a_model_cannot_steer_the_terminal() -> None:
+def test_text_of_a_model_cannot_steer_the_terminal():
     hostile = WrongExample(id="x", answer="\x1b[31mred\x07 \u202eback", target="y" * 100)
     shown = show(task(example=hostile))
     assert "answered red back, expected yyy" in " ".join(shown.split())
@@ -275,7 +275,7 @@ def test_text_of_a_model_cannot_steer_the_terminal() -> None:
     assert "y" * 61 not in shown
 
 
-def test_the_drawn_line_places_its_marks() -> None:
+def test_the_drawn_line_places_its_marks():
     def draw(value, marks=UNICODE):
         return draw_axis(
             51,
@@ -298,7 +298,7 @@ def test_the_drawn_line_places_its_marks() -> None:
     assert draw(100.0).endswith(" 100")
 
 
-def test_the_field_that_explains_most_is_shown() -> None:
+def test_the_field_that_explains_most_is_shown():
     level = {name: {"value": 80.0, "scored": 80} for name in ("bela", "emre", "mia")}
     split = {"beads": {"value": 98.0, "scored": 120}, "cards": {"value": 62.0, "scored": 120}}
     shown = show(task(replace(RESULT, breakdown={"name": level, "thing": split})))
@@ -307,14 +307,14 @@ def test_the_field_that_explains_most_is_shown() -> None:
     assert " by ...   not shown here: name\n" in shown
 
 
-def test_a_field_of_few_samples_does_not_hide_one_that_explains_more() -> None:
+def test_a_field_of_few_samples_does_not_hide_one_that_explains_more():
     few = {"a": {"value": 50.0, "scored": 2}, "b": {"value": 80.5, "scored": 238}}
     split = {"x": {"value": 90.0, "scored": 120}, "y": {"value": 70.0, "scored": 120}}
     shown = show(task(replace(RESULT, breakdown={"rare": few, "half": split})))
     assert " by half  x: 90   y: 70\n" in shown
 
 
-def test_a_paired_fail_with_zero_in_its_interval_says_why() -> None:
+def test_a_paired_fail_with_zero_in_its_interval_says_why():
     """One side of 95 % is tested, and both sides of 95 % are shown."""
     near = replace(PAIRED, interval=(-4.1, 0.2), p=0.043)
     failed = replace(VERDICT, outcome=VerdictOutcome.FAIL, rule="paired", alpha=0.05, paired=near)

@@ -69,15 +69,13 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def once(
-    plan: Plan, tmp_path_factory: pytest.TempPathFactory, sandboxed: None
-) -> tuple[Path, Report]:
+def once(plan: Plan, tmp_path_factory, sandboxed: None) -> tuple[Path, Report]:
     out = tmp_path_factory.mktemp("runs") / "out"
     return out, asyncio.run(evaluate(plan, out))
 
 
 @pytest.fixture
-def finished(once: tuple[Path, Report], tmp_path: Path) -> tuple[Path, Report]:
+def finished(once: tuple[Path, Report], tmp_path) -> tuple[Path, Report]:
     return Path(shutil.copytree(once[0], tmp_path / "out")), once[1]
 
 
@@ -89,7 +87,7 @@ def _programs(lines: list[str]) -> list[str]:
     return [record["program"] for record in map(json.loads, lines) if "program" in record]
 
 
-async def test_without_permission_nothing_is_asked(plan: Plan, tmp_path: Path) -> None:
+async def test_without_permission_nothing_is_asked(plan: Plan, tmp_path):
     with pytest.raises(
         SandboxError, match=r"humaneval: runs code that the model writes"
     ) as refused:
@@ -99,7 +97,7 @@ async def test_without_permission_nothing_is_asked(plan: Plan, tmp_path: Path) -
     assert not (tmp_path / "out" / FILE).exists()
 
 
-def test_answers_are_run_and_the_report_says_where(finished: tuple[Path, Report]) -> None:
+def test_answers_are_run_and_the_report_says_where(finished: tuple[Path, Report]):
     out, report = finished
     (task,) = report.tasks
     result = task.result
@@ -134,8 +132,8 @@ def test_answers_are_run_and_the_report_says_where(finished: tuple[Path, Report]
 
 
 def test_a_finished_run_is_judged_registered_and_taken_up_again_without_running_anything(
-    finished: tuple[Path, Report], plan: Plan, tmp_path: Path
-) -> None:
+    finished: tuple[Path, Report], plan: Plan, tmp_path
+):
     out, report = finished
     lines, quiet = _lines(out), replace(plan, allow_code_execution=False)
     again = judge_again(quiet, out)
@@ -151,7 +149,7 @@ def test_a_finished_run_is_judged_registered_and_taken_up_again_without_running_
 
 def test_what_was_not_run_is_run_when_it_is_allowed_and_nothing_twice(
     finished: tuple[Path, Report], plan: Plan
-) -> None:
+):
     out, report = finished
     lines = _lines(out)
     (out / FILE).write_text("\n".join(lines[:4]) + "\n" + lines[4][:20])  # as a kill leaves it
@@ -171,8 +169,8 @@ def test_what_was_not_run_is_run_when_it_is_allowed_and_nothing_twice(
 
 
 def test_other_programs_of_the_same_answers_are_run_with_permission(
-    finished: tuple[Path, Report], tmp_path: Path
-) -> None:
+    finished: tuple[Path, Report], tmp_path
+):
     out, report = finished
     before = _lines(out)
     settings = ["humaneval.timeout_s=5"]
@@ -186,8 +184,8 @@ def test_other_programs_of_the_same_answers_are_run_with_permission(
 
 
 async def test_repeats_of_one_answer_run_once_and_give_pass_at_k(
-    plan: Plan, tmp_path: Path, sandboxed: None
-) -> None:
+    plan: Plan, tmp_path, sandboxed: None
+):
     options = {"accuracy": 0.5, "flip_rate": 0.3, "varied": True}
     thrice = replace(plan, launcher=Spec(name="simulated", options=options), repeats=3)
     result = (await evaluate(thrice, tmp_path / "out")).tasks[0].result
@@ -217,7 +215,7 @@ class _Double:
 ISOLATION = Isolation(name="double", network=False, writable=(), uid=1, python="3.11.0", limits={})
 
 
-async def test_what_was_run_before_a_stop_is_kept(tmp_path: Path) -> None:
+async def test_what_was_run_before_a_stop_is_kept(tmp_path):
     path, programs = (
         tmp_path / "executions/t.jsonl",
         {str(i): Program(code=str(i)) for i in range(5)},
@@ -244,7 +242,7 @@ def _sandbox(double: _Double) -> Sandbox:
     return double
 
 
-def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_path: Path) -> None:
+def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_path):
     assert resolve(
         {"tasks": ["humaneval"], "allow_code_execution": True}, {}, {}
     ).plan.allow_code_execution
@@ -266,8 +264,8 @@ def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_
 
 
 async def test_a_data_set_that_moved_is_not_run_again_and_one_that_changed_is(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     def program(path, sha256):
         piece = GivenPiece(path=path, start=len(path), size=1, sha256=sha256)
         return Program(code="1", given=piece)

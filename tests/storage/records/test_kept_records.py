@@ -81,9 +81,7 @@ PROMPTS = st.one_of(
 
 @settings(max_examples=40)
 @given(prompts=st.lists(PROMPTS, max_size=8))
-def test_prompts_are_read_as_they_were_written(
-    prompts: list[Prompt], tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_prompts_are_read_as_they_were_written(prompts: list[Prompt], tmp_path_factory):
     run = tmp_path_factory.mktemp("run")
     samples = [_sample(str(i), prompt) for i, prompt in enumerate(prompts)]
     assert [(one.id, one.prompt) for one in _kept(run, *samples)] == [
@@ -92,7 +90,7 @@ def test_prompts_are_read_as_they_were_written(
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_examples_that_many_prompts_share_are_kept_once(chat: bool, tmp_path: Path) -> None:
+def test_examples_that_many_prompts_share_are_kept_once(chat: bool, tmp_path):
     def make(number):
         subject = number // 50
         system = "Answer the question with one letter. " * 11
@@ -108,7 +106,7 @@ def test_examples_that_many_prompts_share_are_kept_once(chat: bool, tmp_path: Pa
 
 
 @pytest.mark.parametrize("before", [0, 200, OVERLAP * 3])
-def test_secrets_are_masked_wherever_they_are(before: int, tmp_path: Path) -> None:
+def test_secrets_are_masked_wherever_they_are(before: int, tmp_path):
     head = "example " * (before // 8)
     cut = 10
     samples = [
@@ -126,7 +124,7 @@ def test_secrets_are_masked_wherever_they_are(before: int, tmp_path: Path) -> No
     assert kept["choices"].choices == ("a", "***")
 
 
-def test_images_are_kept_as_a_description(tmp_path: Path) -> None:
+def test_images_are_kept_as_a_description(tmp_path):
     image = ImagePart(ImageUrl("data:image/png;base64,AAAA"))
     other = ImagePart(ImageUrl("data:image/png;base64,AAAB"))
     parts = (TextPart("What is it?"), image, other)
@@ -138,7 +136,7 @@ def test_images_are_kept_as_a_description(tmp_path: Path) -> None:
     assert kept.prompt[0].text == "What is it?"
 
 
-def test_of_hold_out_samples_only_the_ids_are_kept(tmp_path: Path) -> None:
+def test_of_hold_out_samples_only_the_ids_are_kept(tmp_path):
     shared = "example " * 50
     samples = [
         _sample("1", f"{shared}one"),
@@ -152,12 +150,12 @@ def test_of_hold_out_samples_only_the_ids_are_kept(tmp_path: Path) -> None:
     assert [one.id for one in read_prompts(tmp_path, "t")] == ["2"]
 
 
-def test_choices_have_the_context_of_their_own(tmp_path: Path) -> None:
+def test_choices_have_the_context_of_their_own(tmp_path):
     sample = _sample("1", "Which?", choices=(" a", " b"), heads=("x", "y"))
     assert _kept(tmp_path, sample)[0].choices == ("x a", "y b")
 
 
-def test_a_damaged_line_is_told_with_its_place(tmp_path: Path) -> None:
+def test_a_damaged_line_is_told_with_its_place(tmp_path):
     assert list(read_prompts(tmp_path, "t")) == []
     _kept(tmp_path, _sample("1", "one"))
     file = prompts_file(tmp_path, "t")
@@ -166,7 +164,7 @@ def test_a_damaged_line_is_told_with_its_place(tmp_path: Path) -> None:
         list(read_prompts(tmp_path, "t"))
 
 
-def test_memory_does_not_grow_with_the_number_of_prompts(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_number_of_prompts(tmp_path):
     def make(n):
         return (_sample(str(i), f"{'example ' * 100}{i}") for i in range(n))
 
@@ -192,7 +190,7 @@ def _names(run: Path) -> list[str]:
     return sorted(path.suffix for path in (run / "media").glob("*"))
 
 
-def test_each_medium_is_kept_once_by_its_checksum(tmp_path: Path) -> None:
+def test_each_medium_is_kept_once_by_its_checksum(tmp_path):
     samples = [_sample_media("1", shape(), number(), dot()), _sample_media("2", shape())]
     keep_media(tmp_path, [*samples, Sample(id="3", prompt="text", target="")])
     assert _names(tmp_path) == [".mp4", ".png", ".wav"]
@@ -208,7 +206,7 @@ def test_each_medium_is_kept_once_by_its_checksum(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "media").iterdir()} == kept
 
 
-def test_large_media_and_those_of_a_hold_out_are_not_kept(tmp_path: Path) -> None:
+def test_large_media_and_those_of_a_hold_out_are_not_kept(tmp_path):
     large = tmp_path / "large.mp4"
     large.write_bytes(b"\x00\x00\x00\x20ftypisom" + bytes(MOST_OF_ONE))
     hidden = _sample_media("2", shape(), **{HOLDOUT: "1"})
@@ -217,7 +215,7 @@ def test_large_media_and_those_of_a_hold_out_are_not_kept(tmp_path: Path) -> Non
     assert find_media(tmp_path / "run", describe(shape())) is None
 
 
-def test_a_folder_is_not_filled_beyond_its_size(tmp_path: Path) -> None:
+def test_a_folder_is_not_filled_beyond_its_size(tmp_path):
     images = [make_part("image_url", "image/gif", b"GIF8%04d" % i) for i in range(9)]
     keep_media(tmp_path, [_sample_media("1", *images[:3])], most_of_run=32)
     assert len(_names(tmp_path)) == 3
@@ -225,7 +223,7 @@ def test_a_folder_is_not_filled_beyond_its_size(tmp_path: Path) -> None:
     assert len(_names(tmp_path)) == 4
 
 
-def test_nothing_but_the_bytes_of_a_checksum_is_read(tmp_path: Path) -> None:
+def test_nothing_but_the_bytes_of_a_checksum_is_read(tmp_path):
     run = tmp_path / "run"
     keep_media(run, [_sample_media("1", shape())])
     part = describe(shape())
@@ -245,7 +243,7 @@ def test_nothing_but_the_bytes_of_a_checksum_is_read(tmp_path: Path) -> None:
     assert read_media(path) is None
 
 
-def test_shards_are_joined(tmp_path: Path) -> None:
+def test_shards_are_joined(tmp_path):
     shards = [tmp_path / "1", tmp_path / "2", tmp_path / "none"]
     keep_media(shards[0], [_sample_media("1", shape())])
     keep_media(shards[1], [_sample_media("2", shape(), dot())])
@@ -289,14 +287,14 @@ def _write(run: Path, *records: ScoreRecord) -> Path:
 
 @settings(max_examples=40)
 @given(st.lists(RECORDS, max_size=6, unique_by=lambda record: record.id))
-def test_scores_come_back_as_they_were_written(records: list[ScoreRecord]) -> None:
+def test_scores_come_back_as_they_were_written(records: list[ScoreRecord]):
     with TemporaryDirectory() as folder:
         _write(Path(folder), *records)
         assert list(score_records(Path(folder), TASK)) == [as_on_file(record) for record in records]
         assert read_values(Path(folder), TASK) == {record.id: record.value for record in records}
 
 
-def test_a_line_of_the_file_has_its_fields_in_order(tmp_path: Path) -> None:
+def test_a_line_of_the_file_has_its_fields_in_order(tmp_path):
     file = _write(tmp_path, _record("3"), _record("4", mode="empty", truncated=True))
     assert file.read_text().splitlines() == [
         '{"id":"3","outcome":"wrong","value":0.5,"answer":"12","target":"18","truncated":false,"parts":{"strict":0.0}}',
@@ -309,7 +307,7 @@ def test_a_line_of_the_file_has_its_fields_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 1 << 19, (1 << 20) - 100, 1 << 20, 3 << 20])
-def test_lines_longer_than_what_is_read_at_once_are_whole(tmp_path: Path, length: int) -> None:
+def test_lines_longer_than_what_is_read_at_once_are_whole(tmp_path, length: int):
     records = [
         _record("a", answer="x" * length),
         _record("b"),
@@ -320,7 +318,7 @@ def test_lines_longer_than_what_is_read_at_once_are_whole(tmp_path: Path, length
     assert list(read_scores(tmp_path, TASK).values()) == records
 
 
-def test_a_torn_last_line_is_an_error_unless_the_run_may_have_been_killed(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_an_error_unless_the_run_may_have_been_killed(tmp_path):
     file = _write(tmp_path, _record("a"), _record("b"))
     file.write_bytes(file.read_bytes()[:-20])
     assert set(read_scores(tmp_path, TASK, unfinished=True)) == {"a"}
@@ -331,8 +329,8 @@ def test_a_torn_last_line_is_an_error_unless_the_run_may_have_been_killed(tmp_pa
 
 
 def test_scores_that_are_not_there_are_an_error_unless_the_run_may_have_been_killed(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     assert read_scores(tmp_path, TASK, unfinished=True) == {}
     with pytest.raises(RunFolderError, match="cannot be read"):
         read_scores(tmp_path, TASK)
@@ -342,7 +340,7 @@ def test_scores_that_are_not_there_are_an_error_unless_the_run_may_have_been_kil
     "damage",
     [b"{}\n", b"nonsense\n", b'{"id":"a","outcome":"no such","value":1,"target":""}\n', b"\xff\n"],
 )
-def test_a_damaged_line_is_told(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_line_is_told(tmp_path, damage: bytes):
     file = _write(tmp_path, _record("a"))
     file.write_bytes(file.read_bytes() + damage)
     with pytest.raises(RunFolderError, match="cannot be read"):
@@ -351,7 +349,7 @@ def test_a_damaged_line_is_told(tmp_path: Path, damage: bytes) -> None:
 
 @settings(max_examples=40)
 @given(st.lists(RECORDS, max_size=6), st.sampled_from(["a", 'a"', "\\", "ä", "x" * 9]))
-def test_the_score_of_one_sample_is_its_last_one(records: list[ScoreRecord], name: str) -> None:
+def test_the_score_of_one_sample_is_its_last_one(records: list[ScoreRecord], name: str):
     records = [
         msgspec.structs.replace(one, id=name, answer=f'{{"id":"{name}",') if i % 3 == 0 else one
         for i, one in enumerate(records)
@@ -364,7 +362,7 @@ def test_the_score_of_one_sample_is_its_last_one(records: list[ScoreRecord], nam
             assert find_score(Path(folder), TASK, wanted) == last.get(wanted)
 
 
-def test_only_the_line_of_the_wanted_sample_is_decoded(tmp_path: Path) -> None:
+def test_only_the_line_of_the_wanted_sample_is_decoded(tmp_path):
     file = _write(tmp_path, _record("a"))
     file.write_bytes(b"nonsense\n" + file.read_bytes() + b'{"id":"b",\n{"id":"a",')
     assert find_score(tmp_path, TASK, "a") == _record("a")
@@ -372,7 +370,7 @@ def test_only_the_line_of_the_wanted_sample_is_decoded(tmp_path: Path) -> None:
         find_score(tmp_path, TASK, "b")
 
 
-def test_settled_scores_are_the_last_ones_of_the_samples_that_stand(tmp_path: Path) -> None:
+def test_settled_scores_are_the_last_ones_of_the_samples_that_stand(tmp_path):
     scores_file(tmp_path, TASK).parent.mkdir()
     with write_scores(tmp_path, TASK) as scores:
         for name, value in (("a", 0.0), ("b", 0.0), ("a", 1.0), ("c", 1.0)):

@@ -115,7 +115,7 @@ def _journal(path: Path, *records: Record) -> list[Record]:
 # the journal
 
 
-def test_a_withdrawal_takes_all_answers_before_it_back_and_none_behind_it(tmp_path: Path) -> None:
+def test_a_withdrawal_takes_all_answers_before_it_back_and_none_behind_it(tmp_path):
     failed = Record(id="a", failure=Failure(kind=FailureKind.TIMEOUT, message="slow"))
     first, other, second = (
         Record(id="a", response=_response("1")),
@@ -142,12 +142,12 @@ def test_a_withdrawal_takes_all_answers_before_it_back_and_none_behind_it(tmp_pa
 @pytest.mark.parametrize(
     "text", ['{"id":"a","withdrawn":"x"}', '"withdrawn":', '\\"withdrawn":"a"']
 )
-def test_what_an_answer_says_of_withdrawals_is_none(text: str, tmp_path: Path) -> None:
+def test_what_an_answer_says_of_withdrawals_is_none(text: str, tmp_path):
     record = Record(id="a", response=_response(text))
     assert _journal(tmp_path / "j", record) == [record]
 
 
-def test_old_journals_are_read_and_first_answers_are_written_as_before(tmp_path: Path) -> None:
+def test_old_journals_are_read_and_first_answers_are_written_as_before(tmp_path):
     attempt = {
         "start_s": 1.0,
         "end_s": 2.0,
@@ -173,7 +173,7 @@ def test_old_journals_are_read_and_first_answers_are_written_as_before(tmp_path:
 )
 def test_a_tally_that_forgot_an_answer_is_as_one_that_never_had_it(
     texts: list[str], data: st.DataObject
-) -> None:
+):
     gone = data.draw(st.sets(st.integers(0, len(texts) - 1)))
     again = data.draw(st.sets(st.sampled_from(sorted(gone)))) if gone else set()
     written, expected_lines = [], []
@@ -219,7 +219,7 @@ class _Lines:
 # early stop
 
 
-def test_an_early_decision_on_withdrawn_answers_falls_with_them() -> None:
+def test_an_early_decision_on_withdrawn_answers_falls_with_them():
     n = 400
     accumulator = ScoreAccumulator(_task(), _samples(n))
     order = list(range(n))
@@ -255,7 +255,7 @@ def _doubts(proofs: Proofs, **open_now: Any) -> list[bool]:
     return [proofs.doubt(_response(turn=turn), **open_now) is not None for turn in range(5)]
 
 
-def test_what_is_not_proven_is_doubted_once_any_connection_was_out_of_step(tmp_path: Path) -> None:
+def test_what_is_not_proven_is_doubted_once_any_connection_was_out_of_step(tmp_path):
     proofs = Proofs(tmp_path / "s")
     assert _doubts(proofs) == [False] * 5
     proofs.note(ConnectionStep(SESSION, 1, turns=3))
@@ -269,7 +269,7 @@ def test_what_is_not_proven_is_doubted_once_any_connection_was_out_of_step(tmp_p
     assert (_doubts(again), again.out) == ([False, False, False, False, True], 2)
 
 
-def test_what_is_doubtful_tells_connections_that_are_open_now_apart() -> None:
+def test_what_is_doubtful_tells_connections_that_are_open_now_apart():
     proofs = Proofs()
     proofs.note(ConnectionStep("another session of 24 ch", 9, out="why"))
     records = [
@@ -296,7 +296,7 @@ ENDED = "its session ended before a proof"
 )
 def test_an_earlier_session_must_have_proven_or_trusted_what_counts(
     steps: list[dict[str, Any]], reasons: list[str | None]
-) -> None:
+):
     """The reasons are those about turns 0, which needs no proof, to 3."""
     proofs = Proofs()
     for step in steps:
@@ -308,14 +308,14 @@ def test_an_earlier_session_must_have_proven_or_trusted_what_counts(
 
 
 @pytest.mark.parametrize(("count", "first"), [(1, "1 answer was"), (2, "2 answers were")])
-def test_unproven_answers_are_counted_in_words_that_fit(count: int, first: str) -> None:
+def test_unproven_answers_are_counted_in_words_that_fit(count: int, first: str):
     [line] = describe_unproven(count, "the judge")
     assert line.startswith(f"{first} never proven to belong to the right sample")
     assert "a connection to the judge ended" in line
     assert describe_unproven(0) == []
 
 
-def test_a_torn_or_damaged_line_costs_a_proof_and_no_run(tmp_path: Path) -> None:
+def test_a_torn_or_damaged_line_costs_a_proof_and_no_run(tmp_path):
     file = tmp_path / "s"
     Proofs(file).note(ConnectionStep(SESSION, 1, turns=2))
     file.write_bytes(file.read_bytes() + b'{"session": "0')
@@ -326,8 +326,8 @@ def test_a_torn_or_damaged_line_costs_a_proof_and_no_run(tmp_path: Path) -> None
 
 
 def test_the_findings_are_the_users_alone_and_a_later_one_takes_no_proof_back(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     file = tmp_path / "s"
     proofs = Proofs(file)
     for turns in (4, 2):
@@ -342,8 +342,8 @@ def test_the_findings_are_the_users_alone_and_a_later_one_takes_no_proof_back(
 
 
 def test_a_folder_with_evidence_withdraws_what_a_kill_left_and_tells_how_many(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     path = tmp_path / "j"
     records = [Record(id=str(i), response=_response(turn=i)) for i in range(5)]
     _journal(path, *records)
@@ -364,7 +364,7 @@ def test_a_folder_with_evidence_withdraws_what_a_kill_left_and_tells_how_many(
     assert "2 answers were withdrawn" in line
 
 
-def test_what_judges_said_out_of_step_is_withdrawn_when_it_is_read_again(tmp_path: Path) -> None:
+def test_what_judges_said_out_of_step_is_withdrawn_when_it_is_read_again(tmp_path):
     path = tmp_path / "judged.jsonl"
     _journal(path, *(Record(id=f"{i} j p", response=_response(turn=i)) for i in range(4)))
     open_judgements(path)

@@ -122,7 +122,7 @@ def accused(done: Attributed) -> dict[str, list[str]]:
     }
 
 
-def test_a_log_shows_the_progress_of_each_phase(plan: Plan, answers: Path, tmp_path: Path) -> None:
+def test_a_log_shows_the_progress_of_each_phase(plan: Plan, answers: Path, tmp_path):
     file = io.StringIO()
     shown = LoggedProgress(Console(file=file, width=80))
     asked(plan, tmp_path, 1, 1, answers=answers, samples=7, progress=shown)
@@ -132,8 +132,8 @@ def test_a_log_shows_the_progress_of_each_phase(plan: Plan, answers: Path, tmp_p
 
 @pytest.mark.parametrize("flavour", ["v12", "main"])
 def test_a_corrupt_worker_of_six_is_named_alone_and_in_pairs(
-    plan: Plan, answers: Path, tmp_path: Path, flavour: Flavour
-) -> None:
+    plan: Plan, answers: Path, tmp_path, flavour: Flavour
+):
     faults = {"generation_2": {"corrupt_after": 0}}
     done, there = asked(plan, tmp_path, 2, 4, answers=answers, faults=faults, flavour=flavour)
     guilty = there.workers["generation_2"]
@@ -145,7 +145,7 @@ def test_a_corrupt_worker_of_six_is_named_alone_and_in_pairs(
     assert (written["schema_version"], written["exit_code"]) == (ATTRIBUTE.version, 1)
 
 
-def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_path: Path) -> None:
+def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_path):
     done, _ = asked(plan, tmp_path, 2, 2, answers=answers)
     assert accused(done) == {"alone": [], "in pairs": []}
     assert done.exit_code == 0
@@ -154,9 +154,7 @@ def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_
     assert (done.in_pairs.joined, done.in_pairs.planned) == (48, 48)
 
 
-def test_what_a_newer_version_found_is_not_replaced(
-    plan: Plan, answers: Path, tmp_path: Path
-) -> None:
+def test_what_a_newer_version_found_is_not_replaced(plan: Plan, answers: Path, tmp_path):
     newer = json.dumps({"schema_version": ATTRIBUTE.version + 1})
 
     def after_the_run(there):
@@ -170,9 +168,7 @@ def test_what_a_newer_version_found_is_not_replaced(
     assert (tmp_path / "attribution.json").read_text() == newer
 
 
-def test_sides_that_do_not_fit_show_in_pairs_only(
-    plan: Plan, answers: Path, tmp_path: Path
-) -> None:
+def test_sides_that_do_not_fit_show_in_pairs_only(plan: Plan, answers: Path, tmp_path):
     """A generation worker garbles context from another tensor parallel size, in a checkerboard."""
     faults = {f"generation_{i}": {"wrong_tp": True} for i in (0, 1)}
     sizes = {"context_1": 2, "generation_1": 2}
@@ -185,8 +181,8 @@ def test_sides_that_do_not_fit_show_in_pairs_only(
 
 
 def test_a_context_server_with_another_size_than_all_generation_servers_is_the_one_to_blame(
-    plan: Plan, answers: Path, tmp_path: Path
-) -> None:
+    plan: Plan, answers: Path, tmp_path
+):
     faults = {f"generation_{i}": {"wrong_tp": True} for i in (0, 1)}
     done, there = asked(
         plan, tmp_path, 2, 2, answers=answers, faults=faults, tensor_parallel={"context_1": 2}
@@ -194,7 +190,7 @@ def test_a_context_server_with_another_size_than_all_generation_servers_is_the_o
     assert accused(done) == {"alone": [], "in pairs": [there.workers["context_1"]]}
 
 
-def test_a_failure_is_no_wrong_answer(plan: Plan, answers: Path, tmp_path: Path) -> None:
+def test_a_failure_is_no_wrong_answer(plan: Plan, answers: Path, tmp_path):
     faults = {"generation_1": {"error_after": 0, "error_status": 400}}
     done, there = asked(
         plan,
@@ -212,9 +208,7 @@ def test_a_failure_is_no_wrong_answer(plan: Plan, answers: Path, tmp_path: Path)
     assert not [row for row in done.alone.rows if row.measure == "wrong answers" and row.accused]
 
 
-def test_whole_servers_behind_a_load_balancer_are_told_apart(
-    plan: Plan, answers: Path, tmp_path: Path
-) -> None:
+def test_whole_servers_behind_a_load_balancer_are_told_apart(plan: Plan, answers: Path, tmp_path):
     def whole(there):
         return [worker(url) for name, url in there.workers.items() if name.startswith("generation")]
 
@@ -238,8 +232,8 @@ def slow(done: Attributed) -> list[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("with_pairs", [True, False])
 def test_a_slow_worker_is_named_and_fails_nothing(
-    plan: Plan, answers: Path, tmp_path: Path, with_pairs: bool
-) -> None:
+    plan: Plan, answers: Path, tmp_path, with_pairs: bool
+):
     """The delay exceeds any that a busy machine causes; one of three pairs has the slow worker."""
     faults = {"generation_1": {"latency_s": 1.0}}
     done, there = asked(
@@ -259,9 +253,7 @@ def test_a_slow_worker_is_named_and_fails_nothing(
 
 
 @pytest.mark.slow
-def test_on_busy_cores_a_slower_worker_is_no_slow_one(
-    plan: Plan, answers: Path, tmp_path: Path
-) -> None:
+def test_on_busy_cores_a_slower_worker_is_no_slow_one(plan: Plan, answers: Path, tmp_path):
     faults = {"generation_1": {"latency_s": 1.0}}
     done, there = asked(plan, tmp_path, 1, 3, samples=24, answers=answers, faults=faults, busy=0.97)
     assert slow(done) == []
@@ -276,8 +268,8 @@ def test_on_busy_cores_a_slower_worker_is_no_slow_one(
 
 @pytest.mark.slow
 def test_of_one_context_and_one_generation_server_neither_is_called_by_the_other_s_role(
-    plan: Plan, answers: Path, tmp_path: Path
-) -> None:
+    plan: Plan, answers: Path, tmp_path
+):
     faults = {"context_0": {"latency_s": 1.0}}
     done, there = asked(plan, tmp_path, 1, 1, samples=24, answers=answers, faults=faults)
     guilty = there.workers["context_0"]
@@ -286,7 +278,7 @@ def test_of_one_context_and_one_generation_server_neither_is_called_by_the_other
 
 
 @pytest.mark.slow
-def test_a_slow_leg_is_told(plan: Plan, answers: Path, tmp_path: Path) -> None:
+def test_a_slow_leg_is_told(plan: Plan, answers: Path, tmp_path):
     faults = {f"generation_{i}": {"latency_s": 0.4} for i in range(2)}
     done, _ = asked(
         plan, tmp_path, 2, 2, samples=24, with_pairs=False, answers=answers, faults=faults
@@ -297,9 +289,7 @@ def test_a_slow_leg_is_told(plan: Plan, answers: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_of_whole_servers_the_slow_one_is_named_as_one(
-    plan: Plan, answers: Path, tmp_path: Path
-) -> None:
+def test_of_whole_servers_the_slow_one_is_named_as_one(plan: Plan, answers: Path, tmp_path):
     def whole(there):
         return [worker(url) for name, url in there.workers.items() if name.startswith("generation")]
 
@@ -313,7 +303,7 @@ def test_of_whole_servers_the_slow_one_is_named_as_one(
     assert ", the other servers " in warning
 
 
-def test_pairs_that_cannot_be_asked_are_told(plan: Plan, answers: Path, tmp_path: Path) -> None:
+def test_pairs_that_cannot_be_asked_are_told(plan: Plan, answers: Path, tmp_path):
     faults = {f"context_{i}": {"no_transceiver": True} for i in (0, 1)}
     done, _ = asked(plan, tmp_path, 2, 2, answers=answers, faults=faults, door="generation_0")
     assert accused(done) == {"alone": [], "in pairs": []}
@@ -326,7 +316,7 @@ def test_pairs_that_cannot_be_asked_are_told(plan: Plan, answers: Path, tmp_path
     assert done.exit_code == 4
 
 
-def test_chats_are_handed_over_too(plan: Plan, tmp_path: Path) -> None:
+def test_chats_are_handed_over_too(plan: Plan, tmp_path):
     chat = {"tasks": (Spec(name="gsm8k", options={"max_tokens": 64, "apply_chat_template": True}),)}
     done, _ = asked(plan, tmp_path, 1, 2, samples=5, more=chat)
     assert (done.in_pairs.joined, done.in_pairs.planned) == (10, 10)
@@ -340,16 +330,16 @@ def test_chats_are_handed_over_too(plan: Plan, tmp_path: Path) -> None:
         ("host:8001", Worker("server", "http://host:8001/v1", True)),
     ],
 )
-def test_workers_are_named_by_role_and_address(text: str, told: Worker) -> None:
+def test_workers_are_named_by_role_and_address(text: str, told: Worker):
     assert worker(text) == told
 
 
-def test_a_role_that_there_is_not_is_refused() -> None:
+def test_a_role_that_there_is_not_is_refused():
     with pytest.raises(PlanError, match="'decode' is not a role"):
         worker("decode=host:1")
 
 
-def test_registered_workers_are_found_in_what_the_front_door_tells() -> None:
+def test_registered_workers_are_found_in_what_the_front_door_tells():
     one = {"worker_id": "x", "host": "h", "port": 8001, "role": 0}
     body = {
         "is_ready": True,
@@ -381,12 +371,12 @@ def finished(plan: Plan, tmp_path) -> tuple[Path, Plan]:
     return tmp_path / "run", asyncio.run(story())
 
 
-def test_without_known_workers_the_user_is_asked_for_them(finished: tuple[Path, Plan]) -> None:
+def test_without_known_workers_the_user_is_asked_for_them(finished: tuple[Path, Plan]):
     with pytest.raises(PlanError, match=r"no role has two known workers \(known: none\)"):
         asyncio.run(prepare_asking(*finished, environ={}))
 
 
-def test_workers_that_are_gone_end_it(finished: tuple[Path, Plan]) -> None:
+def test_workers_that_are_gone_end_it(finished: tuple[Path, Plan]):
     run, plan = finished
     given = [Worker("context", f"http://127.0.0.1:{port}/v1") for port in (1, 2)]
 
@@ -400,14 +390,14 @@ def test_workers_that_are_gone_end_it(finished: tuple[Path, Plan]) -> None:
     assert "--keep-servers" in error.value.hint
 
 
-def test_other_data_than_the_runs_is_refused(finished: tuple[Path, Plan]) -> None:
+def test_other_data_than_the_runs_is_refused(finished: tuple[Path, Plan]):
     run, plan = finished
     given = [worker("host:1"), worker("host:2")]
     with pytest.raises(NotComparableError, match="has changed since the run"):
         asyncio.run(prepare_asking(run, replace(plan, limit=3), given=given, environ={}))
 
 
-def test_a_worker_that_is_named_twice_is_one(finished: tuple[Path, Plan]) -> None:
+def test_a_worker_that_is_named_twice_is_one(finished: tuple[Path, Plan]):
     with pytest.raises(PlanError, match="no role has two known workers"):
         asyncio.run(
             prepare_asking(
@@ -416,14 +406,14 @@ def test_a_worker_that_is_named_twice_is_one(finished: tuple[Path, Plan]) -> Non
         )
 
 
-def test_whole_servers_are_called_servers_once(finished: tuple[Path, Plan]) -> None:
+def test_whole_servers_are_called_servers_once(finished: tuple[Path, Plan]):
     asking = asyncio.run(
         prepare_asking(*finished, given=[worker("h:1"), worker("h:2")], environ={})
     )
     assert asking.cost().startswith("4 prompts to 2 servers and 0 pairs: 8 requests")
 
 
-def test_no_key_goes_to_workers_that_the_user_did_not_name(finished: tuple[Path, Plan]) -> None:
+def test_no_key_goes_to_workers_that_the_user_did_not_name(finished: tuple[Path, Plan]):
     _, plan = finished
     asking = Asking(
         plan=plan, endpoint=Endpoint(base_url="http://a/v1"), workers=(), prompts=(), pairs=()
@@ -436,7 +426,7 @@ def test_no_key_goes_to_workers_that_the_user_did_not_name(finished: tuple[Path,
         assert ("Authorization" in client._headers) is sent
 
 
-def test_the_command_shows_its_cost_and_sends_nothing(finished: tuple[Path, Plan]) -> None:
+def test_the_command_shows_its_cost_and_sends_nothing(finished: tuple[Path, Plan]):
     flags = "--worker context=h:1 --worker context=h:2 --worker generation=h:3 --dry-run"
     done = serve_eval(f"check workers {finished[0]} --samples 3 {flags}", exits=0)
     assert done.stdout.splitlines() == [
@@ -454,8 +444,8 @@ def test_the_command_shows_its_cost_and_sends_nothing(finished: tuple[Path, Plan
 
 @pytest.mark.parametrize("max_tokens", [64, 2048])
 def test_pairs_that_think_are_judged_as_their_workers_are(
-    plan: Plan, answers: Path, tmp_path: Path, max_tokens: int
-) -> None:
+    plan: Plan, answers: Path, tmp_path, max_tokens: int
+):
     """The chat template opens the thoughts, so that an answer which was cut in them has no tag."""
     thinking = {"thinks": "always", "thoughts": ThoughtsForm(opened=True, words=200)}
     options = {"max_tokens": max_tokens, "apply_chat_template": True}

@@ -95,7 +95,7 @@ def asked(
 
 
 @pytest.mark.parametrize("how", [{"kept": f"{KEY}\n"}, {"variable": "PAIR_KEY"}])
-def test_a_pair_answers_signed_requests(plan: Plan, tmp_path: Path, how: dict[str, str]) -> None:
+def test_a_pair_answers_signed_requests(plan: Plan, tmp_path, how: dict[str, str]):
     done = asked(plan, tmp_path, **how)
     assert (done.in_pairs.joined, done.exit_code) == (4, 0)
     assert KEY not in (tmp_path / "attribution.json").read_text()
@@ -103,8 +103,8 @@ def test_a_pair_answers_signed_requests(plan: Plan, tmp_path: Path, how: dict[st
 
 @pytest.mark.parametrize("kept", [None, "cd" * 32])
 def test_without_the_right_key_the_cause_and_three_ways_out_are_named(
-    plan: Plan, tmp_path: Path, kept: str | None
-) -> None:
+    plan: Plan, tmp_path, kept: str | None
+):
     done = asked(plan, tmp_path, kept=kept)
     assert done.exit_code == 4
     [lost] = [line for line in done.warnings if line.startswith("no pair of workers answered")]
@@ -113,7 +113,7 @@ def test_without_the_right_key_the_cause_and_three_ways_out_are_named(
         assert way in lost
 
 
-def test_a_variable_that_is_not_set_is_refused(plan: Plan, tmp_path: Path) -> None:
+def test_a_variable_that_is_not_set_is_refused(plan: Plan, tmp_path):
     with pytest.raises(PlanError, match="--auth-key-env: the variable NO_KEY is not set"):
         asyncio.run(prepare_asking(tmp_path, plan, auth_key_env="NO_KEY", environ={}))
 
@@ -128,7 +128,7 @@ def test_a_variable_that_is_not_set_is_refused(plan: Plan, tmp_path: Path) -> No
         {"first_gen_tokens": [7], "ctx_request_id": 1},
     ],
 )
-def test_the_signature_is_the_one_that_a_worker_computes(params: dict[str, object]) -> None:
+def test_the_signature_is_the_one_that_a_worker_computes(params: dict[str, object]):
     signed = legs.sign(KEY, params)
     config.check(KEY, params, signed)
     assert bool(signed) == any(params.get(name) is not None for name in config._SIGNED)
@@ -137,7 +137,7 @@ def test_the_signature_is_the_one_that_a_worker_computes(params: dict[str, objec
             config.check("ef" * 32, params, signed)
 
 
-def test_the_signature_of_known_data_is_as_published() -> None:
+def test_the_signature_of_known_data_is_as_published():
     """The digest was computed with openssl over the text {"ctx_info_endpoint":null,...}."""
     params = {"encoded_opaque_state": "AAE=", "ctx_info_endpoint": None}
     assert legs.sign("k", params) == {
@@ -147,7 +147,7 @@ def test_the_signature_of_known_data_is_as_published() -> None:
     }
 
 
-def test_a_key_that_others_can_read_or_that_is_a_link_is_not_used(tmp_path: Path) -> None:
+def test_a_key_that_others_can_read_or_that_is_a_link_is_not_used(tmp_path):
     endpoint = Endpoint(base_url="http://h/v1", info=ServerInfo(log_dir=str(tmp_path)))
     file = tmp_path / kv_transfer.KEPT
     assert legs.find_key(endpoint, None, {}) is None
@@ -163,8 +163,8 @@ def test_a_key_that_others_can_read_or_that_is_a_link_is_not_used(tmp_path: Path
 
 @pytest.mark.slow
 def test_a_launched_pair_with_the_default_key_is_asked(
-    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path: Path
-) -> None:
+    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path
+):
     standin("main", STANDIN_AUTH_ENFORCED="1")
     plan = plan_of("trtllm_disaggregated", {"gpus": [0, 1], "ready_timeout_s": 60.0}, limit=4)
 
@@ -235,7 +235,7 @@ def _compare(out: Path, *, faults: Mapping[str, Any], known: bool) -> tuple[Comp
     return asyncio.run(story())
 
 
-def test_a_damaged_transfer_is_named_from_the_comparison_on(tmp_path: Path) -> None:
+def test_a_damaged_transfer_is_named_from_the_comparison_on(tmp_path):
     faults = {"generation_0": {"wrong_tp": True}}
     done, code, told = _compare(tmp_path, faults=faults, known=True)
     assert [one.verdict.outcome for one in done.tasks] == [VerdictOutcome.FAIL]
@@ -249,7 +249,7 @@ def test_a_damaged_transfer_is_named_from_the_comparison_on(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_sound_pair_is_not_sent_to_its_servers(tmp_path: Path, known: bool) -> None:
+def test_a_sound_pair_is_not_sent_to_its_servers(tmp_path, known: bool):
     done, code, told = _compare(tmp_path, faults={}, known=known)
     assert [one.verdict.outcome for one in done.tasks] != [VerdictOutcome.FAIL]
     commands = make_document_of(tmp_path / "c").commands
@@ -275,9 +275,7 @@ class _Solver(ModelServer):
         return answer(f"#### {int(target) + self.wrong}")
 
 
-def test_a_bad_worker_is_named_on_all_faces_and_compared_with_a_sound_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_worker_is_named_on_all_faces_and_compared_with_a_sound_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     targets = targets_of(EVERY)
     with ExitStack() as stack:

@@ -133,16 +133,14 @@ def _accused(done: Attributed) -> list[tuple[str, int, int]]:
     return [(row.role, row.bad, row.others_bad) for row in rows]
 
 
-def test_a_sound_pair_is_not_accused(plan: Plan, right: dict[str, str], tmp_path: Path) -> None:
+def test_a_sound_pair_is_not_accused(plan: Plan, right: dict[str, str], tmp_path):
     done = asked(plan, tmp_path, Servers(right))
     assert (_accused(done), done.exit_code, done.warnings) == ([], 0, ())
     assert [(row.bad, row.others_bad, row.answers) for row in done.transfer.rows] == [(2, 2, N)]
 
 
 @pytest.mark.parametrize("decodes", [1, 2])
-def test_every_hand_over_is_fetched(
-    plan: Plan, right: dict[str, str], tmp_path: Path, decodes: int
-) -> None:
+def test_every_hand_over_is_fetched(plan: Plan, right: dict[str, str], tmp_path, decodes: int):
     """One that is not expires, and the next command would blame the context server for it."""
     servers = Servers(right)
     done = asked(plan, tmp_path, servers, decodes=decodes)
@@ -151,24 +149,18 @@ def test_every_hand_over_is_fetched(
     assert done.requests == N * (1 + decodes + 2 * decodes)
 
 
-def test_a_corrupt_transfer_of_one_pair_is_named(
-    plan: Plan, right: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_corrupt_transfer_of_one_pair_is_named(plan: Plan, right: dict[str, str], tmp_path):
     done = asked(plan, tmp_path, Servers(right, corrupt=True))
     assert _accused(done) == [("transfer", N, 2)]
     assert done.exit_code == 1
 
 
-def test_a_bad_server_is_not_taken_for_a_bad_transfer(
-    plan: Plan, right: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_bad_server_is_not_taken_for_a_bad_transfer(plan: Plan, right: dict[str, str], tmp_path):
     done = asked(plan, tmp_path, Servers(right, bad_alone=True))
     assert _accused(done) == [("server", N, 2)]
 
 
-def test_a_fault_in_front_of_sound_servers_is_told(
-    plan: Plan, right: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_fault_in_front_of_sound_servers_is_told(plan: Plan, right: dict[str, str], tmp_path):
     done = asked(plan, tmp_path, Servers(right), front=answer("#### 12345"))
     assert (_accused(done), done.exit_code) == ([], 0)
     [told] = done.warnings
@@ -193,8 +185,8 @@ def _change_some(
 
 @pytest.mark.parametrize("number", [3, 4])
 def test_answers_that_begin_otherwise_in_some_requests_are_told(
-    plan: Plan, right: dict[str, str], tmp_path: Path, number: int
-) -> None:
+    plan: Plan, right: dict[str, str], tmp_path, number: int
+):
     """Of four sources, the run is the odd one by chance in a quarter: 4**-4 is below .005."""
     front = _change_some(right, number, lambda text: f"Of course: {text}")
     done = asked(plan, tmp_path, Servers(right), front=front)
@@ -209,8 +201,8 @@ def test_answers_that_begin_otherwise_in_some_requests_are_told(
 
 
 def test_answers_that_part_later_are_no_sign_of_a_fault(
-    plan: Plan, right: dict[str, str], tmp_path: Path
-) -> None:
+    plan: Plan, right: dict[str, str], tmp_path
+):
     """The numerics of another load part answers anywhere, and in the first token too."""
 
     def part(text):
@@ -222,23 +214,21 @@ def test_answers_that_part_later_are_no_sign_of_a_fault(
 
 
 def test_space_at_the_start_of_answers_is_no_sign_of_a_fault(
-    plan: Plan, right: dict[str, str], tmp_path: Path
-) -> None:
+    plan: Plan, right: dict[str, str], tmp_path
+):
     front = _change_some(right, N, lambda text: f"\n{text}")
     done = asked(plan, tmp_path, Servers(right), front=front)
     assert (_accused(done), done.exit_code, done.warnings) == ([], 0, ())
 
 
 def test_a_bad_transfer_is_not_looked_for_in_front_of_the_servers(
-    plan: Plan, right: dict[str, str], tmp_path: Path
-) -> None:
+    plan: Plan, right: dict[str, str], tmp_path
+):
     done = asked(plan, tmp_path, Servers(right, corrupt=True), front=answer("#### 12345"))
     assert (len(_accused(done)), done.warnings) == (1, ())
 
 
-def test_all_pairs_of_a_bad_transfer_are_named(
-    plan: Plan, right: dict[str, str], tmp_path: Path
-) -> None:
+def test_all_pairs_of_a_bad_transfer_are_named(plan: Plan, right: dict[str, str], tmp_path):
     done = asked(plan, tmp_path, Servers(right, corrupt=True), decodes=2)
     assert _accused(done) == [("transfer", N, 2)] * 2
 
@@ -254,16 +244,14 @@ def test_all_pairs_of_a_bad_transfer_are_named(
     ],
 )
 def test_servers_that_do_not_take_the_hand_over_are_an_error(
-    plan: Plan, right: dict[str, str], tmp_path: Path, servers: dict[str, bool], message: str
-) -> None:
+    plan: Plan, right: dict[str, str], tmp_path, servers: dict[str, bool], message: str
+):
     done = asked(plan, tmp_path, Servers(right, **servers))
     assert done.exit_code == 4
     assert message in done.warnings[0]
     assert _accused(done) == []
 
 
-def test_a_server_that_counts_nothing_is_believed(
-    plan: Plan, right: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_server_that_counts_nothing_is_believed(plan: Plan, right: dict[str, str], tmp_path):
     done = asked(plan, tmp_path, Servers(right, takes_over=False, counts=False))
     assert done.exit_code == 0

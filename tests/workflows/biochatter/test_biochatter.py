@@ -42,7 +42,7 @@ def runs(tmp_path_factory) -> Path:
     return top
 
 
-def test_each_case_has_its_scores_and_each_failure_its_row(runs: Path, tmp_path: Path) -> None:
+def test_each_case_has_its_scores_and_each_failure_its_row(runs: Path, tmp_path):
     serve_eval(f"runs export {runs} --format biochatter -o {tmp_path}", exits=0)
     [file] = tmp_path.glob("*extraction.csv")
     assert file.read_text().splitlines()[0] == (
@@ -70,7 +70,7 @@ def test_each_case_has_its_scores_and_each_failure_its_row(runs: Path, tmp_path:
     }
 
 
-def test_result_files_of_biochatter_are_added_to_the_tables(runs: Path, tmp_path: Path) -> None:
+def test_result_files_of_biochatter_are_added_to_the_tables(runs: Path, tmp_path):
     old = tmp_path / "old_task.csv"
     old.write_text(
         "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version\n"
@@ -88,7 +88,7 @@ def test_result_files_of_biochatter_are_added_to_the_tables(runs: Path, tmp_path
     assert "old_task" in (tmp_path / "out/processed/overview.csv").read_text().splitlines()[0]
 
 
-def test_add_is_refused_for_other_formats(runs: Path, tmp_path: Path) -> None:
+def test_add_is_refused_for_other_formats(runs: Path, tmp_path):
     serve_eval(
         f"runs export {runs}/good --add {tmp_path}/a.csv",
         exits=2,
@@ -97,13 +97,13 @@ def test_add_is_refused_for_other_formats(runs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM", "\tx", "\rx"])
-def test_a_spreadsheet_runs_no_answer(text: str) -> None:
+def test_a_spreadsheet_runs_no_answer(text: str):
     assert disarm(text) == f"'{text}"
     assert disarm(f"a{text}") == f"a{text}"
 
 
 @pytest.mark.usefixtures("simulated_here")
-def test_deployments_of_one_model_are_not_merged(tmp_path: Path) -> None:
+def test_deployments_of_one_model_are_not_merged(tmp_path):
     cases = tmp_path / "cases.yaml"
     cases.write_text(CASES)
     flags = {
@@ -157,7 +157,7 @@ CASES_TABLES = [
 ]
 
 
-def test_a_row_sums_scores_and_the_spread_of_each_case() -> None:
+def test_a_row_sums_scores_and_the_spread_of_each_case():
     b, a = tabulate_task(CASES_TABLES)
     assert (a.model, a.achieved, a.possible, a.iterations) == ("a", 4.5, 6, 3)
     assert a.sd == pytest.approx(0.5)
@@ -165,18 +165,18 @@ def test_a_row_sums_scores_and_the_spread_of_each_case() -> None:
     assert (b.model, b.achieved, b.possible, b.sd, b.iterations) == ("b", 8.0, 10, 0.0, 5)
 
 
-def test_an_older_row_counts_once_for_each_iteration_in_tables_of_subtasks_too() -> None:
+def test_an_older_row_counts_once_for_each_iteration_in_tables_of_subtasks_too():
     subtasks = split_subtasks(CASES_TABLES)
     assert list(subtasks) == ["assay", "tissue"]
     by_model = {row.model: row.accuracy for row in tabulate_task(subtasks["assay"])}
     assert by_model == {"a": pytest.approx(0.5), "b": pytest.approx(0.6)}
 
 
-def test_cases_of_one_subtask_have_no_table_of_subtasks() -> None:
+def test_cases_of_one_subtask_have_no_table_of_subtasks():
     assert split_subtasks([_case("a", "one"), _case("a", "two:x"), _case("b", "three:x")]) == {}
 
 
-def test_median_and_sd_of_a_model_are_those_of_its_tasks_alone() -> None:
+def test_median_and_sd_of_a_model_are_those_of_its_tasks_alone():
     tables = {
         task: tabulate_task([_case("m", "c", value), *more])
         for task, value, more in (

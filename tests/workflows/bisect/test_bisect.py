@@ -63,7 +63,7 @@ def plans(tmp_path) -> tuple[str, Path, str, Path]:
 
 def test_the_dry_run_shows_the_first_steps_and_the_expected_starts(
     plans: tuple[str, Path, str, Path],
-) -> None:
+):
     done = serve_eval(f"bisect {INCLUDE} --dry-run", *plans, exits=0)
     lines = done.stdout.splitlines()
     assert lines[:4] == [
@@ -87,7 +87,7 @@ def test_the_dry_run_shows_the_first_steps_and_the_expected_starts(
     assert "  served.graphs+served.overlap: false, false -> true, true" in done.stdout
 
 
-def test_a_step_is_named_in_text_and_in_json(tmp_path: Path) -> None:
+def test_a_step_is_named_in_text_and_in_json(tmp_path):
     plan, steps, out = tmp_path / "plan.yaml", tmp_path / "steps", tmp_path / "out"
     plan.write_text(STEPS)
     steps.write_text("# nightly builds\n1\n2\n\n3\n")
@@ -133,7 +133,7 @@ def test_a_step_is_named_in_text_and_in_json(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_together_is_refused(
     arguments: tuple[str, ...], said: str, plans: tuple[str, Path, str, Path]
-) -> None:
+):
     words = [plans[1] if word == "GOOD" else word for word in arguments]
     serve_eval(f"bisect {INCLUDE}", *words, exits=2, tells=said)
 
@@ -157,7 +157,7 @@ def _print(state: Bisection, found: Configurations, out: Path) -> str:
     return buffer.getvalue()
 
 
-def test_one_option_of_three_is_found_and_the_folder_is_not_searched_again(tmp_path: Path) -> None:
+def test_one_option_of_three_is_found_and_the_folder_is_not_searched_again(tmp_path):
     names = ("speculation", "kv_dtype", "tp")
     found = build_options(["kv_dtype"], names=names, **{**SURE, "samples": 90})
     state = _search(found, tmp_path / "out")
@@ -188,7 +188,7 @@ def test_one_option_of_three_is_found_and_the_folder_is_not_searched_again(tmp_p
         _search(found, tmp_path / "out", BisectRules(margin=10.0))
 
 
-def test_two_options_that_fail_only_together_are_found(tmp_path: Path) -> None:
+def test_two_options_that_fail_only_together_are_found(tmp_path):
     found = build_options(["speculation", "tp"], names=("speculation", "tp"), **SURE)
     state = _search(found, tmp_path / "out", BisectRules())
     assert state.suspects[0].members == ("served.speculation", "served.tp")
@@ -198,7 +198,7 @@ def test_two_options_that_fail_only_together_are_found(tmp_path: Path) -> None:
     assert "culprits: these fail only together" in _print(state, found, tmp_path)
 
 
-def test_a_step_is_found_around_one_that_cannot_start(tmp_path: Path) -> None:
+def test_a_step_is_found_around_one_that_cannot_start(tmp_path):
     steps = ("v1", "v2", "v3", "v4", "v5", "v6", "v7")
     found = build_steps(5, steps=steps, dead_steps=["v4"], **SURE)
     state = _search(found, tmp_path / "out")
@@ -212,7 +212,7 @@ def test_a_step_is_found_around_one_that_cannot_start(tmp_path: Path) -> None:
     assert "1 configuration cannot start" in text
 
 
-def test_steps_that_cannot_start_or_serve_leave_several_suspects(tmp_path: Path) -> None:
+def test_steps_that_cannot_start_or_serve_leave_several_suspects(tmp_path):
     found = build_steps(2, steps=("v1", "v2", "v3", "v4"), dead_steps=["v2"], **SURE)
 
     @asynccontextmanager
@@ -233,7 +233,7 @@ def test_steps_that_cannot_start_or_serve_leave_several_suspects(tmp_path: Path)
     assert "2 configurations cannot start" in text
 
 
-def test_nothing_broken_ends_after_two_starts(tmp_path: Path) -> None:
+def test_nothing_broken_ends_after_two_starts(tmp_path):
     found = build_options([], **SURE)
     state = _search(found, tmp_path / "out")
     assert (state.exit_code, state.starts, state.suspects[0].kind) == (0, 2, "none")
@@ -242,7 +242,7 @@ def test_nothing_broken_ends_after_two_starts(tmp_path: Path) -> None:
     assert _search(same, tmp_path / "same").exit_code == 0
 
 
-def test_a_search_goes_on_after_its_budget_and_after_an_interruption(tmp_path: Path) -> None:
+def test_a_search_goes_on_after_its_budget_and_after_an_interruption(tmp_path):
     found, out = build_options(["tp"], names=("graphs", "overlap", "tp"), **SURE), tmp_path / "out"
     part = _search(found, out, replace(ONE, budget_starts=3))
     assert (part.ending, part.exit_code, part.starts) == ("budget", 3, 3)
@@ -269,7 +269,7 @@ def test_a_search_goes_on_after_its_budget_and_after_an_interruption(tmp_path: P
     assert read_report(out / part.steps[2].folder) == finished
 
 
-def test_a_server_is_held_where_only_the_client_differs(tmp_path: Path) -> None:
+def test_a_server_is_held_where_only_the_client_differs(tmp_path):
     options = {"accuracy": 1.0, "served": {"tp": True}}
     good = build_plan(options, samples=40, order_seed=1)
     bad = replace(good, limits=Limits(concurrency=4, order_seed=1, stream=True))
@@ -279,18 +279,18 @@ def test_a_server_is_held_where_only_the_client_differs(tmp_path: Path) -> None:
     assert (state.starts, state.exit_code, len(state.steps)) == (1, 0, 2)
 
 
-def test_a_bad_configuration_that_cannot_start_is_an_error(tmp_path: Path) -> None:
+def test_a_bad_configuration_that_cannot_start_is_an_error(tmp_path):
     found = build_options(["tp"], names=("tp", "graphs"), refuses=[["tp", "missing"]], **SURE)
     with pytest.raises(LaunchError, match="ended with status 1"):
         _search(found, tmp_path / "out")
 
 
-def test_gpu_hours_need_a_launcher_that_knows_its_gpus(tmp_path: Path) -> None:
+def test_gpu_hours_need_a_launcher_that_knows_its_gpus(tmp_path):
     with pytest.raises(PlanError, match="'breakable' does not know its GPUs"):
         _search(build_options([], **SURE), tmp_path / "out", BisectRules(budget_gpu_hours=1.0))
 
 
-def test_held_servers_count_starts_and_gpu_seconds(tmp_path: Path) -> None:
+def test_held_servers_count_starts_and_gpu_seconds(tmp_path):
     now = [0.0]
 
     @asynccontextmanager
@@ -316,7 +316,7 @@ def test_held_servers_count_starts_and_gpu_seconds(tmp_path: Path) -> None:
     assert (held.starts, held.gpus_known, held.gpu_s) == (2, True, 74.0)
 
 
-def test_the_state_is_json_that_names_every_step(tmp_path: Path) -> None:
+def test_the_state_is_json_that_names_every_step(tmp_path):
     found = build_options([], **SURE)
     _search(found, tmp_path / "out")
     content = read_json(tmp_path / "out/bisection.json")
@@ -324,7 +324,7 @@ def test_the_state_is_json_that_names_every_step(tmp_path: Path) -> None:
     assert (tmp_path / "out/good_scores/word_problems.yaml").exists()
 
 
-def test_gpu_hours_of_processes_are_counted_and_end_a_search(tmp_path: Path) -> None:
+def test_gpu_hours_of_processes_are_counted_and_end_a_search(tmp_path):
     times, said = tmp_path / "times", dict[str, float]()
     found = build(
         tmp_path,

@@ -68,7 +68,7 @@ BAD = _plan(
 NAMES = ["tp", "config.kv.dtype", "config.batches", "config.speculative", "env.MY_TOKEN"]
 
 
-def test_mappings_differ_by_leaf_and_lists_as_one_value() -> None:
+def test_mappings_differ_by_leaf_and_lists_as_one_value():
     changes = list_changes(GOOD, BAD)
     assert [change.name for change in changes] == [*NAMES, "limits.concurrency"]
     shown = {change.name: (change.shown.good, change.shown.bad) for change in changes}
@@ -78,7 +78,7 @@ def test_mappings_differ_by_leaf_and_lists_as_one_value() -> None:
     assert shown["env.MY_TOKEN"] == ("not set", "***")
 
 
-def test_a_mixture_has_the_chosen_changes_alone() -> None:
+def test_a_mixture_has_the_chosen_changes_alone():
     changes = list_changes(GOOD, BAD)
     assert mix(GOOD, []) == GOOD
     every = replace(BAD, limits=replace(BAD.limits, order=GOOD.limits.order))
@@ -96,7 +96,7 @@ def test_a_mixture_has_the_chosen_changes_alone() -> None:
     }
 
 
-def test_options_can_keep_their_value_or_change_together() -> None:
+def test_options_can_keep_their_value_or_change_together():
     changes = list_changes(GOOD, BAD, keep=["launcher.config.kv", "limits"])
     assert [change.name for change in changes] == [name for name in NAMES if name[7:9] != "kv"]
     changes = list_changes(GOOD, BAD, together=[["tp", "env.MY_TOKEN"], ["config"]])
@@ -111,7 +111,7 @@ def test_options_can_keep_their_value_or_change_together() -> None:
         list_changes(GOOD, replace(BAD, launcher=Spec(name="vllm")))
 
 
-def test_a_launcher_option_named_like_a_part_of_the_plan_has_a_prefix() -> None:
+def test_a_launcher_option_named_like_a_part_of_the_plan_has_a_prefix():
     good, bad = _plan(model="a"), _plan(model="b")
     good = replace(good, launcher=Spec(name="trtllm", options={"model": "/a", "on": 1}))
     bad = replace(bad, launcher=Spec(name="trtllm", options={"model": "/b", "on": True}))
@@ -120,7 +120,7 @@ def test_a_launcher_option_named_like_a_part_of_the_plan_has_a_prefix() -> None:
     assert [one.name for one in list_changes(good, header)] == ["connection.headers.X-Route"]
 
 
-def test_configurations_have_names_of_what_is_changed_least() -> None:
+def test_configurations_have_names_of_what_is_changed_least():
     found = between_plans(GOOD, list_changes(GOOD, BAD, keep=["limits", "env"]))
     assert found.describe(0) == "good again"
     assert found.describe(15) == "bad"
@@ -134,7 +134,7 @@ def test_configurations_have_names_of_what_is_changed_least() -> None:
         along_steps([GOOD] * 3, ["v1", "v2", "v1"])
 
 
-def test_a_step_is_filled_in_everywhere() -> None:
+def test_a_step_is_filled_in_everywhere():
     content = {"launcher": {"image": "r:{step}", "args": ["{step}", 1]}, "{step}": None}
     assert fill_in(content, "v2") == {"launcher": {"image": "r:v2", "args": ["v2", 1]}, "v2": None}
 
@@ -172,7 +172,7 @@ def _draw(state: Bisection, found: Configurations) -> str:
     return buffer.getvalue()
 
 
-def test_the_bad_side_comes_first_and_must_be_decided() -> None:
+def test_the_bad_side_comes_first_and_must_be_decided():
     assert choose(_state(THREE, []), THREE, BisectRules(), None) == 7
     state = _state(THREE, [(7, UNDECIDED)])
     assert choose(state, THREE, BisectRules(), None) == "unconfirmed"
@@ -183,7 +183,7 @@ def test_the_bad_side_comes_first_and_must_be_decided() -> None:
     assert "give a larger --limit" in text
 
 
-def test_three_undecided_steps_in_a_row_end_the_search() -> None:
+def test_three_undecided_steps_in_a_row_end_the_search():
     results = [(7, WORSE), (3, UNDECIDED), (5, NO_START), (1, UNDECIDED)]
     state = _state(THREE, results)
     assert isinstance(choose(state, THREE, BisectRules(), None), int)
@@ -194,13 +194,13 @@ def test_three_undecided_steps_in_a_row_end_the_search() -> None:
     assert isinstance(choose(state, THREE, BisectRules(), None), int)
 
 
-def test_only_decided_steps_are_evidence() -> None:
+def test_only_decided_steps_are_evidence():
     plain = weigh(THREE, _state(THREE, [(7, WORSE)]).steps)
     more = weigh(THREE, _state(THREE, [(7, WORSE), (1, UNDECIDED), (2, NO_START)]).steps)
     assert list(more.probabilities) == list(plain.probabilities)
 
 
-def test_budgets_count_starts_and_gpu_hours_but_no_held_server() -> None:
+def test_budgets_count_starts_and_gpu_hours_but_no_held_server():
     state = _state(THREE, [(7, WORSE)], starts=2, gpu_hours=0.5)
     following = choose(state, THREE, BisectRules(), None)
     assert isinstance(following, int)
@@ -211,7 +211,7 @@ def test_budgets_count_starts_and_gpu_hours_but_no_held_server() -> None:
     assert choose(state, THREE, BisectRules(budget_gpu_hours=0.6), None) == following
 
 
-def test_each_conclusion_has_its_exit_code_and_its_words() -> None:
+def test_each_conclusion_has_its_exit_code_and_its_words():
     together = [(7, WORSE), (3, WORSE), (1, SAME), (2, SAME), (6, SAME), (5, SAME)]
     either = [(7, WORSE), (1, WORSE), (2, WORSE), (4, SAME), (0, SAME), (6, WORSE), (5, WORSE)]
     steps = build_steps(1, steps=("v1", "v2", "v3"))
@@ -314,7 +314,7 @@ def _report(*tasks: TaskReport) -> Report:
 PASS, FAIL = VerdictOutcome.PASS, VerdictOutcome.FAIL
 
 
-def test_the_task_that_fell_most_is_the_one_of_the_later_steps() -> None:
+def test_the_task_that_fell_most_is_the_one_of_the_later_steps():
     tasks = (_task("a", FAIL, -6.0), _task("b", FAIL, -9.0), _task("c", PASS, 1.0))
     found = read_result(_report(*tasks))
     assert (found.result, found.task, found.difference, found.margin) == (WORSE, "b", -9.0, 4.5)
@@ -336,12 +336,12 @@ def test_the_task_that_fell_most_is_the_one_of_the_later_steps() -> None:
 )
 def test_without_a_margin_a_drop_is_shown_by_its_p(
     outcome: VerdictOutcome, difference: float, p: float, result: BisectionResult
-) -> None:
+):
     report = _report(_task("a", outcome, difference, p))
     assert read_result(report, level=0.005, usual={"a": 5.0}).result is result
 
 
-def test_a_test_asks_what_the_good_side_was_asked_on_the_servers_of_the_other() -> None:
+def test_a_test_asks_what_the_good_side_was_asked_on_the_servers_of_the_other():
     good = build_plan({"step": "a"}, samples=10)
     other = build_plan({"step": "b"}, samples=99)
     plan = plan_test(other, good, ("word_problems",), 2.5, OUT)
@@ -352,7 +352,7 @@ def test_a_test_asks_what_the_good_side_was_asked_on_the_servers_of_the_other() 
     assert (full.verdict.name, full.early_stop, full.no_reference) == ("paired", None, False)
 
 
-def test_a_failure_to_start_has_its_first_line_as_the_reason() -> None:
+def test_a_failure_to_start_has_its_first_line_as_the_reason():
     tested = read_failure(RuntimeError("status 1\nlog"))
     assert (tested.result, tested.reason, tested.asked) == (NO_START, "status 1", 0)
     step = BisectionStep(number=1, configuration=1, changes=(), folder="", result=NO_START)

@@ -58,8 +58,8 @@ def replayed(server: Server, folder: Path, environ: dict[str, str]) -> str:
     ],
 )
 def test_curl_sends_what_the_run_sent(
-    options: dict[str, object], stream: bool, chat: bool, tmp_path: Path
-) -> None:
+    options: dict[str, object], stream: bool, chat: bool, tmp_path
+):
     plan = replace(
         plan_for(tmp_path, **options),
         no_reference=True,
@@ -90,7 +90,7 @@ def test_curl_sends_what_the_run_sent(
     assert versions["session"]["serve_eval"]
 
 
-def test_a_server_without_a_key_gets_a_word_that_is_none(tmp_path: Path) -> None:
+def test_a_server_without_a_key_gets_a_word_that_is_none(tmp_path):
     plan = replace(plan_for(tmp_path), no_reference=True)
     server = Server(act=sound, answers=answers_to(plan.tasks[0]))
     run(plan, server, tmp_path / "out")
@@ -101,8 +101,8 @@ def test_a_server_without_a_key_gets_a_word_that_is_none(tmp_path: Path) -> None
 
 
 def test_a_failure_comes_with_the_log_of_its_time_and_without_the_secrets_in_it(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     def fails(asked):
         return (
             Said(text=f"no {KEY} here", status=400) if asked.chance("some") < 0.2 else sound(asked)
@@ -133,7 +133,7 @@ def test_a_failure_comes_with_the_log_of_its_time_and_without_the_secrets_in_it(
     assert not any(KEY in file.read_text() for file in folder.rglob("*") if file.is_file())
 
 
-def test_what_the_server_said_and_the_plan_hold_no_secret(tmp_path: Path) -> None:
+def test_what_the_server_said_and_the_plan_hold_no_secret(tmp_path):
     """Answers, failures and the plan are not mappings, but they are searched too."""
     said = "my proxy is http://me:mine@host, my token team-secret-value, and sk-12345678 too"
     answers = answers_to(plan_for(tmp_path).tasks[0])
@@ -157,7 +157,7 @@ def test_what_the_server_said_and_the_plan_hold_no_secret(tmp_path: Path) -> Non
     )
 
 
-def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path: Path) -> None:
+def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path):
     plan = replace(plan_for(tmp_path, scoring="loglikelihood", num_samples=20), no_reference=True)
     plan = replace(plan, model="simulated")
     _write_answers(tmp_path / "answers.jsonl", prepare(plan), lambda task, sample: 0.9)
@@ -203,11 +203,11 @@ def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path: Path) -> None
         ("sk-12345678 and hf_12345678", "*** and ***"),
     ],
 )
-def test_what_is_written_of_what_others_told(told: object, written: object, tmp_path: Path) -> None:
+def test_what_is_written_of_what_others_told(told: object, written: object, tmp_path):
     assert SecretMask(plan_for(tmp_path).connection, ENVIRON).of(told) == written
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_what_is_refused(tmp_path):
     plan = replace(plan_for(tmp_path), no_reference=True)
     run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     out, to = tmp_path / "out", tmp_path / "capsules"
@@ -229,7 +229,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         capsules(out, ["test-2"], to, environ={})
 
 
-def test_ids_that_no_folder_can_have(tmp_path: Path) -> None:
+def test_ids_that_no_folder_can_have(tmp_path):
     ids = ["a/b", "a-b", "../up", "\U00020000" * 90, "x" * 79 + "/1", "x" * 79 + "/2"]
     cases = [
         f"    - {{case: '{name}', input: {{prompt: 'Word {i}?'}}, expected: aye}}\n"
@@ -253,7 +253,7 @@ def test_ids_that_no_folder_can_have(tmp_path: Path) -> None:
     assert all((folder / "body.json").exists() for folder in made)
 
 
-def test_a_folder_of_somebody_else_puts_nothing_into_the_script(tmp_path: Path) -> None:
+def test_a_folder_of_somebody_else_puts_nothing_into_the_script(tmp_path):
     plan = replace(plan_for(tmp_path), no_reference=True)
     run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     sign = tmp_path / "ran"
@@ -295,7 +295,7 @@ ODD_PATHS = (
 )
 
 
-def test_the_script_asks_where_the_run_asked_whatever_the_address_holds(tmp_path: Path) -> None:
+def test_the_script_asks_where_the_run_asked_whatever_the_address_holds(tmp_path):
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     server = ScriptedServer(json_reply({}), paths=EVERY_PATH)
@@ -343,7 +343,7 @@ def test_the_script_asks_where_the_run_asked_whatever_the_address_holds(tmp_path
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_told(tmp_path):
     plan = replace(plan_for(tmp_path), no_reference=True)
     run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     (tmp_path / "file").write_text("")
@@ -351,7 +351,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         capsules(tmp_path / "out", ["test-1"], tmp_path / "file", environ={})
 
 
-def test_without_sessions_the_plan_tells_whom_was_asked(tmp_path: Path) -> None:
+def test_without_sessions_the_plan_tells_whom_was_asked(tmp_path):
     plan = replace(plan_for(tmp_path), no_reference=True)
     server = Server(act=sound, answers=answers_to(plan.tasks[0]))
     run(plan, server, tmp_path / "out")
@@ -363,7 +363,7 @@ def test_without_sessions_the_plan_tells_whom_was_asked(tmp_path: Path) -> None:
     assert f"BASE_URL={base_url}\n" in (folder / "curl.sh").read_text()
 
 
-def test_logs_of_one_name_are_all_kept(tmp_path: Path) -> None:
+def test_logs_of_one_name_are_all_kept(tmp_path):
     plan = replace(plan_for(tmp_path), no_reference=True)
     elsewhere = tmp_path / "held/server.log"
     server, info = (
@@ -381,9 +381,7 @@ def test_logs_of_one_name_are_all_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_a_sample_of_a_hold_out_set_needs_a_word_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_of_a_hold_out_set_needs_a_word_more(tmp_path, monkeypatch):
     pytest.importorskip("cryptography.fernet", reason="the extra holdout is not installed")
     monkeypatch.setenv(holdout.VARIABLE, VAULT_KEY)
     cases = [

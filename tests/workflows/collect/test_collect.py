@@ -62,7 +62,7 @@ def _read(lines: list[str]) -> list[CollectedRow]:
     return list(read_trtllm_log(lines, "log"))
 
 
-def test_each_value_of_a_test_log_is_a_row_with_its_test_and_task() -> None:
+def test_each_value_of_a_test_log_is_a_row_with_its_test_and_task():
     rows = _read(LOG)
     told = [(row.test, row.task, row.metric, row.value, row.verdict) for row in rows]
     assert told == [
@@ -76,7 +76,7 @@ def test_each_value_of_a_test_log_is_a_row_with_its_test_and_task() -> None:
     assert (first.alpha, first.beta, first.sigma) == (0.05, 0.2, 50.0)
 
 
-def test_trtllm_eval_prints_only_an_average() -> None:
+def test_trtllm_eval_prints_only_an_average():
     rows = _read(
         [
             "[TRT-LLM] [I] MMLU weighted average accuracy: 68.20 (4104)",
@@ -187,7 +187,7 @@ Beam 1 rouge scores:
 @pytest.mark.parametrize("prefix", ["", EVAL_PREFIX])
 def test_each_form_of_an_evaluator_is_read(
     prefix: str, text: str, told: list[tuple[str, str, float, int | None]]
-) -> None:
+):
     """A value below a heading has no prefix where the evaluator prints both as one message."""
     lines = [
         line if line.startswith(("|", " ", "  ")) else f"{prefix}{line}"
@@ -200,7 +200,7 @@ def test_each_form_of_an_evaluator_is_read(
     assert not unread
 
 
-def test_a_test_takes_the_value_that_it_judges_and_leaves_the_others() -> None:
+def test_a_test_takes_the_value_that_it_judges_and_leaves_the_others():
     lines = [
         "accuracy/test_llm_api_pytorch.py::TestLlama3_1_8B::test_json ",
         "JSON Mode Eval accuracy: 73.00 (100)",
@@ -218,7 +218,7 @@ def test_a_test_takes_the_value_that_it_judges_and_leaves_the_others() -> None:
     ]
 
 
-def test_lines_with_metrics_that_are_not_read_are_named(tmp_path: Path) -> None:
+def test_lines_with_metrics_that_are_not_read_are_named(tmp_path):
     log = tmp_path / "other.log"
     log.write_text(f"{EVAL_PREFIX}Arena-Hard win rate: 61.3\nloading 12 of 13\nmy F1 score = 0.7\n")
     done = serve_eval(f"runs table {log}", exits=5)
@@ -235,18 +235,18 @@ def test_lines_with_metrics_that_are_not_read_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(14))
-def test_a_block_that_breaks_off_gives_no_row_that_is_wrong(cut: int) -> None:
+def test_a_block_that_breaks_off_gives_no_row_that_is_wrong(cut: int):
     rows = _read([*_block(70.0)[:cut], *_block(71.0)])
     assert [row.value for row in rows] == ([70.0, 71.0] if cut == 13 else [71.0])
 
 
-def test_a_reference_of_infinity_is_left_empty() -> None:
+def test_a_reference_of_infinity_is_left_empty():
     lines = [line.replace("Reference accuracy: 74.200", "Reference accuracy: inf") for line in LOG]
     assert _read(lines)[0].reference is None
 
 
 @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r"])
-def test_no_cell_is_a_formula_and_numbers_stay_numbers(begin: str) -> None:
+def test_no_cell_is_a_formula_and_numbers_stay_numbers(begin: str):
     row = CollectedRow(source=f"{begin}HYPERLINK(1)", kind="run", value=-12.5, low=-0.0, failed=3)
     [header, cells] = csv.reader(io.StringIO(write_csv([row]), newline=""))
     assert tuple(header) == COLUMNS
@@ -255,7 +255,7 @@ def test_no_cell_is_a_formula_and_numbers_stay_numbers(begin: str) -> None:
     assert (float(told["value"]), int(told["failed"]), told["high"]) == (-12.5, 3, "")
 
 
-def test_the_columns_are_those_of_the_page() -> None:
+def test_the_columns_are_those_of_the_page():
     page = (Path(__file__).parents[3] / "docs/collect.md").read_text().partition("\n## ")[0]
     assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")] == [
         *COLUMNS
@@ -263,9 +263,7 @@ def test_the_columns_are_those_of_the_page() -> None:
 
 
 @pytest.mark.usefixtures("simulated_here")
-def test_runs_and_logs_of_a_folder_are_collected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_and_logs_of_a_folder_are_collected(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = "run --launcher simulated -m @m --no-reference --limit 5"
     serve_eval(f"{run} -t passkey_short,word_problems -o all/a --quant-algo FP8")
@@ -300,7 +298,7 @@ def test_runs_and_logs_of_a_folder_are_collected(
     assert wide.startswith("model,")
 
 
-def test_the_verdict_in_a_suite_counts_and_a_row_without_one_is_skipped() -> None:
+def test_the_verdict_in_a_suite_counts_and_a_row_without_one_is_skipped():
     rows = [
         CollectedRow(source="s/a", kind="run", task="t", verdict="PASS", suite_verdict="FAIL"),
         CollectedRow(source="s/a", kind="run", task="u", verdict="PASS", value=1.0),

@@ -120,7 +120,7 @@ def damaged(plan: Plan, steady: SimulatorConfig, tmp_path_factory) -> tuple[Comp
     return found, out
 
 
-def test_what_is_alike_is_not_accused(alike: tuple[Comparison, Path]) -> None:
+def test_what_is_alike_is_not_accused(alike: tuple[Comparison, Path]):
     comparison, _ = alike
     [task] = comparison.tasks
     assert (comparison.exit_code, task.verdict.outcome) == (PASS, "PASS")
@@ -134,7 +134,7 @@ def test_what_is_alike_is_not_accused(alike: tuple[Comparison, Path]) -> None:
     assert task.apart_s is not None
 
 
-def test_a_worse_one_is_proven_and_its_flips_are_listed(damaged: tuple[Comparison, Path]) -> None:
+def test_a_worse_one_is_proven_and_its_flips_are_listed(damaged: tuple[Comparison, Path]):
     comparison, out = damaged
     [task] = comparison.tasks
     assert (comparison.exit_code, task.verdict.outcome) == (FAIL, "FAIL")
@@ -163,8 +163,8 @@ def _values(folder: Path) -> dict[str, float]:
 
 
 def test_more_flips_both_ways_are_no_drop(
-    plan: Plan, answers: Callable[[float | None], Path], tmp_path: Path
-) -> None:
+    plan: Plan, answers: Callable[[float | None], Path], tmp_path
+):
     """A repeats its answers; B differs on an eighth of the prompts, as often better as worse."""
     settled = SimulatorConfig(answers=answers(0.13))
     found, _ = _compare(
@@ -182,7 +182,7 @@ def test_more_flips_both_ways_are_no_drop(
 
 def test_a_finished_comparison_asks_nothing_and_says_the_same(
     plan: Plan, steady: SimulatorConfig, alike: tuple[Comparison, Path]
-) -> None:
+):
     before, out = alike
     urls = [side.base_url for side in (before.a, before.b)]
     sides = [CompareSide(plan=_at(plan, url)) for url in urls]  # the servers are gone
@@ -195,7 +195,7 @@ def test_a_finished_comparison_asks_nothing_and_says_the_same(
 
 def test_another_margin_is_refused_when_the_answers_are_known(
     plan: Plan, alike: tuple[Comparison, Path]
-) -> None:
+):
     before, out = alike
     sides = [CompareSide(plan=_at(plan, side.base_url)) for side in (before.a, before.b)]
     wider = replace(PAIRED, rule=Spec(name="paired", options={"margin": 20.0}))
@@ -204,8 +204,8 @@ def test_another_margin_is_refused_when_the_answers_are_known(
 
 
 def test_runs_that_were_interrupted_go_on_and_end_as_if_they_had_not_been(
-    plan: Plan, steady: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, steady: SimulatorConfig, tmp_path
+):
     """Each prompt has one answer at each endpoint, so that the number of requests does not matter.
 
     Flips are listed in the order of the answers, so both comparisons list the same ones.
@@ -259,7 +259,7 @@ class _Stops:
             self._stop()
 
 
-def test_anchors_of_one_run_are_refused_before_anything_is_sent(plan: Plan, tmp_path: Path) -> None:
+def test_anchors_of_one_run_are_refused_before_anything_is_sent(plan: Plan, tmp_path):
     rules = CompareRules(rule=Spec(name="anchors"), again=0)
     sides = (
         CompareSide(plan=_at(plan, "http://127.0.0.1:9")),
@@ -271,8 +271,8 @@ def test_anchors_of_one_run_are_refused_before_anything_is_sent(plan: Plan, tmp_
 
 
 def test_sides_that_ask_otherwise_are_refused_before_anything_is_sent(
-    plan: Plan, steady: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, steady: SimulatorConfig, tmp_path
+):
     app = create_app(steady)
 
     async def both():
@@ -292,9 +292,9 @@ def test_a_finished_run_is_asked_nothing_and_the_other_side_is(
     plan: Plan,
     steady: SimulatorConfig,
     alike: tuple[Comparison, Path],
-    tmp_path: Path,
+    tmp_path,
     finished: str,
-) -> None:
+):
     before, out = alike
     app = create_app(replace(steady, run=3))
 
@@ -313,9 +313,7 @@ def test_a_finished_run_is_asked_nothing_and_the_other_side_is(
     assert not (tmp_path / "out" / finished.lower()).exists()
 
 
-def test_repeats_tell_what_second_answers_would(
-    plan: Plan, steady: SimulatorConfig, tmp_path: Path
-) -> None:
+def test_repeats_tell_what_second_answers_would(plan: Plan, steady: SimulatorConfig, tmp_path):
     twice = replace(plan, limit=40, repeats=2)
     found, asked = _compare(twice, replace(steady, run=1), replace(steady, run=2), tmp_path / "out")
     [task] = found.tasks
@@ -332,15 +330,15 @@ def test_repeats_tell_what_second_answers_would(
 
 
 def test_tasks_that_a_context_server_answers_alone_are_told(
-    plan: Plan, steady: SimulatorConfig, alike: tuple[Comparison, Path], tmp_path: Path
-) -> None:
+    plan: Plan, steady: SimulatorConfig, alike: tuple[Comparison, Path], tmp_path
+):
     assert alike[0].warnings == ()
     short = replace(plan, limit=10, tasks=(Spec(name="gsm8k", options={"max_tokens": 2}),))
     found, _ = _compare(short, replace(steady, run=1), replace(steady, run=2), tmp_path / "out")
     assert ["the generation servers are not tested" in line for line in found.warnings] == [True]
 
 
-def test_noninferiority_says_what_the_prompts_leave_open(alike: tuple[Comparison, Path]) -> None:
+def test_noninferiority_says_what_the_prompts_leave_open(alike: tuple[Comparison, Path]):
     _, out = alike
     found = compare_folders(
         out / "a", out / "b", Spec(name="noninferiority", options={"margin": 0.5})
@@ -356,7 +354,7 @@ def test_noninferiority_says_what_the_prompts_leave_open(alike: tuple[Comparison
 
 def test_flips_of_a_hold_out_set_are_counted_and_not_listed(
     damaged: tuple[Comparison, Path],
-) -> None:
+):
     comparison, out = damaged
     [all_shown] = comparison.tasks
     secret = frozenset(("gsm8k", flip.id) for flip in all_shown.flips[:3])
@@ -369,8 +367,8 @@ def test_flips_of_a_hold_out_set_are_counted_and_not_listed(
 
 
 def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
-    plan: Plan, steady: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    plan: Plan, steady: SimulatorConfig, tmp_path, monkeypatch
+):
     """One GPU for two servers: the second is refused while the first holds it."""
     up = []
     history = []
@@ -414,9 +412,7 @@ def _only_task(folder: Path) -> Any:
     return read_report(folder).tasks[0]
 
 
-def test_the_command_compares_finished_runs(
-    damaged: tuple[Comparison, Path], tmp_path: Path
-) -> None:
+def test_the_command_compares_finished_runs(damaged: tuple[Comparison, Path], tmp_path):
     _, out = damaged
     said = serve_eval(
         f"compare {out}/a {out}/b -o {tmp_path}/again --margin 2 -v",
@@ -432,8 +428,8 @@ def test_the_command_compares_finished_runs(
 
 
 def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
-    damaged: tuple[Comparison, Path], tmp_path: Path
-) -> None:
+    damaged: tuple[Comparison, Path], tmp_path
+):
     """Compare a plan file, which starts its endpoint, with a run."""
     _, out = damaged
     saved = run_folder.read_plan(out / "a")
@@ -472,8 +468,8 @@ def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
 )
 @pytest.mark.parametrize("command", ["compare", "check invariants"])
 def test_the_chat_template_is_an_option_of_the_command(
-    data_root: Path, tmp_path: Path, command: str, options: list[str], route: str
-) -> None:
+    data_root: Path, tmp_path, command: str, options: list[str], route: str
+):
     routes = ["/v1/completions", "/v1/chat/completions"]
     server, other = (ScriptedServer(answer("The answer is 4."), paths=routes) for _ in "ab")
     with server.serve_in_thread() as url, other.serve_in_thread() as other_url:
@@ -498,15 +494,15 @@ def test_the_chat_template_is_an_option_of_the_command(
     ],
 )
 def test_what_cannot_be_meant_is_refused(
-    alike: tuple[Comparison, Path], tmp_path: Path, arguments: str, code: int, message: str
-) -> None:
+    alike: tuple[Comparison, Path], tmp_path, arguments: str, code: int, message: str
+):
     _, out = alike
     serve_eval(f"compare {out}/a {out}/b -o {tmp_path}/out {arguments}", exits=code, tells=message)
 
 
 def test_what_differs_of_the_servers_and_their_hidden_retries_stands_side_by_side(
     alike: tuple[Comparison, Path],
-) -> None:
+):
     found, out = alike
     servers = {"context servers": "1: version 1, tp 2", "generation servers": "1: version 1, tp 1"}
     a = replace(found.a, servers={**servers, "generation servers": "1: version 1, tp 2"})
@@ -524,7 +520,7 @@ def test_what_differs_of_the_servers_and_their_hidden_retries_stands_side_by_sid
     )
 
 
-def test_a_warning_is_called_one_once(alike: tuple[Comparison, Path]) -> None:
+def test_a_warning_is_called_one_once(alike: tuple[Comparison, Path]):
     found, out = alike
     warned = replace(found, b=replace(found.b, warnings=("no KV moved",)), warnings=("it is cold",))
     console = Console(file=io.StringIO(), record=True, width=300)
@@ -538,7 +534,7 @@ def test_a_warning_is_called_one_once(alike: tuple[Comparison, Path]) -> None:
 
 def test_of_a_case_what_was_expected_is_printed_and_not_how_it_is_scored(
     damaged: tuple[Comparison, Path],
-) -> None:
+):
     found, out = damaged
     task = found.tasks[0]
     target = '{"expected":{"answer":"Paris"},"options":{},"scorer":"words"}'
@@ -556,8 +552,8 @@ def test_of_a_case_what_was_expected_is_printed_and_not_how_it_is_scored(
 
 @pytest.mark.slow
 def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(
-    plan: Plan, steady: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, steady: SimulatorConfig, tmp_path
+):
     """Run 200 comparisons with 3 % of flips, for FAIL at .05 and for more flips at .01."""
     failed = more = 0
     small = replace(plan, limit=60)
@@ -572,7 +568,7 @@ def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(
     assert more <= binom.ppf(0.999, 200, 0.01)
 
 
-def test_several_tasks_say_each_what_a_single_one_says(tmp_path: Path) -> None:
+def test_several_tasks_say_each_what_a_single_one_says(tmp_path):
     for name, damage in (("a", "0"), ("b", "0.4")):
         done = serve_eval(
             "run --launcher simulated -m m -t word_problems,passkey_short --limit 40"

@@ -125,8 +125,8 @@ def _print(found: Comparison, out: Path) -> list[str]:
 
 
 def test_equal_answers_pass_and_say_what_that_excludes(
-    plan: Plan, numbers: dict[str, int], tmp_path: Path
-) -> None:
+    plan: Plan, numbers: dict[str, int], tmp_path
+):
     found = _compare(
         plan, _Server(numbers=numbers), _Server(numbers=numbers), tmp_path / "out", again=5
     )
@@ -140,7 +140,7 @@ def test_equal_answers_pass_and_say_what_that_excludes(
     ) in _print(found, tmp_path)
 
 
-def test_one_other_answer_fails(plan: Plan, numbers: dict[str, int], tmp_path: Path) -> None:
+def test_one_other_answer_fails(plan: Plan, numbers: dict[str, int], tmp_path):
     other = _Server(numbers=numbers, parts=lambda number: 13 if number == 3 else None)
     found = _compare(plan, _Server(numbers=numbers), other, tmp_path / "out")
     assert found.exit_code == FAIL
@@ -150,8 +150,8 @@ def test_one_other_answer_fails(plan: Plan, numbers: dict[str, int], tmp_path: P
 
 
 def test_a_fault_that_is_gone_when_asked_again_is_placed_at_its_token(
-    plan: Plan, numbers: dict[str, int], tmp_path: Path
-) -> None:
+    plan: Plan, numbers: dict[str, int], tmp_path
+):
     """Only A is asked again, and its tokens show the place in the answers of the comparison.
 
     A resumed comparison keeps the places and asks nothing.
@@ -177,9 +177,7 @@ def test_a_fault_that_is_gone_when_asked_again_is_placed_at_its_token(
     ]
 
 
-def test_places_that_do_not_concentrate_are_drawn(
-    plan: Plan, numbers: dict[str, int], tmp_path: Path
-) -> None:
+def test_places_that_do_not_concentrate_are_drawn(plan: Plan, numbers: dict[str, int], tmp_path):
     b = _Server(numbers=numbers, parts=lambda number: number or None)
     b.parts = lambda number: number if 0 < number < 12 else None
     found = _compare(plan, _Server(numbers=numbers), b, tmp_path / "out")
@@ -189,9 +187,7 @@ def test_places_that_do_not_concentrate_are_drawn(
     assert not any("look at" in line for line in lines)
 
 
-def test_without_tokens_the_place_is_the_word(
-    plan: Plan, numbers: dict[str, int], tmp_path: Path
-) -> None:
+def test_without_tokens_the_place_is_the_word(plan: Plan, numbers: dict[str, int], tmp_path):
     a, b = (
         _Server(numbers=numbers, bare=True, longer=None, parts=parts)
         for parts in (lambda number: None, lambda number: 9 if number < ODD else None)
@@ -214,12 +210,12 @@ def test_without_tokens_the_place_is_the_word(
 def test_equal_texts_of_another_number_of_tokens_differ_unless_most_do(
     plan: Plan,
     numbers: dict[str, int],
-    tmp_path: Path,
+    tmp_path,
     differing: int,
     counts: str,
     others: int,
     code: int,
-) -> None:
+):
     b = _Server(numbers=numbers, longer=lambda number: number < differing)
     found = _compare(plan, _Server(numbers=numbers), b, tmp_path / "out")
     exact = _exact(found)
@@ -231,8 +227,8 @@ def test_equal_texts_of_another_number_of_tokens_differ_unless_most_do(
     ("lost", "reason"), [(1, "too_many_missing: 1 of 20"), (N - 9, "too_few_answers: 9 were")]
 )
 def test_missing_answers_are_no_differences(
-    plan: Plan, numbers: dict[str, int], tmp_path: Path, lost: int, reason: str
-) -> None:
+    plan: Plan, numbers: dict[str, int], tmp_path, lost: int, reason: str
+):
     b = _Server(numbers=numbers, lost=lambda number: number < lost)
     found = _compare(plan, _Server(numbers=numbers), b, tmp_path / "out")
     assert found.exit_code == UNDECIDED
@@ -244,8 +240,8 @@ def test_missing_answers_are_no_differences(
 
 
 def test_a_side_that_differs_from_itself_breaks_the_promise(
-    plan: Plan, numbers: dict[str, int], tmp_path: Path
-) -> None:
+    plan: Plan, numbers: dict[str, int], tmp_path
+):
     """All first answers are equal; the second ones of one side are not."""
 
     class _Unsteady(_Server):
@@ -264,14 +260,14 @@ def test_a_side_that_differs_from_itself_breaks_the_promise(
     assert exact.own[1][0] == N
 
 
-def test_a_run_cannot_be_judged_by_it(plan: Plan, tmp_path: Path) -> None:
+def test_a_run_cannot_be_judged_by_it(plan: Plan, tmp_path):
     judged = replace(plan, verdict=Spec(name="tokens"), no_reference=True)
     with pytest.raises(NotComparableError, match="compares the answers of two sides"):
         asyncio.run(evaluate(judged, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
-def test_probabilities_are_no_tokens(plan: Plan, numbers: dict[str, int], tmp_path: Path) -> None:
+def test_probabilities_are_no_tokens(plan: Plan, numbers: dict[str, int], tmp_path):
     """A task whose answers have no text is not judged."""
     silent = _Server(numbers=numbers)
     silent.script = lambda request: answer("", usage=(9, 1))

@@ -74,7 +74,7 @@ def _compare(out: Path, wrong_from: int, loads: str, more: str = "") -> tuple[in
     return ran.returncode, ran.stdout + ran.stderr, bad.asked
 
 
-def test_the_load_from_which_b_is_worse_is_named(tmp_path: Path) -> None:
+def test_the_load_from_which_b_is_worse_is_named(tmp_path):
     out = tmp_path / "out"
     code, said, asked = _compare(out, 2, "1,16", "--margin 10")
     assert (code, "word_problems at 16 in flight: B is worse from 16 on" in said) == (1, True), said
@@ -88,14 +88,14 @@ def test_the_load_from_which_b_is_worse_is_named(tmp_path: Path) -> None:
     assert asked == 2 * PROMPTS
 
 
-def test_equal_sides_pass_and_one_number_compares_once(tmp_path: Path) -> None:
+def test_equal_sides_pass_and_one_number_compares_once(tmp_path):
     code, said, _ = _compare(tmp_path / "out", 99, "1,16", "--margin 10")
     assert (code, " PASS   2 comparisons: 2 PASS" in said) == (0, True), said
     code, _, _ = _compare(tmp_path / "one", 99, "4", "--margin 10")
     assert (code, (tmp_path / "one/comparison.json").exists()) == (0, True)
 
 
-def test_what_has_no_load_is_refused(tmp_path: Path) -> None:
+def test_what_has_no_load_is_refused(tmp_path):
     for loads, words in (("0,4", "expected numbers"), ("1,x", "expected numbers")):
         ran = serve_eval(
             f"compare h:1 h:2 --tasks gsm8k --concurrency {loads}", exits=2, tells=words
@@ -122,7 +122,7 @@ def _at(load: int, outcome: VerdictOutcome, p: float | None) -> TaskAtLoad:
 )
 def test_drops_are_corrected_for_all_loads(
     p: float, corrected: bool, outcome: VerdictOutcome, words: str
-) -> None:
+):
     fine = [_at(load, VerdictOutcome.PASS, 0.5) for load in (1, 16)]
     found = correct_loads([*fine, _at(64, VerdictOutcome.FAIL, p)], corrected=corrected)
     assert (found[-1].outcome, name_tasks(found)) == (outcome, {"t": words})
@@ -146,9 +146,7 @@ def _had(times: list[float] = [], failed: dict[str, str] = {}) -> TaskAnswers:  
         ([], False),
     ],
 )
-def test_more_than_twice_as_long_for_more_than_half_of_the_prompts(
-    of_b: list[float], told: bool
-) -> None:
+def test_more_than_twice_as_long_for_more_than_half_of_the_prompts(of_b: list[float], told: bool):
     said = slower(_had([1.0] * 60), _had(of_b))
     assert (said is not None) is told
     if said:
@@ -156,7 +154,7 @@ def test_more_than_twice_as_long_for_more_than_half_of_the_prompts(
         assert slower(_had(of_b), _had([1.0] * 60)) is None
 
 
-def test_on_busy_cores_a_longer_time_is_no_evidence_against_b() -> None:
+def test_on_busy_cores_a_longer_time_is_no_evidence_against_b():
     """A sound pair of vLLM on two cores took up to seven times as long as one server."""
     one, pair = _had([0.25] * 60), _had([1.82] * 60)
     for quiet in (None, 0.0, 0.89):
@@ -168,7 +166,7 @@ def test_on_busy_cores_a_longer_time_is_no_evidence_against_b() -> None:
     assert slower(one, one, 1.0) is None
 
 
-def test_two_that_are_alike_are_called_slower_no_more_often_than_alpha_says() -> None:
+def test_two_that_are_alike_are_called_slower_no_more_often_than_alpha_says():
     """The hardest sound case: a ratio whose median is exactly the limit."""
     rng = random.Random(3)
     said = sum(
@@ -197,7 +195,7 @@ SOME_LATE = [1.0, 1.0, 1.0, 3.1, 1.0, 1.0] * 10
 )
 def test_more_late_answers_than_the_other_side_has_all_the_time(
     of_a: list[float], of_b: list[float], told: bool
-) -> None:
+):
     said = uneven(_had(of_a), _had(of_b))
     assert (said is not None) is told
     if said:
@@ -205,7 +203,7 @@ def test_more_late_answers_than_the_other_side_has_all_the_time(
         assert uneven(_had(of_b), _had(of_a)) is None
 
 
-def test_two_that_are_alike_are_called_uneven_no_more_often_than_alpha_says() -> None:
+def test_two_that_are_alike_are_called_uneven_no_more_often_than_alpha_says():
     rng = random.Random(4)
     sides = [
         [[1.0 + 4.0 * (rng.random() < 0.2) for _ in range(100)] for _ in range(2)]
@@ -225,7 +223,7 @@ def test_two_that_are_alike_are_called_uneven_no_more_often_than_alpha_says() ->
         (3, 20, True),
     ],
 )
-def test_requests_that_fail_at_one_of_both(of_a: int, of_b: int, told: bool) -> None:
+def test_requests_that_fail_at_one_of_both(of_a: int, of_b: int, told: bool):
     a = {f"a{i}": "timeout" for i in range(of_a)}
     b = {f"b{i}": "disconnected" for i in range(of_b)}
     said = more_failures(_had([1.0] * 100, a), _had([1.0] * 100, b))
@@ -238,7 +236,7 @@ def test_requests_that_fail_at_one_of_both(of_a: int, of_b: int, told: bool) -> 
     assert more_failures(_had([1.0] * 100, shared), _had([1.0] * 100, shared)) is None
 
 
-def test_with_repeats_the_warnings_say_that_they_are_about_first_answers() -> None:
+def test_with_repeats_the_warnings_say_that_they_are_about_first_answers():
     failed = {str(i): "timeout" for i in range(20)}
 
     def several(one):
@@ -296,7 +294,7 @@ def _rows(task: ComparedTask) -> dict[str, str]:
 
 def test_with_equal_seeds_an_endpoint_is_asked_the_same_seeds_again(
     seeded: tuple[Comparison, Path],
-) -> None:
+):
     """Repeats 1 and 2 of A have unlike seeds: their difference is no nondeterminism of A."""
     found, out = seeded
     [task] = found.tasks
@@ -309,7 +307,7 @@ def test_with_equal_seeds_an_endpoint_is_asked_the_same_seeds_again(
 
 def test_all_answers_are_counted_and_the_rows_say_of_how_many(
     seeded: tuple[Comparison, Path],
-) -> None:
+):
     found, out = seeded
     [task] = found.tasks
     a, b = (read_task(out / one, read_report(out / one), "word_problems") for one in "ab")
@@ -337,9 +335,7 @@ def test_all_answers_are_counted_and_the_rows_say_of_how_many(
         assert flip.divergence is not None
 
 
-def test_finished_runs_with_equal_seeds_show_no_noise(
-    seeded: tuple[Comparison, Path], tmp_path: Path
-) -> None:
+def test_finished_runs_with_equal_seeds_show_no_noise(seeded: tuple[Comparison, Path], tmp_path):
     _, out = seeded
     sides = [CompareSide(plan=run_folder.read_plan(out / one), folder=out / one) for one in "ab"]
     found = asyncio.run(compare(*sides, RULES, tmp_path / "out", environ={}))
@@ -373,7 +369,7 @@ def finished(tmp_path_factory) -> tuple[Comparison, Path]:
 
 def test_repeats_with_seeds_of_their_own_are_no_disagreement(
     finished: tuple[Comparison, Path],
-) -> None:
+):
     """B is asked again with equal seeds, A was not: nothing is known of A's steadiness."""
     found, folder = finished
     [task] = found.tasks
@@ -387,9 +383,7 @@ def test_repeats_with_seeds_of_their_own_are_no_disagreement(
 
 
 @pytest.mark.parametrize(("b", "more"), [("same", False), ("int3", True)])
-def test_without_seeds_all_repeats_show_the_noise(
-    ask: Ask, tmp_path: Path, b: str, more: bool
-) -> None:
+def test_without_seeds_all_repeats_show_the_noise(ask: Ask, tmp_path, b: str, more: bool):
     [task] = ask(tmp_path / "out", b, FREE, 3).tasks
     assert (task.itself.repeats, task.itself.prompts) == ((3, 3), N)
     assert (task.itself.own_pairs, task.itself.other_pairs) == (3 * N, 9 * N)

@@ -81,13 +81,13 @@ def _places(flips: Sequence[Flip]) -> DivergencePlaces:
         ("32+", (32, 33, 5000)),
     ],
 )
-def test_tokens_are_counted_by_range(place: str, tokens: Sequence[int]) -> None:
+def test_tokens_are_counted_by_range(place: str, tokens: Sequence[int]):
     found = _places(_flips(*((kind, token) for token in tokens for kind in (SURE, TIE))))
     assert {name: count for name, count in found.counts.items() if count} == {place: 6}
     assert {name: count for name, count in found.confident.items() if count} == {place: 3}
 
 
-def test_a_summary_needs_three_flips_that_gave_a_result() -> None:
+def test_a_summary_needs_three_flips_that_gave_a_result():
     results = (SURE, 0), (SAME, None)
     nothing = ("unknown", None)
     assert find_places(_flips(*results, *[nothing] * 20)) is None
@@ -101,7 +101,7 @@ def test_a_summary_needs_three_flips_that_gave_a_result() -> None:
     }
 
 
-def test_the_histogram_shows_confident_flips_darker_and_ends_at_the_last_one() -> None:
+def test_the_histogram_shows_confident_flips_darker_and_ends_at_the_last_one():
     seen = [(SURE, 0)] * 3 + [(TIE, 0), (TIE, 5)] + [(SAME, None)] * 2 + [("unknown", None)]
     assert list(draw_places(_places(_flips(*seen)))) == [
         "  token 0           4  ###.",
@@ -112,13 +112,13 @@ def test_the_histogram_shows_confident_flips_darker_and_ends_at_the_last_one() -
     ]
 
 
-def test_the_histogram_fits_into_80_columns() -> None:
+def test_the_histogram_fits_into_80_columns():
     lines = list(draw_places(_places(_flips(*[(SURE, 40)] * 5000, *[(TIE, 2)] * 1000))))
     assert max(map(len, lines)) <= 80
     assert (lines[-1].count("#"), lines[1].count(".")) == (40, 8)
 
 
-def test_the_example_of_the_page_is_what_is_printed() -> None:
+def test_the_example_of_the_page_is_what_is_printed():
     page = Path(__file__).parents[3] / "docs/regression-checks.md"
     seen = [(SURE, 0)] * 12 + [(SURE, 1), (TIE, 2), (TIE, 5), (SAME, None)]
     found = _places(_flips(*seen))
@@ -149,7 +149,7 @@ AT = "{} of {} flips first differ at token {}: look at "
 )
 def test_a_sentence_needs_most_flips_at_one_token(
     seen: Sequence[tuple[str, int | None]], said: str
-) -> None:
+):
     reading = _places(_flips(*seen)).reading
     assert reading.startswith(said)
     assert bool(reading) == bool(said)
@@ -176,12 +176,12 @@ def test_a_sentence_needs_most_flips_at_one_token(
 )
 def test_flips_that_the_form_of_the_answers_brings_to_one_token_do_not_count(
     token: int, texts: tuple[str, str], answers: tuple[str | None, str | None], read: bool
-) -> None:
+):
     flips = _flips(*[(SURE, token)] * 8, texts=texts, answers=answers)
     assert bool(_places(flips).reading) is read
 
 
-def test_a_sound_pair_gets_a_sentence_in_one_of_a_hundred_comparisons_at_most() -> None:
+def test_a_sound_pair_gets_a_sentence_in_one_of_a_hundred_comparisons_at_most():
     """Each flip is confident at any one token with a chance of at most .15, independently.
 
     The chances of all tokens add up to 1 at most, so that 1 / .15 tokens have the highest chance.
@@ -279,8 +279,8 @@ def _print(found: Comparison, out: Path) -> list[str]:
     ],
 )
 def test_a_comparison_prints_where_its_flips_first_differ(
-    plan: Plan, tmp_path: Path, gap: float, place: int, row: str, reading: str
-) -> None:
+    plan: Plan, tmp_path, gap: float, place: int, row: str, reading: str
+):
     out = tmp_path / "out"
     found = _ask(plan, gap, place, out)
     lines = _print(found, out)
@@ -297,9 +297,7 @@ def test_a_comparison_prints_where_its_flips_first_differ(
     assert (found.exit_code, task.verdict.outcome) == (FAIL, "FAIL")
 
 
-def test_a_side_that_does_not_write_its_likeliest_tokens_has_other_sampling(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_a_side_that_does_not_write_its_likeliest_tokens_has_other_sampling(plan: Plan, tmp_path):
     """On a vLLM whose generation_config.json had a repetition_penalty, weights were suspected."""
     found = _ask(plan, 0.8, 3, tmp_path / "out", gap_of_b=-0.8)
     [task] = found.tasks
@@ -314,7 +312,7 @@ def test_a_side_that_does_not_write_its_likeliest_tokens_has_other_sampling(
     assert task.places.reading in leading[0].told
 
 
-def test_texts_and_second_answers_are_counted_over_all_prompts(plan: Plan, tmp_path: Path) -> None:
+def test_texts_and_second_answers_are_counted_over_all_prompts(plan: Plan, tmp_path):
     out = tmp_path / "out"
     found = _ask(plan, 5.0, 0, out)
     flips = f"{N - SOUND} of {N} (66.7%)"
@@ -341,7 +339,7 @@ def test_texts_and_second_answers_are_counted_over_all_prompts(plan: Plan, tmp_p
     assert not [line for line in _print(once, out) if "differ:" in line or "first" in line]
 
 
-def test_a_comparison_of_an_older_version_is_read(plan: Plan, tmp_path: Path) -> None:
+def test_a_comparison_of_an_older_version_is_read(plan: Plan, tmp_path):
     found = _ask(plan, 5.0, 0, tmp_path)
     file = tmp_path / "comparison.json"
     content = json.loads(file.read_text())
@@ -361,7 +359,7 @@ def test_a_comparison_of_an_older_version_is_read(plan: Plan, tmp_path: Path) ->
 )
 def test_a_flip_names_the_answer_of_each_side_and_leads_to_its_sample(
     id_: str, answer: str | None, said: str
-) -> None:
+):
     flip = Flip(
         id=id_,
         scores=(1.0, 0.0),

@@ -66,7 +66,7 @@ SAME = [
 
 
 @pytest.mark.parametrize(("a", "b"), SAME)
-def test_equal_addresses_are_refused(a: str, b: str, tmp_path: Path) -> None:
+def test_equal_addresses_are_refused(a: str, b: str, tmp_path):
     out = tmp_path / "out"
     serve_eval(
         f"compare {a} {b} -m m -o {out} {ASKED}", exits=2, tells="A and B are the same server"
@@ -74,7 +74,7 @@ def test_equal_addresses_are_refused(a: str, b: str, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_plans_that_name_one_address_are_refused(tmp_path: Path) -> None:
+def test_plans_that_name_one_address_are_refused(tmp_path):
     plan, other = tmp_path / "a.yaml", tmp_path / "b.yaml"
     text = "model: m\ntasks: [word_problems]\nbase_url: http://%s\n"
     plan.write_text(text % "127.0.0.1:1")
@@ -85,13 +85,13 @@ def test_plans_that_name_one_address_are_refused(tmp_path: Path) -> None:
         )
 
 
-def test_two_models_of_one_server_are_compared(tmp_path: Path) -> None:
+def test_two_models_of_one_server_are_compared(tmp_path):
     asked = f"-m m --set compare.model_b=n {ASKED}"
     done = serve_eval(f"compare 127.0.0.1:1 127.0.0.1:1 -o {tmp_path}/out {asked}", exits=4)
     assert "the same server" not in done.stderr
 
 
-def test_verify_knows_a_server_by_any_of_its_addresses(tmp_path: Path) -> None:
+def test_verify_knows_a_server_by_any_of_its_addresses(tmp_path):
     serve_eval(
         f"verify 127.0.0.1:1 localhost:1 -m m -o {tmp_path}/out",
         exits=2,
@@ -110,7 +110,7 @@ def test_verify_knows_a_server_by_any_of_its_addresses(tmp_path: Path) -> None:
         ("127.0.0.1:1", "[::1]:1", False),
     ],
 )
-def test_one_server_is_known_by_scheme_host_port_and_path(a: str, b: str, same: bool) -> None:
+def test_one_server_is_known_by_scheme_host_port_and_path(a: str, b: str, same: bool):
     assert bool(list_servers(a) & list_servers(b)) is same
 
 
@@ -237,8 +237,8 @@ async def _ask_sound_pair(plan: Plan, out: Path) -> list[str]:
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_nothing_that_our_commands_cause_is_told_of_sound_pairs(
-    rounds: int, data_root: Path, tmp_path: Path
-) -> None:
+    rounds: int, data_root: Path, tmp_path
+):
     said = [
         line
         for number in range(rounds)
@@ -290,9 +290,7 @@ def _compare(
 
 
 @pytest.mark.parametrize("finished", ["AB", "A", "B", ""])
-def test_policies_that_sample_otherwise_are_refused_before_the_answers(
-    finished: str, tmp_path: Path
-) -> None:
+def test_policies_that_sample_otherwise_are_refused_before_the_answers(finished: str, tmp_path):
     sides = (ADDS, "keep"), ({}, "neutral")
     with pytest.raises(NotComparableError, match=REFUSED) as caught:
         _compare(tmp_path / "out", *sides, finished=finished)
@@ -303,7 +301,7 @@ def test_policies_that_sample_otherwise_are_refused_before_the_answers(
     assert not (tmp_path / "out/comparison.json").exists()
 
 
-def test_an_allowed_mismatch_is_compared_and_named(tmp_path: Path) -> None:
+def test_an_allowed_mismatch_is_compared_and_named(tmp_path):
     sides = (ADDS, "keep"), (ADDS, "neutral")
     found = _compare(tmp_path / "out", *sides, finished="A", rules=ALLOWED)
     assert found.tasks[0].agreement.different
@@ -317,7 +315,7 @@ def test_an_allowed_mismatch_is_compared_and_named(tmp_path: Path) -> None:
         ((ADDS, "keep"), ({}, "keep")),  # unlike servers under one policy
     ],
 )
-def test_other_sides_are_compared(sides: Any, tmp_path: Path) -> None:
+def test_other_sides_are_compared(sides: Any, tmp_path):
     found = _compare(tmp_path / "out", *sides, finished="A")
     assert not any("mismatch" in line for line in found.warnings)
 
@@ -355,12 +353,12 @@ NOTHING = SideSampling.of_tasks(None, [word_problems.task()])
 )
 def test_only_a_known_difference_of_policies_refuses(
     a: SideSampling, b: SideSampling, keeps: str | None
-) -> None:
+):
     unlike = find_unlike_policies(a, b)
     assert (None if unlike is None else unlike.keeps) == keeps
 
 
-def test_a_comparison_names_the_side_whose_path_is_not_proven(tmp_path: Path) -> None:
+def test_a_comparison_names_the_side_whose_path_is_not_proven(tmp_path):
     for side, fault in (("a", PathFault.NONE), ("b", PathFault.BYPASS)):
         run(Deployment(fault), tmp_path / side, expect=("kv_transfer",))
     rule = Spec(name="paired")

@@ -96,8 +96,8 @@ def _unsteady(found: Comparison) -> list[str]:
 @pytest.mark.parametrize("repeats", [1, 2])
 @pytest.mark.parametrize("unlike", ["A", "B"])
 def test_unlike_servers_behind_one_address_are_named(
-    plan: Plan, server: SimulatorConfig, tmp_path: Path, unlike: str, repeats: int
-) -> None:
+    plan: Plan, server: SimulatorConfig, tmp_path, unlike: str, repeats: int
+):
     one, two = [server], [server, replace(server, run=2)]
     sides = (two, one) if unlike == "A" else (one, two)
     found = _compare(replace(plan, repeats=repeats), *sides, tmp_path / "out")
@@ -119,8 +119,8 @@ def test_unlike_servers_behind_one_address_are_named(
 
 
 def test_endpoints_that_are_equally_unsteady_are_not_accused(
-    plan: Plan, server: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, server: SimulatorConfig, tmp_path
+):
     other = replace(server, run=2)
     found = _compare(plan, [server, other], [other, server], tmp_path / "out")
     [task] = found.tasks
@@ -128,13 +128,13 @@ def test_endpoints_that_are_equally_unsteady_are_not_accused(
     assert _unsteady(found) == []
 
 
-def test_a_steady_pair_is_not_accused(plan: Plan, server: SimulatorConfig, tmp_path: Path) -> None:
+def test_a_steady_pair_is_not_accused(plan: Plan, server: SimulatorConfig, tmp_path):
     assert _unsteady(_compare(plan, [server], [server], tmp_path / "out")) == []
 
 
 def test_of_a_finished_run_it_is_not_known_whether_it_is_steadier(
-    plan: Plan, server: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, server: SimulatorConfig, tmp_path
+):
     _compare(plan, [server], [server], tmp_path / "before")
     done = tmp_path / "before" / "a"
 
@@ -154,8 +154,8 @@ def test_of_a_finished_run_it_is_not_known_whether_it_is_steadier(
 
 
 def test_a_comparison_that_an_older_version_finished_asks_nothing(
-    plan: Plan, server: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, server: SimulatorConfig, tmp_path
+):
     """It asked only A twice, and its servers are gone."""
     out = tmp_path / "out"
     before = _compare(plan, [server], [server], out)
@@ -185,13 +185,13 @@ def test_a_comparison_that_an_older_version_finished_asks_nothing(
 )
 def test_the_reasons_fit_how_the_side_was_asked(
     asked: dict[str, Any], told: list[str], untold: list[str]
-) -> None:
+):
     reasons = "; ".join(_list_reasons("B", AskedFolder(folder=Path("out/b"), **asked)))
     assert all(one in reasons for one in told)
     assert not any(one in reasons for one in untold)
 
 
-def test_one_launched_server_above_temperature_0_is_no_router(tmp_path: Path) -> None:
+def test_one_launched_server_above_temperature_0_is_no_router(tmp_path):
     drawn = "--set word_problems.temperature=0.7 --limit 60 -t word_problems"
     done = serve_eval(f"run --no-reference --launcher embedded -o {tmp_path}/b {drawn}")
     report = read_report(tmp_path / "b")
@@ -200,7 +200,7 @@ def test_one_launched_server_above_temperature_0_is_no_router(tmp_path: Path) ->
     assert (asked.draws, asked.one_server) == (True, True)
 
 
-def test_the_warning_never_exceeds_its_level() -> None:
+def test_the_warning_never_exceeds_its_level():
     """Given the prompts with two answers at one side only, A's share of them is binomial at 1/2."""
     for prompts in range(401):
         chances = binom.pmf(range(prompts + 1), prompts, 0.5)

@@ -106,12 +106,12 @@ def _unsteady(asked: Asked) -> Said:
     return Said(text=f"{asked.target}{asked.number}" if asked.chance("odd") < 0.5 else asked.target)
 
 
-def test_equal_sides_have_no_difference(tmp_path: Path) -> None:
+def test_equal_sides_have_no_difference(tmp_path):
     found = _diagnose(sound, sound, tmp_path, again=20)
     assert _rules(found) == []
 
 
-def test_another_model_has_no_likely_cause_in_the_line_of_the_verdict(tmp_path: Path) -> None:
+def test_another_model_has_no_likely_cause_in_the_line_of_the_verdict(tmp_path):
     def another(asked):
         return Said(text=asked.target if asked.chance("other") < 0.3 else f"{asked.target}1")
 
@@ -121,7 +121,7 @@ def test_another_model_has_no_likely_cause_in_the_line_of_the_verdict(tmp_path: 
     assert "likely" not in found.verdict[0]
 
 
-def test_a_loss_that_no_rule_places_is_one_of_weights_precision_or_cache(tmp_path: Path) -> None:
+def test_a_loss_that_no_rule_places_is_one_of_weights_precision_or_cache(tmp_path):
     found = _diagnose(sound, lambda asked: sound(asked, 0.5), tmp_path)
     [one] = found.between
     assert one.rule == "even_loss"
@@ -135,9 +135,7 @@ def test_a_loss_that_no_rule_places_is_one_of_weights_precision_or_cache(tmp_pat
 
 
 @pytest.mark.parametrize("legs", [False, True])
-def test_an_even_loss_of_a_disaggregated_pair_may_be_in_its_transfer(
-    legs: bool, tmp_path: Path
-) -> None:
+def test_an_even_loss_of_a_disaggregated_pair_may_be_in_its_transfer(legs: bool, tmp_path):
     servers = ("h0:8001", "h1:8002") if legs else None
 
     def act(accuracy):
@@ -151,7 +149,7 @@ def test_an_even_loss_of_a_disaggregated_pair_may_be_in_its_transfer(
     assert one.change[0].startswith("serve-eval check workers ") is legs
 
 
-def test_loops_that_are_cut_are_not_a_lack_of_tokens(tmp_path: Path) -> None:
+def test_loops_that_are_cut_are_not_a_lack_of_tokens(tmp_path):
     found = _diagnose(sound, _loop, tmp_path)
     cuts = _only(found, "cuts")
     assert cuts.told.startswith(f"B cuts {cuts.count} of {SAMPLES} answers at max_tokens where A")
@@ -161,7 +159,7 @@ def test_loops_that_are_cut_are_not_a_lack_of_tokens(tmp_path: Path) -> None:
     assert _only(swapped, "cuts").told.startswith("A cuts ")
 
 
-def test_tokens_are_advised_where_both_sides_lack_them(tmp_path: Path) -> None:
+def test_tokens_are_advised_where_both_sides_lack_them(tmp_path):
     def cut(asked):
         wrong = asked.chance("cut") < 0.4
         return Said(text="so", finish="length", tokens=64) if wrong else sound(asked, 1.0)
@@ -174,13 +172,13 @@ def test_tokens_are_advised_where_both_sides_lack_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("b", "does"), [(_brief, "stops early"), (_terse, "gives shorter answers")]
 )
-def test_a_side_with_shorter_answers_is_named(tmp_path: Path, b: Act, does: str) -> None:
+def test_a_side_with_shorter_answers_is_named(tmp_path, b: Act, does: str):
     told = _only(_diagnose(_wordy, b, tmp_path), "lengths").told
     assert told.startswith(f"B {does}: ")
     assert told.endswith(f"and A 30.0; shorter in {SAMPLES} of {SAMPLES} prompts")
 
 
-def test_lengths_within_a_tenth_are_equal(tmp_path: Path) -> None:
+def test_lengths_within_a_tenth_are_equal(tmp_path):
     assert "lengths" not in _rules(_diagnose(_wordy, _slightly, tmp_path))
 
 
@@ -191,14 +189,12 @@ def test_lengths_within_a_tenth_are_equal(tmp_path: Path) -> None:
         (_same, "answers of B equal the answer to another prompt, and 0 of A"),
     ],
 )
-def test_signs_of_damage_are_counted_on_both_sides(tmp_path: Path, b: Act, told: str) -> None:
+def test_signs_of_damage_are_counted_on_both_sides(tmp_path, b: Act, told: str):
     assert told in _only(_diagnose(_wordy, b, tmp_path), "signs").told
 
 
 @pytest.mark.parametrize(("b", "named"), [(_foreign, True), (_late, False)])
-def test_a_difference_in_the_first_token_is_one_of_the_prompt(
-    tmp_path: Path, b: Act, named: bool
-) -> None:
+def test_a_difference_in_the_first_token_is_one_of_the_prompt(tmp_path, b: Act, named: bool):
     found = _diagnose(sound, b, tmp_path)
     assert ("first_token" in _rules(found)) is named
     if named:
@@ -208,8 +204,8 @@ def test_a_difference_in_the_first_token_is_one_of_the_prompt(
 
 @pytest.mark.parametrize(("late", "named"), [(0.0, True), (0.13, True), (0.5, False)])
 def test_some_requests_with_another_prompt_are_told_from_numerics(
-    tmp_path: Path, late: float, named: bool
-) -> None:
+    tmp_path, late: float, named: bool
+):
     def own(asked):
         return Said(text=f"the right answer is {asked.target}")
 
@@ -229,7 +225,7 @@ def test_some_requests_with_another_prompt_are_told_from_numerics(
         assert ("and 0 later" in found[0].told) is (late == 0)
 
 
-def test_a_side_that_disagrees_with_itself_is_named(tmp_path: Path) -> None:
+def test_a_side_that_disagrees_with_itself_is_named(tmp_path):
     found = _diagnose(sound, _unsteady, tmp_path, again=50)
     one = _only(found, "self_differences")
     assert one.told.startswith(
@@ -250,7 +246,7 @@ def test_a_side_that_disagrees_with_itself_is_named(tmp_path: Path) -> None:
         ("-" * 30 + " end", False),
     ],
 )
-def test_a_loop_is_a_piece_again_and_again_at_the_end(text: str, loop: bool) -> None:
+def test_a_loop_is_a_piece_again_and_again_at_the_end(text: str, loop: bool):
     assert is_loop(text) is loop
 
 
@@ -269,7 +265,7 @@ def _right(asked: Asked) -> Said:
     return Said(text=f"the answer is {asked.target}", tokens=20)
 
 
-def test_the_answers_of_the_sound_side_are_not_too_short(tmp_path: Path) -> None:
+def test_the_answers_of_the_sound_side_are_not_too_short(tmp_path):
     """Fails if the side with the shorter answers is named: "A gives shorter answers"."""
     found = _diagnose(_right, _rambling, tmp_path)
     told = _only(found, "lengths").told
@@ -278,7 +274,7 @@ def test_the_answers_of_the_sound_side_are_not_too_short(tmp_path: Path) -> None
     assert not any(f"{verb} A" in line for line in _lines(found) for verb in ("attribute", "look"))
 
 
-def test_where_answers_do_not_end_the_others_are_not_short(tmp_path: Path) -> None:
+def test_where_answers_do_not_end_the_others_are_not_short(tmp_path):
     found = _diagnose(_right, _endless, tmp_path)
     assert "cuts" in _rules(found)
     assert "lengths" not in _rules(found)
@@ -286,7 +282,7 @@ def test_where_answers_do_not_end_the_others_are_not_short(tmp_path: Path) -> No
     assert found.runs[0].findings == ()
 
 
-def test_a_sound_side_that_is_cut_now_and_then_is_not_explained(tmp_path: Path) -> None:
+def test_a_sound_side_that_is_cut_now_and_then_is_not_explained(tmp_path):
     """A answers at length, which B's short wrong answers do not show."""
 
     def lengthy(asked):
@@ -318,13 +314,11 @@ def _task(lost: set[int]) -> TaskEvidence:
         (set(range(20)), set(range(20)), None),
     ],
 )
-def test_the_worse_side_has_clearly_more_losses(
-    a: set[int], b: set[int], worse: int | None
-) -> None:
+def test_the_worse_side_has_clearly_more_losses(a: set[int], b: set[int], worse: int | None):
     assert find_worse(_task(a), _task(b)) == worse
 
 
-def test_findings_that_both_sides_have_are_kept() -> None:
+def test_findings_that_both_sides_have_are_kept():
     a, b = (
         replace(healthy(random.Random(1), 60), tasks=(_task(lost),))
         for lost in (set(), set(range(30)))
@@ -344,7 +338,7 @@ READING = (
 
 
 @pytest.mark.parametrize("failed", [True, False])
-def test_the_first_token_that_differs_leads_a_red_comparison(tmp_path: Path, failed: bool) -> None:
+def test_the_first_token_that_differs_leads_a_red_comparison(tmp_path, failed: bool):
     """Fails if symptoms come first: B's answers are cut, which more of them show."""
     _diagnose(sound, _loop, tmp_path)
     done = COMPARE.find(tmp_path / "out", Comparison)

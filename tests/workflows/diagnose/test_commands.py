@@ -64,7 +64,7 @@ def _of(evidence: Evidence, rule: str) -> Finding:
     return next(finding for finding in findings(evidence) if finding.rule == rule)
 
 
-def test_a_command_is_one_for_a_shell_whatever_folder_and_sample_are_called() -> None:
+def test_a_command_is_one_for_a_shell_whatever_folder_and_sample_are_called():
     wrong = [_answered(f"{ID}{n}", "so it is 17", Outcome.WRONG, _attempt()) for n in range(4)]
     rescore, look = _of(_evidence(*wrong), "extraction").change
     assert shlex.split(rescore) == ["serve-eval", "judge", "--rescore", str(FOLDER)]
@@ -85,7 +85,7 @@ def test_a_command_is_one_for_a_shell_whatever_folder_and_sample_are_called() ->
     assert shlex.split(resume)[-1] == str(FOLDER)
 
 
-def test_stop_strings_of_a_command_are_those_of_the_task_without_the_one() -> None:
+def test_stop_strings_of_a_command_are_those_of_the_task_without_the_one():
     cut = [_answered(f"c{n}", "so it", Outcome.WRONG, _attempt(), stop="Q:") for n in range(30)]
     whole = [_answered(f"w{n}", "so it is 17", Outcome.CORRECT, _attempt()) for n in range(30)]
     stops = '["Q:","\\n\\n","```","it\'s"]'
@@ -96,7 +96,7 @@ def test_stop_strings_of_a_command_are_those_of_the_task_without_the_one() -> No
     assert (name, yaml.safe_load(stated)) == ("t.stop", ["\n\n", "```", "it's"])
 
 
-def test_what_a_server_says_of_a_hold_out_sample_is_not_told() -> None:
+def test_what_a_server_says_of_a_hold_out_sample_is_not_told():
     """Servers quote what they refuse, as in {"detail": [{"input": the question}]}."""
     hidden = [
         replace(_missing(f"h{n}", "no: Secret question?", _attempt(), status=422), shown=False)
@@ -112,7 +112,7 @@ def test_what_a_server_says_of_a_hold_out_sample_is_not_told() -> None:
     assert "Secret" not in told.told
 
 
-def test_the_choices_of_a_sample_are_not_so_many_attempts() -> None:
+def test_the_choices_of_a_sample_are_not_so_many_attempts():
     fine = [_answered(f"f{n}", "17", Outcome.CORRECT, _attempt(start_s=2e9)) for n in range(12)]
     attempts = (_attempt(), _attempt(), _attempt(FailureKind.HTTP_ERROR))
     once = [_missing(f"x{n}", "boom", *attempts, status=500) for n in range(3)]
@@ -122,11 +122,11 @@ def test_the_choices_of_a_sample_are_not_so_many_attempts() -> None:
     assert "2 times or more" in _of(_evidence(*twice, *fine), "these_prompts").told
 
 
-def test_a_failure_before_any_attempt_has_no_time() -> None:
+def test_a_failure_before_any_attempt_has_no_time():
     assert _of(_evidence(_missing("x", "no room")), "failed").count == 1
 
 
-def test_a_suite_without_any_run_is_refused(tmp_path: Path) -> None:
+def test_a_suite_without_any_run_is_refused(tmp_path):
     (tmp_path / "runs").mkdir()
     with pytest.raises(RunFolderError, match="holds no run"):
         diagnose(tmp_path)
@@ -149,7 +149,7 @@ def test_a_suite_without_any_run_is_refused(tmp_path: Path) -> None:
         ("", False),
     ],
 )
-def test_a_command_has_no_words_of_advice_and_nothing_to_replace(advice: str, whole: bool) -> None:
+def test_a_command_has_no_words_of_advice_and_nothing_to_replace(advice: str, whole: bool):
     assert is_command(advice) is whole
 
 
@@ -159,7 +159,7 @@ def _make_run(launcher: str) -> Evidence:
     return replace(run, plan=plan, folder=Path("out"))
 
 
-def test_a_server_that_ended_with_its_run_is_not_asked() -> None:
+def test_a_server_that_ended_with_its_run_is_not_asked():
     """Fails if a launched run counts as one of an endpoint that the user keeps."""
     gone, there = _make_run("simulated"), _make_run("external")
     assert (gone.address, name_good(gone), is_command(gone.attribute)) == ("URL", "GOOD", False)

@@ -88,7 +88,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_run_names_the_fault_alone(name: str, judged: tuple[Plan, Path], tmp_path: Path) -> None:
+def test_a_run_names_the_fault_alone(name: str, judged: tuple[Plan, Path], tmp_path):
     act, models, rule = FAULTS[name]
     plan, _ = judged
     answers = answers_to(plan.tasks[0])
@@ -100,9 +100,7 @@ def test_a_run_names_the_fault_alone(name: str, judged: tuple[Plan, Path], tmp_p
     assert WEIGHTS not in " ".join(one.told for one in found.findings)
 
 
-def test_a_comparison_names_the_cut_answers_alone(
-    judged: tuple[Plan, Path], tmp_path: Path
-) -> None:
+def test_a_comparison_names_the_cut_answers_alone(judged: tuple[Plan, Path], tmp_path):
     plan, a = judged
     plan = replace(plan, no_reference=True, references_dir=None)
     run(plan, Server(act=cut, answers=answers_to(plan.tasks[0])), tmp_path / "b")
@@ -115,13 +113,13 @@ def test_a_comparison_names_the_cut_answers_alone(
     assert WEIGHTS not in "\n".join(list_lines(tmp_path / "c"))
 
 
-def test_a_slice_that_nothing_explains_is_named(judged: tuple[Plan, Path], tmp_path: Path) -> None:
+def test_a_slice_that_nothing_explains_is_named(judged: tuple[Plan, Path], tmp_path):
     plan, _ = judged
     run(plan, Server(act=lose, answers=answers_to(plan.tasks[0])), tmp_path / "b")
     assert "slice" in [one.rule for one in diagnose(tmp_path / "b").runs[0].findings]
 
 
-def test_the_block_and_the_line_name_the_same_cause(tmp_path: Path) -> None:
+def test_the_block_and_the_line_name_the_same_cause(tmp_path):
     """The embedded model needs more than 20 tokens for most problems."""
     cutting = "--set word_problems.max_tokens=20 --allow-mismatch max_tokens"
     done = serve_eval(
@@ -189,8 +187,8 @@ def _measure(
     ],
 )
 def test_a_limit_that_cuts_too_few_answers_is_a_remark(
-    before: float, cut: float, wrong: float, told: str, tmp_path: Path
-) -> None:
+    before: float, cut: float, wrong: float, told: str, tmp_path
+):
     found, cause = _measure(tmp_path, _spoil(before, 0.0), _spoil(cut, wrong))
     [other] = [one for one in found if one.rule == "protocol"]
     assert all(one.rule in ("protocol", "truncated") for one in found[1:])
@@ -200,7 +198,7 @@ def test_a_limit_that_cuts_too_few_answers_is_a_remark(
     assert cause.startswith("weights, precision, chat template or sampling")
 
 
-def test_a_limit_that_cuts_most_of_the_lost_answers_stays_likely(tmp_path: Path) -> None:
+def test_a_limit_that_cuts_most_of_the_lost_answers_stays_likely(tmp_path):
     found, cause = _measure(tmp_path, sound, _spoil(0.4, 0.05))
     [other] = [one for one in found if one.rule == "protocol"]
     assert (other.minor, other.leads) == (False, True)
@@ -208,7 +206,7 @@ def test_a_limit_that_cuts_most_of_the_lost_answers_stays_likely(tmp_path: Path)
     assert "even_loss" not in [one.rule for one in found]
 
 
-def test_another_field_stays_likely_whatever_the_limit_cuts(tmp_path: Path) -> None:
+def test_another_field_stays_likely_whatever_the_limit_cuts(tmp_path):
     found, cause = _measure(tmp_path, sound, _spoil(0.0, 0.4), temperature=0.5)
     [other] = [one for one in found if one.rule == "protocol"]
     assert (other.minor, other.leads) == (False, True)
@@ -216,7 +214,7 @@ def test_another_field_stays_likely_whatever_the_limit_cuts(tmp_path: Path) -> N
     assert "temperature" in cause
 
 
-def test_damaged_weights_are_named_where_the_limit_cuts_nothing(tmp_path: Path) -> None:
+def test_damaged_weights_are_named_where_the_limit_cuts_nothing(tmp_path):
     async def ask(damage, limit, folder, **options):
         async with serve_app(create_app(OTHER_PROTOCOL_WEIGHTS, {"m": damage})) as url:
             task = Spec(name="word_problems", options={"num_samples": 200, "max_tokens": limit})
@@ -267,7 +265,7 @@ def _run(out: Path, references: Path | None = None, *, lost: int, tokens: int = 
 
 
 @pytest.mark.parametrize("lost", [10, 0])
-def test_the_cause_of_an_open_verdict_is_the_lost_answers(lost: int, tmp_path: Path) -> None:
+def test_the_cause_of_an_open_verdict_is_the_lost_answers(lost: int, tmp_path):
     _run(tmp_path / "sound", lost=0)
     register([tmp_path / "sound"], tmp_path / "references")
     report = _run(tmp_path / "out", tmp_path / "references", lost=lost, tokens=12)
@@ -307,7 +305,7 @@ def _diagnose(
     return run.findings
 
 
-def test_counts_that_agree_are_told(tmp_path: Path) -> None:
+def test_counts_that_agree_are_told(tmp_path):
     [told] = _told(tmp_path)
     assert told.startswith("the server counts as many tokens as the folder ")
     assert told.endswith(" in 20 of 20 prompts")
@@ -321,22 +319,18 @@ def test_counts_that_agree_are_told(tmp_path: Path) -> None:
         (SYSTEM, 0, "more than the folder F in 20 of 20 prompts: another chat template, such as"),
     ],
 )
-def test_a_constant_difference_has_one_cause(
-    tmp_path: Path, served: str, more: int, told: str
-) -> None:
+def test_a_constant_difference_has_one_cause(tmp_path, served: str, more: int, told: str):
     [found] = _told(tmp_path, served, more=more)
     assert told in found.replace(str(tmp_path / "files"), "F")
 
 
-def test_a_template_that_writes_a_date_is_named(tmp_path: Path) -> None:
+def test_a_template_that_writes_a_date_is_named(tmp_path):
     dated = "{{ strftime_now('%d %b %Y') }} " + TEMPLATE
     assert any("writes a date" in one for one in _told(tmp_path, files=dated))
 
 
 @pytest.mark.parametrize(("tokens", "reported"), [(1, False), (4, False), (9, True)])
-def test_generated_tokens_that_no_text_has_are_told(
-    tmp_path: Path, tokens: int, reported: bool
-) -> None:
+def test_generated_tokens_that_no_text_has_are_told(tmp_path, tokens: int, reported: bool):
     server = serve_folder(make_folder(tmp_path / "served"), answer_tokens=tokens)
     found = _diagnose(tmp_path, server)
     said = [one.told for one in found if one.rule == "answer_counts"]
@@ -344,5 +338,5 @@ def test_generated_tokens_that_no_text_has_are_told(
     assert all(f"counts {tokens}.0 tokens per answer" in one for one in said)
 
 
-def test_few_prompts_say_nothing(tmp_path: Path) -> None:
+def test_few_prompts_say_nothing(tmp_path):
     assert _told(tmp_path, n=9, more=1) == []

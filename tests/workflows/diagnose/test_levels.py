@@ -45,7 +45,7 @@ def found_in(evidence: Evidence) -> list[Finding]:
 
 
 @pytest.mark.parametrize("in_flight", [8, 64])
-def test_exchanged_answers_are_found_with_their_pairs(in_flight: int) -> None:
+def test_exchanged_answers_are_found_with_their_pairs(in_flight: int):
     n = 240 if in_flight == 8 else 800
     [found] = found_in(draw_run(random.Random(4), n, in_flight=in_flight, share=0.1))
     assert found.p <= ALPHA
@@ -56,7 +56,7 @@ def test_exchanged_answers_are_found_with_their_pairs(in_flight: int) -> None:
     assert 0 < found.explains < found.count
 
 
-def test_healthy_runs_are_hardly_ever_accused() -> None:
+def test_healthy_runs_are_hardly_ever_accused():
     """The level is .001: of 80 runs, three or more are accused with a chance below .0001.
 
     Targets are short numbers that many samples share, and hard samples are both slow and wrong.
@@ -69,7 +69,7 @@ def test_healthy_runs_are_hardly_ever_accused() -> None:
     assert accused < 3
 
 
-def test_the_p_value_is_that_of_a_permutation() -> None:
+def test_the_p_value_is_that_of_a_permutation():
     """Pairs that are together by chance get small p-values no more often than they say."""
     rng = random.Random(6)
     small = 0
@@ -83,7 +83,7 @@ def test_the_p_value_is_that_of_a_permutation() -> None:
     assert small <= 27  # 15 are expected, and three standard deviations are 11
 
 
-def test_samples_that_take_long_are_together_more_often_and_prove_nothing() -> None:
+def test_samples_that_take_long_are_together_more_often_and_prove_nothing():
     """Pair the slow fifth of the samples, which overlap far more than others do."""
     rng = random.Random(7)
     starts = [rng.uniform(0.0, 100.0) for _ in range(200)]
@@ -96,7 +96,7 @@ def test_samples_that_take_long_are_together_more_often_and_prove_nothing() -> N
     assert found.p > 0.05
 
 
-def test_contents_stay_within_their_task_and_repeat() -> None:
+def test_contents_stay_within_their_task_and_repeat():
     """Ask one repeat after the other: pairs within a repeat are together more often."""
     rng = random.Random(9)
     spans = [(at := rng.uniform(0.0, 10.0) + 100.0 * (i % 2), at + 3.0) for i in range(200)]
@@ -108,7 +108,7 @@ def test_contents_stay_within_their_task_and_repeat() -> None:
         assert (found.p <= 0.05) is small
 
 
-def test_only_runs_in_random_order_are_tested() -> None:
+def test_only_runs_in_random_order_are_tested():
     guilty = draw_run(random.Random(4), 300, in_flight=8, share=0.3)
     assert found_in(guilty)
     [session] = guilty.sessions
@@ -123,7 +123,7 @@ def _halves() -> tuple[list[tuple[float, float]], random.Random]:
     return [(float(i // 2), i // 2 + 0.9) for i in range(200)], rng
 
 
-def test_the_same_matches_at_other_times_prove_nothing() -> None:
+def test_the_same_matches_at_other_times_prove_nothing():
     """Exchange answers between requests that were never in flight together."""
     spans, rng = _halves()
     contents = [draw_content(rng, 1.0) for _ in range(200)]
@@ -136,7 +136,7 @@ def test_the_same_matches_at_other_times_prove_nothing() -> None:
     assert not found_in(to_run(contents, far, spans))
 
 
-def test_copied_sentences_are_found_and_garbage_is_not() -> None:
+def test_copied_sentences_are_found_and_garbage_is_not():
     """One request of a pair also gets the text of the other one, with two numbers."""
     spans, rng = _halves()
     contents = [draw_content(rng, 1.0) for _ in range(200)]
@@ -166,7 +166,7 @@ def test_copied_sentences_are_found_and_garbage_is_not() -> None:
 
 
 @pytest.mark.parametrize(("targets", "found"), [(4, False), (60, True)])
-def test_targets_that_many_share_do_not_count(targets: int, found: bool) -> None:
+def test_targets_that_many_share_do_not_count(targets: int, found: bool):
     spans, _ = _halves()
     contents = [
         Content(target=f"{i % targets}", answer=f"{i % targets}", length_s=1.0) for i in range(200)
@@ -177,7 +177,7 @@ def test_targets_that_many_share_do_not_count(targets: int, found: bool) -> None
     assert bool(found_in(to_run(contents, said, spans))) is found
 
 
-def test_holdout_samples_are_only_counted() -> None:
+def test_holdout_samples_are_only_counted():
     guilty = draw_run(random.Random(4), 300, in_flight=8, share=0.3)
     [task] = guilty.tasks
     hidden = replace(task, asked=tuple(replace(one, shown=False) for one in task.asked))
@@ -198,7 +198,7 @@ def swapping(seed: int, share: float, answers: dict[str, str]) -> ScriptedServer
 
 
 @pytest.mark.parametrize(("share", "found"), [(0.0, False), (0.2, True)])
-def test_a_real_run_is_diagnosed(tmp_path: Path, share: float, found: bool) -> None:
+def test_a_real_run_is_diagnosed(tmp_path, share: float, found: bool):
     plan = plan_for(tmp_path, num_samples=200)
     answers = answers_to(plan.tasks[0])
     server = Server(act=sound, answers=answers)
@@ -209,7 +209,7 @@ def test_a_real_run_is_diagnosed(tmp_path: Path, share: float, found: bool) -> N
     assert ("/v1 --canaries" in told) is found
 
 
-def test_pairs_of_targets_that_many_share_are_not_listed() -> None:
+def test_pairs_of_targets_that_many_share_are_not_listed():
     """Ten letters of 5,000 samples have 500 owners and as many claims each: 2.5 million pairs."""
     n = 5_000
     contents = [Content(target="ABCDEFGHIJ"[i % 10], answer="", length_s=1.0) for i in range(n)]
@@ -243,7 +243,7 @@ def test_pairs_of_targets_that_many_share_are_not_listed() -> None:
         ("x" * 60, "x" * 60, False),
     ],
 )
-def test_what_a_text_states(text: str, target: str, told: bool) -> None:
+def test_what_a_text_states(text: str, target: str, told: bool):
     assert states(text, target) is told
 
 
@@ -309,7 +309,7 @@ def healthy(rng: random.Random, n: int) -> Evidence:
     )
 
 
-def test_healthy_runs_are_hardly_ever_accused_levels() -> None:
+def test_healthy_runs_are_hardly_ever_accused_levels():
     """Three rules compare shares at .001 each, so on average less than one of 250 runs is accused.
 
     The chance of eight or more is below one in a million.
@@ -322,7 +322,7 @@ def test_healthy_runs_are_hardly_ever_accused_levels() -> None:
     assert len(accused) < 8, accused
 
 
-def test_repeats_of_a_prompt_are_no_further_witnesses() -> None:
+def test_repeats_of_a_prompt_are_no_further_witnesses():
     """A server that repeats its answers repeats each coincidence of a prompt eight times."""
     rng = random.Random(2)
     accused = 0
@@ -352,7 +352,7 @@ def test_repeats_of_a_prompt_are_no_further_witnesses() -> None:
 )
 def test_errors_after_the_same_time_show_a_time_limit(
     times: tuple[float, ...], limit: float | None
-) -> None:
+):
     asked = [
         AskedSample(
             id=str(i),
@@ -378,7 +378,7 @@ def _find(rule: str, explains: int | None) -> Finding:
     return Finding(rule=rule, told=told, change=(), count=4, of=500, explains=explains, lost=lost)
 
 
-def test_a_finding_that_explains_nothing_comes_last_and_leads_nowhere() -> None:
+def test_a_finding_that_explains_nothing_comes_last_and_leads_nowhere():
     found = [
         _find("repaired", 0),
         _find("even_loss", None),
@@ -398,7 +398,7 @@ TEXT = (Path(__file__).parents[3] / "docs" / "diagnosis.md").read_text()
 BUDGET = 0.01
 
 
-def test_all_rules_together_keep_to_one_budget() -> None:
+def test_all_rules_together_keep_to_one_budget():
     said = " ".join(TEXT.split())
     assert sum_levels() == pytest.approx(BUDGET)
     assert sum_comparison_levels() == pytest.approx(BUDGET)
@@ -412,7 +412,7 @@ def test_all_rules_together_keep_to_one_budget() -> None:
         assert f"`{rule}` .00{round(10000 * OF_A_RUN[rule]):02d}" in said
 
 
-def test_the_tasks_of_a_run_and_the_sides_of_a_comparison_share_the_levels() -> None:
+def test_the_tasks_of_a_run_and_the_sides_of_a_comparison_share_the_levels():
     """Each further answer of as many in one direction halves the one-sided p."""
     for share, apart in ((1.0, 11), (0.5, 12), (0.25, 13)):
         for count, said in ((apart - 1, False), (apart, True)):
@@ -422,7 +422,7 @@ def test_the_tasks_of_a_run_and_the_sides_of_a_comparison_share_the_levels() -> 
             assert any(one.rule == "extractors" for one in findings(shared)) is said
 
 
-def test_every_rule_of_the_table_that_tests_has_its_level_in_the_sum() -> None:
+def test_every_rule_of_the_table_that_tests_has_its_level_in_the_sum():
     table = TEXT.split("## The rules")[1].split("\n\n")[1]
     rows = [
         [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
@@ -432,7 +432,7 @@ def test_every_rule_of_the_table_that_tests_has_its_level_in_the_sum() -> None:
 
 
 @pytest.mark.parametrize(("apart", "said"), [(10, False), (11, True)])
-def test_extractors_are_tested_in_both_directions_at_half_the_level(apart: int, said: bool) -> None:
+def test_extractors_are_tested_in_both_directions_at_half_the_level(apart: int, said: bool):
     """Ten of ten in one direction have a one-sided p of .00098; eleven have .00049."""
     run = healthy_with_parts(apart)
     assert any(one.rule == "extractors" for one in findings(run)) is said

@@ -375,7 +375,7 @@ def names(diagnosed: DiagnosedRun) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_fault_is_named_with_its_evidence_and_what_to_change(name: str, tmp_path: Path) -> None:
+def test_a_fault_is_named_with_its_evidence_and_what_to_change(name: str, tmp_path):
     case = CASES[name]
     _, diagnosed = ran(case, tmp_path / "out")
     assert case.rule in names(diagnosed)
@@ -392,8 +392,8 @@ def test_a_fault_is_named_with_its_evidence_and_what_to_change(name: str, tmp_pa
 
 @pytest.mark.parametrize(("accuracy", "outcome"), [(0.95, "PASS"), (0.5, "FAIL")])
 def test_a_loss_without_a_sign_is_called_even_and_a_sound_run_has_no_finding(
-    accuracy: float, outcome: str, tmp_path: Path
-) -> None:
+    accuracy: float, outcome: str, tmp_path
+):
     plan = plan_for(tmp_path)
     server = Server(act=lambda asked: sound(asked, accuracy), answers=answers_to(plan.tasks[0]))
     report = run(plan, server, tmp_path / "out")
@@ -413,8 +413,8 @@ def test_a_loss_without_a_sign_is_called_even_and_a_sound_run_has_no_finding(
 
 
 def test_an_even_loss_of_servers_apart_names_their_transfer_and_who_finds_it(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     plan, answered = plan_for(tmp_path), ("h0:8001", "h1:8002")
     server = Server(
         act=lambda asked: replace(sound(asked, 0.5), servers=answered),
@@ -427,7 +427,7 @@ def test_an_even_loss_of_servers_apart_names_their_transfer_and_who_finds_it(
     assert one.change[0].startswith("serve-eval check workers ")
 
 
-def test_server_errors_from_a_moment_on_come_with_the_lines_of_that_time(tmp_path: Path) -> None:
+def test_server_errors_from_a_moment_on_come_with_the_lines_of_that_time(tmp_path):
     log, out = tmp_path / "out/logs/gen_0.log", tmp_path / "out"
 
     def dies(asked):
@@ -463,7 +463,7 @@ def test_server_errors_from_a_moment_on_come_with_the_lines_of_that_time(tmp_pat
     assert set(names(diagnosed)) == {"server_errors", "failed", "missing"}
 
 
-def test_a_run_that_was_stopped_is_diagnosed_without_a_report(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_is_diagnosed_without_a_report(tmp_path):
     plan = plan_for(tmp_path)
     plan = replace(plan, limits=replace(QUICK, max_error_rate=0.1))
     server = Server(
@@ -490,8 +490,8 @@ def test_a_run_that_was_stopped_is_diagnosed_without_a_report(tmp_path: Path) ->
 
 
 def test_a_worker_that_is_not_reached_any_more_is_named_with_the_end_of_its_log(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     message = (
         "Internal server error Cannot connect to host 127.0.0.1:8102 ssl:default [Connect call"
         " failed]"
@@ -514,8 +514,8 @@ def test_a_worker_that_is_not_reached_any_more_is_named_with_the_end_of_its_log(
 
 @pytest.mark.parametrize("generation_servers", [1, 2])
 def test_after_a_fall_the_workers_are_to_be_told_apart_where_there_are_several(
-    generation_servers: int, tmp_path: Path
-) -> None:
+    generation_servers: int, tmp_path
+):
     servers = {f"generation_{i}": f"http://127.0.0.1:{8101 + i}" for i in range(generation_servers)}
     info = {"servers": {"context_0": "http://127.0.0.1:8100", **servers}}
     plan = plan_for(tmp_path)
@@ -531,7 +531,7 @@ def test_after_a_fall_the_workers_are_to_be_told_apart_where_there_are_several(
     )
 
 
-def test_what_an_endpoint_lacks_is_told(tmp_path: Path) -> None:
+def test_what_an_endpoint_lacks_is_told(tmp_path):
     plan = plan_for(tmp_path)
     chat = Spec(name="passkey_short", options={"num_samples": 20, "apply_chat_template": True})
     plan = replace(plan, tasks=(*plan.tasks, chat), no_reference=True)
@@ -542,7 +542,7 @@ def test_what_an_endpoint_lacks_is_told(tmp_path: Path) -> None:
     assert "the endpoint lacks chat" in found[0].told
 
 
-def test_many_retries_are_told_of_a_run_that_is_not_green(tmp_path: Path) -> None:
+def test_many_retries_are_told_of_a_run_that_is_not_green(tmp_path):
     seen = set()
 
     def errs_once(asked):
@@ -575,7 +575,7 @@ def _accuse(folder: Path, p_of_gen_0: float):
     (folder / "out/report.json").write_bytes(msgspec.json.encode(replace(report, tasks=(task,))))
 
 
-def test_the_workers_that_a_report_accuses_are_named(tmp_path: Path) -> None:
+def test_the_workers_that_a_report_accuses_are_named(tmp_path):
     _accuse(tmp_path, 1e-6)
     diagnosis = diagnose(tmp_path / "out")
     [finding] = diagnosis.runs[0].findings
@@ -585,8 +585,8 @@ def test_the_workers_that_a_report_accuses_are_named(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_a_report_accuses_less_clearly_is_repeated_and_no_finding(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     _accuse(tmp_path, 0.005)
     diagnosis = diagnose(tmp_path / "out")
     assert diagnosis.runs[0].findings == ()
@@ -596,7 +596,7 @@ def test_a_worker_that_a_report_accuses_less_clearly_is_repeated_and_no_finding(
     ) in list_lines(tmp_path / "out")
 
 
-def test_a_worker_that_a_report_calls_slow_is_named(tmp_path: Path) -> None:
+def test_a_worker_that_a_report_calls_slow_is_named(tmp_path):
     plan = plan_for(tmp_path)
     report = run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     times = [
@@ -628,7 +628,7 @@ def found_in(plan: Plan, server: Server, out: Path) -> list[Finding]:
     return list(diagnose(out).runs[0].findings)
 
 
-def test_another_protocol_than_the_references_is_told_of_a_run_that_fails(tmp_path: Path) -> None:
+def test_another_protocol_than_the_references_is_told_of_a_run_that_fails(tmp_path):
     protocol = "    protocol: {data_version: 1, num_fewshot: 5, random_seed: 0}\n"
     plan = replace(plan_for(tmp_path, protocol=protocol), allow_mismatch=("num_fewshot",))
     [finding] = found_in(
@@ -641,7 +641,7 @@ def test_another_protocol_than_the_references_is_told_of_a_run_that_fails(tmp_pa
     assert "--allow-mismatch num_fewshot" in finding.change[0]
 
 
-def test_a_first_token_that_is_added_twice(tmp_path: Path) -> None:
+def test_a_first_token_that_is_added_twice(tmp_path):
     (tmp_path / "tokenizer").mkdir()
     template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
     config = {"chat_template": template, "bos_token": "<s>"}
@@ -659,7 +659,7 @@ def test_a_first_token_that_is_added_twice(tmp_path: Path) -> None:
     assert finding.change == ("--set word_problems.add_special_tokens=false",)
 
 
-def test_data_that_is_not_the_published_set_but_judged_as_if_it_were(tmp_path: Path) -> None:
+def test_data_that_is_not_the_published_set_but_judged_as_if_it_were(tmp_path):
     write_gsm8k(tmp_path / "data/gsm8k", train=20, test=40)
     plan = replace(
         plan_for(tmp_path),
@@ -686,8 +686,8 @@ def test_data_that_is_not_the_published_set_but_judged_as_if_it_were(tmp_path: P
     ],
 )
 def test_answers_that_run_on_and_lose_a_part_are_named_whatever_their_share(
-    tmp_path: Path, share: float, filter_: str, chat: bool, rules: set[str]
-) -> None:
+    tmp_path, share: float, filter_: str, chat: bool, rules: set[str]
+):
     """The answer is right behind its mark, and a question with another number follows."""
     write_gsm8k(tmp_path / "data/gsm8k", train=20, test=240)
     options = {"num_samples": 240, "filter": filter_, "apply_chat_template": chat}
@@ -714,7 +714,7 @@ def test_answers_that_run_on_and_lose_a_part_are_named_whatever_their_share(
     assert bool(found) == bool(rules)
 
 
-def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
+def test_too_few_samples_for_the_margin(tmp_path):
     """The reference is a run of the same endpoint, so the accuracy does not drop.
 
     40 samples of which two change cannot exclude a drop of 7 points.
@@ -736,7 +736,7 @@ def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
     assert "--repeats 2" in found[0].change
 
 
-def test_both_sides_of_a_comparison_and_what_lies_between(tmp_path: Path) -> None:
+def test_both_sides_of_a_comparison_and_what_lies_between(tmp_path):
     plan = replace(plan_for(tmp_path, num_samples=60), no_reference=True, references_dir=None)
     answers = answers_to(plan.tasks[0])
     servers = (
@@ -765,7 +765,7 @@ def test_both_sides_of_a_comparison_and_what_lies_between(tmp_path: Path) -> Non
     assert f"likely: cuts: {cuts.told}" in list_lines(tmp_path / "out")
 
 
-def test_the_runs_of_a_suite_are_diagnosed_each(tmp_path: Path) -> None:
+def test_the_runs_of_a_suite_are_diagnosed_each(tmp_path):
     plan = plan_for(tmp_path)
     for name, act in (("one", sound), ("two", cut)):
         run(
@@ -779,7 +779,7 @@ def test_the_runs_of_a_suite_are_diagnosed_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("higher", [True, False])
-def test_of_partial_scores_the_worse_half_is_lost(higher: bool, tmp_path: Path) -> None:
+def test_of_partial_scores_the_worse_half_is_lost(higher: bool, tmp_path):
     plan = plan_for(tmp_path)
     run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     scores, report = tmp_path / "out/scores/word_problems.jsonl", tmp_path / "out/report.json"
@@ -794,6 +794,6 @@ def test_of_partial_scores_the_worse_half_is_lost(higher: bool, tmp_path: Path) 
     assert lost == {line["id"] for line in (told_of[:half] if higher else told_of[half:])}
 
 
-def test_a_folder_that_holds_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_holds_nothing_is_refused(tmp_path):
     with pytest.raises(RunFolderError, match="holds no run"):
         diagnose(tmp_path)

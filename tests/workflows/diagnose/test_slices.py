@@ -75,13 +75,13 @@ def choose_size(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_slice_of_a_fault_is_named(name: str) -> None:
+def test_the_slice_of_a_fault_is_named(name: str):
     broken, words = FAULTS[name]
     assert count_named(words, choose_size(name), broken, SEEDS) == len(SEEDS)
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_without_a_reference_only_what_does_not_come_with_difficulty_is_named(name: str) -> None:
+def test_without_a_reference_only_what_does_not_come_with_difficulty_is_named(name: str):
     broken, words = FAULTS[name]
     expected = 0 if name in ("only above a length", "one subject") else 1
     assert count_named(words, choose_size(name), broken, [0], alone=True) == expected
@@ -89,9 +89,7 @@ def test_without_a_reference_only_what_does_not_come_with_difficulty_is_named(na
 
 @pytest.mark.parametrize(("same", "rate"), [(0.0, 0.3), (0.9, 0.05), (0.9, 0.3)])
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_loss_that_is_the_same_everywhere_names_no_slice(
-    same: float, rate: float, alone: bool
-) -> None:
+def test_a_loss_that_is_the_same_everywhere_names_no_slice(same: float, rate: float, alone: bool):
     """Easy prompts lose more, and hard prompts are long and of certain subjects."""
     found = [run_trial(s, 500, break_all, alone=alone, same=same, rate=rate) for s in range(2)]
     assert sum(map(bool, found)) == 0
@@ -99,29 +97,27 @@ def test_a_loss_that_is_the_same_everywhere_names_no_slice(
 
 @pytest.mark.parametrize("share", UNRELATED)
 @pytest.mark.parametrize("n", [100, 400])
-def test_another_model_names_no_slice(n: int, share: float) -> None:
+def test_another_model_names_no_slice(n: int, share: float):
     """It is right on a share of all prompts, and so loses most where the prompts are easy."""
     found = [run_trial(s, n, break_none, unrelated=share) for s in range(5)]
     assert sum(map(bool, found)) == 0
 
 
 @pytest.mark.parametrize(("accuracy", "seed"), [(0.7, 11), (0.75, 12), (0.75, 16)])
-def test_the_line_about_another_model_names_no_cause(
-    tmp_path: Path, accuracy: float, seed: int
-) -> None:
+def test_the_line_about_another_model_names_no_cause(tmp_path, accuracy: float, seed: int):
     report, cause = run_other_model(tmp_path / "run", accuracy, seed)
     assert report.exit_code == FAIL
     assert cause == ""
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_healthy_runs_are_accused_in_at_most_one_of_a_hundred(alone: bool) -> None:
+def test_healthy_runs_are_accused_in_at_most_one_of_a_hundred(alone: bool):
     """Both sides answer each prompt independently. At most .12 of 60 are accused on average."""
     found = [run_trial(s, 120, break_none, alone=alone, same=0.0) for s in range(60)]
     assert sum(map(bool, found)) <= 1
 
 
-def test_the_length_modulo_a_large_block_is_no_other_word_for_the_length() -> None:
+def test_the_length_modulo_a_large_block_is_no_other_word_for_the_length():
     """All prompts have fewer than 512 tokens, and the long ones are lost."""
     generator = numpy.random.default_rng(2)
     prompts = draw_prompts(generator, 600)
@@ -131,12 +127,12 @@ def test_the_length_modulo_a_large_block_is_no_other_word_for_the_length() -> No
     assert list(find_slices(run_, (), {})) == []
 
 
-def test_answers_that_become_longer_than_wrong_ones_are_named() -> None:
+def test_answers_that_become_longer_than_wrong_ones_are_named():
     found = run_trial(0, 400, break_all, rate=0.2, longer=8.0)
     assert [one.told.partition(":")[0] for one in found] == ["answers of more than 128 tokens"]
 
 
-def test_a_rule_that_says_more_about_a_slice_takes_its_place() -> None:
+def test_a_rule_that_says_more_about_a_slice_takes_its_place():
     generator, (broken, words) = numpy.random.default_rng(1), FAULTS["from n in flight"]
     prompts = draw_prompts(generator, 500)
     a, b = draw_pair(generator, prompts, broken(prompts), same=0.9)
@@ -148,7 +144,7 @@ def test_a_rule_that_says_more_about_a_slice_takes_its_place() -> None:
         assert len(list(compare_slices(a, b, (other,), data))) == left
 
 
-def test_the_smallest_block_and_the_length_come_first() -> None:
+def test_the_smallest_block_and_the_length_come_first():
     """All prompts with 6 modulo 16 tokens have 6 modulo 32 and more, or only one length."""
     asked = healthy(random.Random(1), 60).tasks[0].asked
     known = KnownSamples(
@@ -215,9 +211,7 @@ def compare_with(good: tuple[Plan, Path], act: Act, out: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_real_comparison_names_the_slice(
-    name: str, good: tuple[Plan, Path], tmp_path: Path
-) -> None:
+def test_a_real_comparison_names_the_slice(name: str, good: tuple[Plan, Path], tmp_path):
     hit, words = REAL[name]
     folder = compare_with(good, break_if(hit), tmp_path)
     [found] = [one for one in diagnose(folder).between if one.rule == "slice"]
@@ -230,7 +224,7 @@ def test_a_real_comparison_names_the_slice(
     assert line == f"word_problems: the loss lies in one slice: {found.told}"
 
 
-def test_one_real_server_is_named_once(good: tuple[Plan, Path], tmp_path: Path) -> None:
+def test_one_real_server_is_named_once(good: tuple[Plan, Path], tmp_path):
     folder = compare_with(good, break_if(lambda asked: asked.chance("server") < 0.25), tmp_path)
     diagnosis = diagnose(folder)
     found = [*diagnosis.runs[1].findings, *diagnosis.between]
@@ -239,9 +233,7 @@ def test_one_real_server_is_named_once(good: tuple[Plan, Path], tmp_path: Path) 
     assert "g0" in named[0].told
 
 
-def test_the_slice_is_printed_below_a_red_comparison(
-    good: tuple[Plan, Path], tmp_path: Path
-) -> None:
+def test_the_slice_is_printed_below_a_red_comparison(good: tuple[Plan, Path], tmp_path):
     hit, words = REAL["cached"]
     plan, a = good
     run(plan, Server(act=break_if(hit), answers=answers_to(plan.tasks[0])), tmp_path / "b")
@@ -249,15 +241,15 @@ def test_the_slice_is_printed_below_a_red_comparison(
     assert f"where the loss lies in one slice: {words}" in " ".join(compared.stdout.split())
 
 
-def test_equal_sides_have_no_slice(good: tuple[Plan, Path], tmp_path: Path) -> None:
+def test_equal_sides_have_no_slice(good: tuple[Plan, Path], tmp_path):
     folder = compare_with(good, tell, tmp_path)
     assert diagnose(folder).between == ()
     assert find_leads(read_folder(folder)).places == ()
 
 
 def test_a_run_is_compared_with_the_scores_of_its_registered_reference(
-    good: tuple[Plan, Path], tmp_path: Path
-) -> None:
+    good: tuple[Plan, Path], tmp_path
+):
     """Without these scores, a slice by metadata is never named."""
     plan, a = good
     register([a], tmp_path / "own")
@@ -281,7 +273,7 @@ def test_a_run_is_compared_with_the_scores_of_its_registered_reference(
 )
 def test_a_loss_outside_the_slice_is_noticed(
     lost: int, elsewhere: int, gained: int, expected: bool
-) -> None:
+):
     named = FoundSlice(
         place=0,
         p=1e-4,
@@ -306,7 +298,7 @@ def test_a_loss_outside_the_slice_is_noticed(
         (2.4e-9, False, "= 2e-09"),
     ],
 )
-def test_the_least_p_of_the_draws_is_a_bound(p: float, below: bool, said: str) -> None:
+def test_the_least_p_of_the_draws_is_a_bound(p: float, below: bool, said: str):
     finding = Finding(rule="slice", told="here", change=(), count=1, of=1, p=p, p_below=below)
     assert finding.brief == f"here (p {said})"
 
@@ -327,7 +319,7 @@ LENGTHS = [random.Random(i).randrange(20, 600) for i in range(800)]
 @pytest.mark.parametrize("rate", [1.0, 0.6])
 def test_the_smallest_modulus_that_explains_a_loss_is_named(
     fault: tuple[int, int], found: tuple[int, int], told: tuple[int, int], rate: float
-) -> None:
+):
     rng = random.Random(1)
     fell = [i for i, n in enumerate(LENGTHS) if n % fault[0] == fault[1] and rng.random() < rate]
     inside = numpy.array([n % found[0] == found[1] for n in LENGTHS])
@@ -337,7 +329,7 @@ def test_the_smallest_modulus_that_explains_a_loss_is_named(
     assert reduced.inside.tolist() == [n % told[0] == told[1] for n in LENGTHS]
 
 
-def test_other_slices_stay() -> None:
+def test_other_slices_stay():
     several = numpy.array([n % 16 in (1, 2) for n in LENGTHS])
     for one in (
         Slice(RESIDUE, "1 to 2", several, 16),
@@ -376,7 +368,7 @@ def test_other_slices_stay() -> None:
 )
 def test_sizes_are_read_from_commands_and_configs(
     told: Mapping[str, Any], sizes: Mapping[str, set[int]]
-) -> None:
+):
     assert find_sizes(ServerInfo(**told)) == sizes
 
 
@@ -384,13 +376,13 @@ def test_sizes_are_read_from_commands_and_configs(
     ("length", "fits"),
     [(38, []), (2048, [CHUNKS]), (2000, [CHUNKS]), (4096, [WINDOWS]), (3000, [])],
 )
-def test_an_advice_about_a_length_needs_a_size_that_fits(length: int, fits: list[str]) -> None:
+def test_an_advice_about_a_length_needs_a_size_that_fits(length: int, fits: list[str]):
     """Fails if every length gets one: chunked prefill for "prompts of more than 38 tokens"."""
     assert list_fitting(length, {CHUNKS: {2048}, WINDOWS: {4096}, BLOCKS: {32}}) == fits
     assert list_fitting(length, {}) == []
 
 
-def test_a_modulus_fits_blocks_of_its_multiples() -> None:
+def test_a_modulus_fits_blocks_of_its_multiples():
     assert is_multiple(16, {BLOCKS: {32}})
     assert is_multiple(32, {CHUNKS: {2048}})
     assert not is_multiple(64, {BLOCKS: {32}})

@@ -107,21 +107,21 @@ SOUND = Before(
 )
 def test_only_the_surplus_explains(
     cut: range, before: Before | None, explains: int, *, leads: bool
-) -> None:
+):
     task = _task(range(130), cut)
     [one] = keep_surplus([_finding(task)], task, before)
     assert (one.explains, one.leads) == (explains, leads)
     assert bool(one.change) == bool(explains)
 
 
-def test_a_property_of_right_answers_too_is_not_bounded_by_the_wrong_ones() -> None:
+def test_a_property_of_right_answers_too_is_not_bounded_by_the_wrong_ones():
     task = _task(range(130), range(N))  # all answers are cut, the right ones as well
     [one] = keep_surplus([_finding(task)], task, Before(name="the reference", most=20))
     assert (one.explains, one.leads) == (130, False)
 
 
 @pytest.mark.parametrize(("cut", "explains"), [(range(75), 0), (range(120), 45)])
-def test_the_other_side_has_the_property_of_each_answer(cut: range, explains: int) -> None:
+def test_the_other_side_has_the_property_of_each_answer(cut: range, explains: int):
     task, other = _task(range(130), cut), _task(range(80), range(75))
     [one] = keep_surplus([_finding(task)], task, read_side("A", other))
     assert one.explains == explains
@@ -185,7 +185,7 @@ UNREADABLE = {"outcomes": {Outcome.UNPARSED: 290}}
 )
 def test_the_one_line_names_only_a_surplus(
     result: dict[str, object], verdict: Verdict, before: dict[str, object] | None, told: str
-) -> None:
+):
     other = None if before is None else _result(**before)
     found = " ".join(list_counted(_result(**result), verdict, other))
     assert found.startswith(told)
@@ -204,13 +204,13 @@ def test_the_one_line_names_only_a_surplus(
 )
 def test_a_value_bounds_the_number_of_wrong_answers(
     value: float, *, higher: bool | None, graded: bool, most: int
-) -> None:
+):
     found = count_wrong_at_most(ACCURACY, value, 100, higher_is_better=higher, graded=graded)
     assert found == most
     assert count_wrong_at_most(replace(ACCURACY, hi=None), value, 100, graded=graded) is None
 
 
-def test_a_damaged_model_that_is_cut_as_before_is_not_explained_by_its_cuts(tmp_path: Path) -> None:
+def test_a_damaged_model_that_is_cut_as_before_is_not_explained_by_its_cuts(tmp_path):
     """Fails if a limit is named that cut the sound model as often."""
 
     async def ask(damage, folder, references):
@@ -313,14 +313,14 @@ def _find(out: Path) -> Sequence[Finding]:
     ids=["same", "near", "shorter", "longer", "loops", "script", "cut", "shared", "too few"],
 )
 def test_answers_unlike_the_reference_are_reported(
-    references: Path, tmp_path: Path, said: Said, told: str | None
-) -> None:
+    references: Path, tmp_path, said: Said, told: str | None
+):
     _run(tmp_path / "run", said, references)
     found = _find(tmp_path / "run")
     assert [one.told.startswith(told or "nothing") for one in found] == [True] * bool(told)
 
 
-def test_stored_answers_are_packed_and_read_again(references: Path) -> None:
+def test_stored_answers_are_packed_and_read_again(references: Path):
     [file] = references.glob("samples/*.json")
     content = reference_samples.read(file, _checksum(references))
     assert content.answers.lengths == (TOKENS,) * PROMPTS

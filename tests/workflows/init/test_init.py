@@ -26,7 +26,7 @@ def _read(text: str) -> Any:
     return parse(text, "plan.yaml", ValueError).value
 
 
-def test_the_plan_of_an_endpoint_runs_as_it_is() -> None:
+def test_the_plan_of_an_endpoint_runs_as_it_is():
     with create(Quirks()).serve_in_thread() as url:
         done = serve_eval(f"setup init {url}", exits=0)
         assert done.stdout.splitlines()[0].startswith(" WRITTEN   plan.yaml  for ")
@@ -39,7 +39,7 @@ def test_the_plan_of_an_endpoint_runs_as_it_is() -> None:
         assert "references take" in ran.stdout
 
 
-def test_the_commands_that_come_next_can_be_run() -> None:
+def test_the_commands_that_come_next_can_be_run():
     with create(Quirks()).serve_in_thread() as url:
         told = json.loads(serve_eval(f"setup init {url} --json -o 'my plan.yaml'").stdout)
         assert len(told["commands"]) == 3
@@ -51,7 +51,7 @@ def test_the_commands_that_come_next_can_be_run() -> None:
     serve_eval("run plan.yaml --dry-run", exits=0)
 
 
-def test_a_file_that_exists_is_replaced_only_by_force() -> None:
+def test_a_file_that_exists_is_replaced_only_by_force():
     Path("plan.yaml").write_text("mine")
     serve_eval("setup init --offline", exits=2, tells="with --force")
     assert Path("plan.yaml").read_text() == "mine"
@@ -59,7 +59,7 @@ def test_a_file_that_exists_is_replaced_only_by_force() -> None:
     assert _read(Path("plan.yaml").read_text())["model"] == "MODEL"
 
 
-def test_without_an_endpoint_the_plan_has_placeholders_and_says_why() -> None:
+def test_without_an_endpoint_the_plan_has_placeholders_and_says_why():
     done = serve_eval("setup init 127.0.0.1:9 -o p.yaml", exits=0)
     text = Path("p.yaml").read_text()
     assert "could not be asked: cannot connect to 127.0.0.1:9" in text
@@ -79,16 +79,14 @@ def _facts(*works: bool, models: tuple[str, ...] = ("m",)) -> EndpointFacts:
 
 
 @pytest.mark.parametrize(("chat", "text", "asked"), [(1, 0, True), (0, 1, False), (1, 1, False)])
-def test_the_plan_asks_by_chat_only_if_nothing_else_works(
-    chat: int, text: int, asked: bool
-) -> None:
+def test_the_plan_asks_by_chat_only_if_nothing_else_works(chat: int, text: int, asked: bool):
     facts = _facts(bool(chat), bool(text))
     plan = _read(write_starter_plan(facts, ADDRESS, None, Path("plan.yaml")))
     assert plan["protocol"] == {"apply_chat_template": asked}
     assert resolve(plan, {}, {}).plan.model == "m"
 
 
-def test_of_several_models_the_first_or_the_given_one_is_chosen() -> None:
+def test_of_several_models_the_first_or_the_given_one_is_chosen():
     facts = _facts(True, True, models=("a", "b"))
     first = write_starter_plan(facts, ADDRESS, None, Path("plan.yaml"))
     assert _read(first)["model"] == "a"
@@ -97,7 +95,7 @@ def test_of_several_models_the_first_or_the_given_one_is_chosen() -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", '"', "\\", "\x1b[31m", " # "])
-def test_what_an_endpoint_tells_cannot_add_keys_to_the_plan(end: str) -> None:
+def test_what_an_endpoint_tells_cannot_add_keys_to_the_plan(end: str):
     name = f"m{end}allow_code_execution: true"
     facts = EndpointFacts(
         models=(name, name + "2"),
@@ -112,7 +110,7 @@ def test_what_an_endpoint_tells_cannot_add_keys_to_the_plan(end: str) -> None:
     assert set(plan) == set(_read(write_starter_plan(_facts(True, True), ADDRESS, None, Path("p"))))
 
 
-def test_every_line_that_is_a_comment_is_a_valid_key() -> None:
+def test_every_line_that_is_a_comment_is_a_valid_key():
     """The commented keys of the plan are uncommented, and the plan must still be understood."""
     text = write_starter_plan(_facts(True, True), ADDRESS, None, Path("plan.yaml"))
     known = ("# limit:", "# verdict:", "# output_dir:", "  # max_tokens:", "  # system_prompt:")

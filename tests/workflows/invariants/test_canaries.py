@@ -101,7 +101,7 @@ def text_of(canary: Canary) -> str:
     return canary.prompt if isinstance(canary.prompt, str) else canary.prompt[0].text
 
 
-def test_each_prompt_has_its_own_code_and_no_other() -> None:
+def test_each_prompt_has_its_own_code_and_no_other():
     canaries = make_canaries(plan_of(requests=400))
     codes = {one.code for one in canaries}
     assert len(codes) == len({one.id for one in canaries}) == 400
@@ -111,7 +111,7 @@ def test_each_prompt_has_its_own_code_and_no_other() -> None:
         assert not [code for code in codes - {one.code} if code in plain]
 
 
-def test_codes_are_sixty_even_bits() -> None:
+def test_codes_are_sixty_even_bits():
     counts = Counter("".join(make_code("x", i) for i in range(4000)))
     assert counts.keys() == set(ALPHABET)
     assert len(ALPHABET) ** LENGTH == 2**60
@@ -119,7 +119,7 @@ def test_codes_are_sixty_even_bits() -> None:
     assert max(abs(count - 1500) for count in counts.values()) < 190
 
 
-def test_forms_prefixes_routes_and_streams_are_mixed() -> None:
+def test_forms_prefixes_routes_and_streams_are_mixed():
     canaries = make_canaries(plan_of())
     assert {one.kind for one in canaries} == set(KINDS)
     assert len({(one.chat, one.streamed) for one in canaries}) == 4
@@ -136,7 +136,7 @@ def test_forms_prefixes_routes_and_streams_are_mixed() -> None:
     assert not any(one.chat for one in make_canaries(plan_of(chat=False, tools=False)))
 
 
-def test_another_seed_gives_other_codes_and_other_long_texts() -> None:
+def test_another_seed_gives_other_codes_and_other_long_texts():
     one, other = make_canaries(plan_of()), make_canaries(plan_of(seed="t"))
     assert not {a.code for a in one} & {b.code for b in other}
     assert not {text_of(a) for a in one} & {text_of(b) for b in other}
@@ -183,11 +183,11 @@ def leaks_of(*records: CanaryRecord) -> list[tuple[str, str, str, bool]]:
         f"é{OTHER}İ",
     ],
 )
-def test_a_code_is_found_however_it_is_split(written: str) -> None:
+def test_a_code_is_found_however_it_is_split(written: str):
     assert leaks_of(record(FIRST, f"So it is {written}.")) == [(SECOND, FIRST, "text", False)]
 
 
-def test_places_of_a_reply_are_all_searched() -> None:
+def test_places_of_a_reply_are_all_searched():
     own = CODES[FIRST]
     cases = [
         ("thoughts", {"reasoning": f"hm {OTHER}"}),
@@ -201,7 +201,7 @@ def test_places_of_a_reply_are_all_searched() -> None:
         assert leaks_of(record(FIRST, own, **fields)) == [(SECOND, FIRST, where, True)]
 
 
-def test_a_code_in_an_error_message_is_found() -> None:
+def test_a_code_in_an_error_message_is_found():
     refused = Failure(kind=FailureKind.HTTP_ERROR, message=f"HTTP 400: cannot read {OTHER}")
     bad = CanaryRecord(
         id=FIRST, kind="tool", code=CODES[FIRST], chat=True, streamed=False, failures=(refused,)
@@ -209,13 +209,13 @@ def test_a_code_in_an_error_message_is_found() -> None:
     assert leaks_of(bad) == [(SECOND, FIRST, "error message", False)]
 
 
-def test_own_codes_unknown_codes_and_parts_are_no_leak() -> None:
+def test_own_codes_unknown_codes_and_parts_are_no_leak():
     own = CODES[FIRST]
     strange = make_code("another pass", 7)
     assert leaks_of(record(FIRST, f"{own} {strange} {OTHER[:11]} {OTHER[1:]}")) == []
 
 
-def test_a_leak_says_how_long_both_were_in_flight() -> None:
+def test_a_leak_says_how_long_both_were_in_flight():
     into, source = record(FIRST, OTHER, 1.0, 4.0), record(SECOND, OTHER, 2.5, 6.0)
     [leak] = search_codes({FIRST: into, SECOND: source}, CODES).leaks
     assert leak.together_s == pytest.approx(1.5)
@@ -225,7 +225,7 @@ def test_a_leak_says_how_long_both_were_in_flight() -> None:
     assert leak.together_s == pytest.approx(-2.0)
 
 
-def test_servers_that_a_router_names_are_told() -> None:
+def test_servers_that_a_router_names_are_told():
     named = Attempt(
         start_s=0.0,
         end_s=1.0,
@@ -239,7 +239,7 @@ def test_servers_that_a_router_names_are_told() -> None:
     assert found.leaks[0].servers == (None, "ctx:1 + gen:2")
 
 
-def test_half_a_code_is_a_suspicion_and_no_proof() -> None:
+def test_half_a_code_is_a_suspicion_and_no_proof():
     found = search_codes({FIRST: record(FIRST, f"I read {OTHER[2:9]} there")}, CODES)
     assert found.leaks == ()
     assert (found.suspicion.length, found.suspicion.codes) == (7, 1)
@@ -248,7 +248,7 @@ def test_half_a_code_is_a_suspicion_and_no_proof() -> None:
     assert search_codes({FIRST: record(FIRST, f"I read {OTHER[2:6]}")}, CODES).suspicion is None
 
 
-def test_many_short_parts_are_a_suspicion() -> None:
+def test_many_short_parts_are_a_suspicion():
     """A model that copies only five characters of a code never shows a whole one."""
     names = list(CODES)
     swapped = {
@@ -262,7 +262,7 @@ def test_many_short_parts_are_a_suspicion() -> None:
     assert search_codes(right, CODES).suspicion is None
 
 
-def test_sound_replies_are_hardly_ever_suspicious() -> None:
+def test_sound_replies_are_hardly_ever_suspicious():
     """All lengths together have a level of .001, so of 100 passes hardly one is reported."""
     draw = random.Random(5)
     suspected = 0
@@ -285,7 +285,7 @@ def test_sound_replies_are_hardly_ever_suspicious() -> None:
 # The pass, over sockets
 
 
-def test_a_sound_server_passes_and_the_power_is_said(tmp_path: Path) -> None:
+def test_a_sound_server_passes_and_the_power_is_said(tmp_path):
     server = copier()
     found = check(server, tmp_path / "out")
     assert (found.exit_code, found.leaks, found.suspicion) == (PASS, (), None)
@@ -298,13 +298,13 @@ def test_a_sound_server_passes_and_the_power_is_said(tmp_path: Path) -> None:
     assert "no leak found" in text
 
 
-def test_a_model_that_copies_nothing_tests_little_and_says_so(tmp_path: Path) -> None:
+def test_a_model_that_copies_nothing_tests_little_and_says_so(tmp_path):
     found = check(copier(copies=False), tmp_path / "out")
     assert (found.exit_code, found.own) == (PASS, 0)
     assert "an exchange of whole answers was not tested" in printed(found)
 
 
-def test_cached_tokens_are_told_if_the_server_counts_them(tmp_path: Path) -> None:
+def test_cached_tokens_are_told_if_the_server_counts_them(tmp_path):
     usage = {"prompt_tokens": 100, "completion_tokens": 5}
     counted = {"usage": {**usage, "prompt_tokens_details": {"cached_tokens": 64}}}
     server = copier(lambda _request, code, _before: answer(code, body=counted))
@@ -314,7 +314,7 @@ def test_cached_tokens_are_told_if_the_server_counts_them(tmp_path: Path) -> Non
     assert f"prefix cache: {found.cached_tokens:,} of " in printed(found)
 
 
-def test_exchanged_answers_are_proof(tmp_path: Path) -> None:
+def test_exchanged_answers_are_proof(tmp_path):
     exchange = Exchange(share=0.2, seed=3)
 
     async def swap(code):
@@ -336,7 +336,7 @@ def test_exchanged_answers_are_proof(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["text", "error message", "thoughts", "stream"])
-def test_one_leak_is_enough(tmp_path: Path, where: str) -> None:
+def test_one_leak_is_enough(tmp_path, where: str):
     done = []
 
     def once(request, code, before):
@@ -364,7 +364,7 @@ def test_one_leak_is_enough(tmp_path: Path, where: str) -> None:
     assert found.exit_code == FAIL
 
 
-def test_a_quoted_prompt_in_an_error_that_a_retry_hides_is_found(tmp_path: Path) -> None:
+def test_a_quoted_prompt_in_an_error_that_a_retry_hides_is_found(tmp_path):
     done = []
 
     def once(_request, code, before):
@@ -379,9 +379,7 @@ def test_a_quoted_prompt_in_an_error_that_a_retry_hides_is_found(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("kept", "asked"), [(N, 0), (50, N - 50)])
-def test_a_pass_goes_on_where_it_ended_with_the_same_codes(
-    tmp_path: Path, kept: int, asked: int
-) -> None:
+def test_a_pass_goes_on_where_it_ended_with_the_same_codes(tmp_path, kept: int, asked: int):
     out, server = tmp_path / "out", copier()
     before = []
 
@@ -399,12 +397,12 @@ def test_a_pass_goes_on_where_it_ended_with_the_same_codes(
     assert read_json(out / "canaries.json")["answers"] == N
 
 
-def test_a_folder_of_another_pass_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_another_pass_is_refused(tmp_path):
     with pytest.raises(RunFolderError, match=f"holds a canary pass with requests {N}, not 9"):
         check(copier(), tmp_path / "out", lambda: 9)
 
 
-def test_servers_that_answer_nothing(tmp_path: Path) -> None:
+def test_servers_that_answer_nothing(tmp_path):
     silent = ScriptedServer(lambda _request: fail(400, "no"), paths=["/v1/completions"])
     with pytest.raises(EndpointError, match="neither chats nor texts"):
         check(silent, tmp_path / "a")
@@ -414,7 +412,7 @@ def test_servers_that_answer_nothing(tmp_path: Path) -> None:
     assert "nothing was tested" in printed(found)
 
 
-def test_the_command_runs_the_pass_alone(tmp_path: Path) -> None:
+def test_the_command_runs_the_pass_alone(tmp_path):
     with copier().serve_in_thread() as url:
         done = serve_eval(
             f"check invariants {url} --canaries --limit 28 -o {tmp_path}/out --concurrency 8",

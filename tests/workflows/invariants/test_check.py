@@ -126,8 +126,8 @@ class _InCompany:
     ids=["sound", "streams", "first-time", "batches", "copies"],
 )
 def test_what_breaks_is_named(
-    plan: Plan, sound: SimulatorConfig, tmp_path: Path, wrong: Wrong, broken: list[str]
-) -> None:
+    plan: Plan, sound: SimulatorConfig, tmp_path, wrong: Wrong, broken: list[str]
+):
     found, asked = _check(plan, sound, wrong, tmp_path / "out")
     assert [one.arm for one in found.results] == [
         "cold",
@@ -161,8 +161,8 @@ def settled(plan: Plan, tmp_path_factory) -> SimulatorConfig:
 
 
 def test_batches_that_only_change_the_numerics_are_not_called_broken(
-    plan: Plan, settled: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, settled: SimulatorConfig, tmp_path
+):
     """All passes under load give the same answers, so `again` does not differ from `base`."""
     other = replace(settled, run=2)
     found, _ = _check(
@@ -183,8 +183,8 @@ def test_batches_that_only_change_the_numerics_are_not_called_broken(
 
 @pytest.mark.parametrize("worse", ["many", "one"])
 def test_a_tenth_of_the_answers_damaged_at_one_batch_size_is_found(
-    plan: Plan, sound: SimulatorConfig, tmp_path: Path, worse: str
-) -> None:
+    plan: Plan, sound: SimulatorConfig, tmp_path, worse: str
+):
     """Of 160 prompts, 5 scored better and 20 worse by chance once, which is not enough."""
     more = replace(plan, limit=2 * MORE)
     path = tmp_path / "answers.jsonl"
@@ -240,8 +240,8 @@ def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) ->
 
 @pytest.mark.parametrize(("at_a_time", "broken"), [(1, ["streamed"]), (8, [])])
 def test_streams_that_lose_a_character_are_found_by_their_texts_where_there_are_no_batches(
-    plan: Plan, sound: SimulatorConfig, tmp_path: Path, at_a_time: int, broken: list[str]
-) -> None:
+    plan: Plan, sound: SimulatorConfig, tmp_path, at_a_time: int, broken: list[str]
+):
     """The extracted figure comes last and is right."""
 
     def changed(body, before, flying, text):
@@ -257,8 +257,8 @@ def test_streams_that_lose_a_character_are_found_by_their_texts_where_there_are_
 
 
 def test_other_words_out_of_the_cache_or_in_another_batch_are_not_called_broken(
-    plan: Plan, sound: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, sound: SimulatorConfig, tmp_path
+):
     """Each way of computing has its own wording and the same answers."""
     in_company = _InCompany()
 
@@ -318,8 +318,8 @@ def _long(body: dict[str, Any]) -> bool:
     ids=["chunks", "sound", "random"],
 )
 def test_texts_beyond_a_boundary_are_compared_with_those_just_before_it(
-    plan: Plan, sound: SimulatorConfig, tmp_path: Path, wrong: Wrong, broken: list[str]
-) -> None:
+    plan: Plan, sound: SimulatorConfig, tmp_path, wrong: Wrong, broken: list[str]
+):
     found, _ = _check(plan, sound, wrong, tmp_path / "out", chunk_tokens=(1024, 2048, 30))
     assert [one.arm for one in found.results if one.broken] == broken
     rows = {one.arm: one for one in found.results if one.task == "passkey_lines"}
@@ -334,8 +334,8 @@ def test_texts_beyond_a_boundary_are_compared_with_those_just_before_it(
 
 
 def test_other_boundaries_are_tried_when_the_checks_go_on(
-    plan: Plan, sound: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, sound: SimulatorConfig, tmp_path
+):
     async def run():
         async with serve_app(create_app(sound)) as url:
             at = replace(plan, limit=4, launcher=external(url))
@@ -357,8 +357,8 @@ def test_other_boundaries_are_tried_when_the_checks_go_on(
 
 
 def test_answers_to_something_else_are_not_taken_for_these(
-    plan: Plan, sound: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, sound: SimulatorConfig, tmp_path
+):
     async def run():
         told = []
         async with serve_app(create_app(sound)) as url, serve_app(create_app(sound)) as elsewhere:
@@ -383,8 +383,8 @@ def test_answers_to_something_else_are_not_taken_for_these(
 
 
 def test_a_server_that_refuses_long_texts_or_counts_none_has_no_rows_for_them(
-    plan: Plan, sound: SimulatorConfig, tmp_path: Path
-) -> None:
+    plan: Plan, sound: SimulatorConfig, tmp_path
+):
     async def run():
         app = create_app(replace(sound, context_tokens=1500))
         async with serve_app(app) as url:
@@ -396,9 +396,7 @@ def test_a_server_that_refuses_long_texts_or_counts_none_has_no_rows_for_them(
     assert "chunked_2048" not in [one.arm for one in found.results]
 
 
-def test_chat_is_also_rendered_here_where_a_template_is_given(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_chat_is_also_rendered_here_where_a_template_is_given(data_root: Path, tmp_path):
     (tmp_path / "tokenizer").mkdir()
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
     (tmp_path / "tokenizer" / "tokenizer_config.json").write_text(
@@ -464,5 +462,5 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(arguments: str, message: str) -> None:
+def test_what_cannot_be_meant_is_refused(arguments: str, message: str):
     serve_eval(arguments, exits=2, tells=message)

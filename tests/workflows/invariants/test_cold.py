@@ -132,8 +132,8 @@ def _said(found: Invariants) -> str:
 
 @pytest.mark.parametrize("counts", ["all", "above 0"])
 def test_a_salt_makes_the_pass_cold_on_a_server_that_knows_all_prompts(
-    plan: Plan, texts: Callable[[str], str | None], tmp_path: Path, counts: str
-) -> None:
+    plan: Plan, texts: Callable[[str], str | None], tmp_path, counts: str
+):
     server = _Server(texts, counts=counts)
     for found in server.check(plan, tmp_path / "one", tmp_path / "two"):
         cold = _cold(found)
@@ -150,8 +150,8 @@ def test_a_salt_makes_the_pass_cold_on_a_server_that_knows_all_prompts(
 
 
 def test_a_cache_that_returns_wrong_data_is_found_on_a_server_that_knows_all_prompts(
-    plan: Plan, texts: Callable[[str], str | None], tmp_path: Path
-) -> None:
+    plan: Plan, texts: Callable[[str], str | None], tmp_path
+):
     server = _Server(texts)
     server.check(plan, tmp_path / "before")
     server.corrupt = True
@@ -168,8 +168,8 @@ def test_a_cache_that_returns_wrong_data_is_found_on_a_server_that_knows_all_pro
     ],
 )
 def test_without_a_salt_only_a_server_that_knows_no_prompt_is_cold(
-    plan: Plan, texts: Callable[[str], str | None], tmp_path: Path, takes: str, told: str
-) -> None:
+    plan: Plan, texts: Callable[[str], str | None], tmp_path, takes: str, told: str
+):
     server = _Server(texts, takes=takes)
     fresh, warm = server.check(plan, tmp_path / "one", tmp_path / "two")
     assert (_outcome(fresh), _outcome(warm)) == ("PASS", "NOT TESTED")
@@ -200,11 +200,11 @@ def test_without_a_salt_only_a_server_that_knows_no_prompt_is_cold(
 def test_a_server_whose_cache_is_off_or_unknown_is_not_said_to_hold(
     plan: Plan,
     texts: Callable[[str], str | None],
-    tmp_path: Path,
+    tmp_path,
     caches: bool,
     counts: str,
     told: str,
-) -> None:
+):
     server = _Server(texts, caches=caches, counts=counts)
     [found] = server.check(plan, tmp_path / "out")
     assert (_cold(found).not_tested or "").startswith(told)
@@ -213,8 +213,8 @@ def test_a_server_whose_cache_is_off_or_unknown_is_not_said_to_hold(
 
 
 def test_a_resumed_check_keeps_its_salt_and_fills_the_cache_again(
-    plan: Plan, texts: Callable[[str], str | None], tmp_path: Path
-) -> None:
+    plan: Plan, texts: Callable[[str], str | None], tmp_path
+):
     server = _Server(texts)
 
     def forget():
@@ -234,8 +234,8 @@ def test_a_resumed_check_keeps_its_salt_and_fills_the_cache_again(
 
 
 def test_a_folder_of_an_older_version_says_that_nothing_was_salted(
-    plan: Plan, texts: Callable[[str], str | None], tmp_path: Path
-) -> None:
+    plan: Plan, texts: Callable[[str], str | None], tmp_path
+):
     """Its cold pass has answers, and the folder no file of a salt."""
     out = tmp_path / "out"
     forget = partial(Path.unlink, out / "cache_salt.json", missing_ok=True)
@@ -243,7 +243,7 @@ def test_a_folder_of_an_older_version_says_that_nothing_was_salted(
     assert (cold.cache.unsalted, cold.not_tested) == ("the pass was begun without one", None)
 
 
-def test_tasks_that_score_prompts_get_no_salt(plan: Plan) -> None:
+def test_tasks_that_score_prompts_get_no_salt(plan: Plan):
     scored = Spec(name="word_problems", options={"scoring": "loglikelihood"})
     generated = Spec(name="word_problems", options={})
     [one], [other] = (
@@ -282,8 +282,6 @@ def _use(tested: int, cached: int | None, base: int | None) -> CacheUse:
         (_use(0, None, None), "it is not known whether prompts were cached"),
     ],
 )
-def test_half_of_the_prompts_must_compare_computed_with_cached_data(
-    use: CacheUse, why: str | None
-) -> None:
+def test_half_of_the_prompts_must_compare_computed_with_cached_data(use: CacheUse, why: str | None):
     told = why_not_tested(use)
     assert told is None if why is None else (told or "").startswith(why)

@@ -61,7 +61,7 @@ def _said(found: Invariants) -> str:
     return console.file.getvalue()
 
 
-def test_fillings_double_until_a_sound_cache_evicts_the_old_prompts(tmp_path: Path) -> None:
+def test_fillings_double_until_a_sound_cache_evicts_the_old_prompts(tmp_path):
     found = _check(_server(), tmp_path)
     *earlier, (last, use) = _pressed(found)
     assert (found.exit_code, last.not_tested, use.fate) == (PASS, None, "evicted")
@@ -81,8 +81,8 @@ def test_fillings_double_until_a_sound_cache_evicts_the_old_prompts(tmp_path: Pa
 
 
 def test_one_filling_finds_a_damaged_reload_if_the_size_of_the_cache_is_told(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     server = _server(host=HOST, room=True, fault="reload")
     found = _check(server, tmp_path)
     [(one, use)] = _pressed(found)
@@ -95,7 +95,7 @@ def test_one_filling_finds_a_damaged_reload_if_the_size_of_the_cache_is_told(
     assert f"{N} changed answers had cached tokens" in said
 
 
-def test_without_counts_one_filling_takes_all_tokens_and_a_fault_is_found(tmp_path: Path) -> None:
+def test_without_counts_one_filling_takes_all_tokens_and_a_fault_is_found(tmp_path):
     """The answers of evicted blocks are those to other prompts, which is named."""
     found = _check(_server(fault="stale", counts=False), tmp_path, 2000)
     [(one, use)] = _pressed(found)
@@ -108,7 +108,7 @@ def test_without_counts_one_filling_takes_all_tokens_and_a_fault_is_found(tmp_pa
     assert [level.wanted for level in read_pressure(tmp_path).levels] == [2000]
 
 
-def test_a_server_without_a_cache_is_not_filled(tmp_path: Path) -> None:
+def test_a_server_without_a_cache_is_not_filled(tmp_path):
     server = _server(cache=None)
     found = _check(server, tmp_path)
     assert _pressed(found) == []
@@ -118,7 +118,7 @@ def test_a_server_without_a_cache_is_not_filled(tmp_path: Path) -> None:
     assert not [prompt for prompt in server.asked if prompt not in server.texts][20:]
 
 
-def test_too_small_a_budget_is_named(tmp_path: Path) -> None:
+def test_too_small_a_budget_is_named(tmp_path):
     found = _check(_server(cache=BlockCache(device=5000)), tmp_path, 600)
     [(one, use)] = _pressed(found)
     assert (use.fate, one.broken, found.exit_code) == ("kept", False, PASS)
@@ -128,7 +128,7 @@ def test_too_small_a_budget_is_named(tmp_path: Path) -> None:
     assert why_not_pressed(replace(use, capacity=40_000)) == f"{why}: it has room for 40,000"
 
 
-def test_an_interrupted_pass_is_preceded_by_a_filling_of_new_prompts(tmp_path: Path) -> None:
+def test_an_interrupted_pass_is_preceded_by_a_filling_of_new_prompts(tmp_path):
     server, levels = _server(room=True), list[PressureLevel]()
 
     def interrupt(found):
@@ -150,7 +150,7 @@ def test_an_interrupted_pass_is_preceded_by_a_filling_of_new_prompts(tmp_path: P
     assert server.asked == [], "a finished check asks nothing"
 
 
-def test_prompts_get_shorter_until_the_server_takes_them() -> None:
+def test_prompts_get_shorter_until_the_server_takes_them():
     lengths = []
 
     def script(request):
@@ -174,7 +174,7 @@ def test_prompts_get_shorter_until_the_server_takes_them() -> None:
     assert asyncio.run(run(0)) == 0
 
 
-def test_no_filling_begins_like_another() -> None:
+def test_no_filling_begins_like_another():
     first = {make_text(1, i, 16).split()[0] + make_text(1, i, 16).split()[1] for i in range(300)}
     assert len(first) == 300
     assert make_text(1, 0, 16) != make_text(2, 0, 16)
@@ -189,7 +189,7 @@ def test_no_filling_begins_like_another() -> None:
         ('block_size="16",num_gpu_blocks="99999999999999"', None),
     ],
 )
-def test_the_size_of_a_cache_is_read_from_the_metrics(labels: str, room: int | None) -> None:
+def test_the_size_of_a_cache_is_read_from_the_metrics(labels: str, room: int | None):
     counted = 'vllm:request_success_total{model_name="m"} 3.0\n'
     reading = read_metrics(f"vllm:cache_config_info{{{labels}}} 1.0\n{counted}".encode(), "m")
     assert (reading.cache_tokens, reading.counts.requests) == (room, 3)
@@ -198,7 +198,7 @@ def test_the_size_of_a_cache_is_read_from_the_metrics(labels: str, room: int | N
     assert both.cache_tokens == (None if room is None else 2 * room)
 
 
-def test_half_of_the_prompts_must_have_left_and_half_of_the_tokens_been_there() -> None:
+def test_half_of_the_prompts_must_have_left_and_half_of_the_tokens_been_there():
     before = {f"{i}": Usage(prompt_tokens=20, cached_tokens=16) for i in range(10)}
     fewer = {name: Usage(prompt_tokens=20, cached_tokens=0) for name in list(before)[:5]}
     assert are_fewer(before, before | fewer)
@@ -221,7 +221,7 @@ def test_half_of_the_prompts_must_have_left_and_half_of_the_tokens_been_there() 
     assert little == "little was cached: 99 of 200 prompt tokens before"
 
 
-def test_the_command_takes_a_number_of_tokens() -> None:
+def test_the_command_takes_a_number_of_tokens():
     for wrong in ("--set invariants.kv_pressure=-1", "--set invariants.kv_pressure=9 --canaries"):
         serve_eval(
             f"check invariants 127.0.0.1:1 --tasks word_problems {wrong}",

@@ -115,15 +115,13 @@ BAD = _spoil(RIGHT, 30)
         ((), "nothing found"),
     ],
 )
-def test_the_broken_loads_are_named_also_if_the_lowest_is_one(
-    broken: tuple[int, ...], words: str
-) -> None:
+def test_the_broken_loads_are_named_also_if_the_lowest_is_one(broken: tuple[int, ...], words: str):
     [task] = _judge({load: BAD if load in broken else RIGHT for load in LOADS})
     assert (task.words, task.broken) == (words, broken)
     assert find_exit_code([task]) == (FAIL if broken else PASS)
 
 
-def test_changes_in_both_directions_accuse_no_load() -> None:
+def test_changes_in_both_directions_accuse_no_load():
     """Of 60 changed answers as many became right as wrong: another batch size does that."""
     half = [1.0] * 170 + [0.0] * 30
     other = [0.0] * 30 + [1.0] * 170
@@ -132,14 +130,14 @@ def test_changes_in_both_directions_accuse_no_load() -> None:
     assert (task.words, task.broken) == ("nothing found", ())
 
 
-def test_the_level_is_that_of_all_loads_and_tasks_together() -> None:
+def test_the_level_is_that_of_all_loads_and_tasks_together():
     """Ten lost answers are proof at two loads of one task, and not at four loads of three."""
     bad = _spoil(RIGHT, 10)
     assert _judge({1: RIGHT, 64: bad})[0].broken == (64,)
     assert not any(task.broken for task in _judge({1: RIGHT, 4: RIGHT, 64: bad}, tasks=3))
 
 
-def test_no_load_is_accused_if_the_endpoint_changed_over_time() -> None:
+def test_no_load_is_accused_if_the_endpoint_changed_over_time():
     """Load 1 came first, and its repeat is as bad as the loads after it."""
     [task] = _judge({1: RIGHT, 4: BAD, 16: BAD, 64: BAD}, again=BAD)
     assert (task.time.changed, task.broken) == (True, ())
@@ -148,7 +146,7 @@ def test_no_load_is_accused_if_the_endpoint_changed_over_time() -> None:
     assert find_exit_code([task]) == UNDECIDED
 
 
-def test_a_possible_change_over_time_leaves_a_load_undecided() -> None:
+def test_a_possible_change_over_time_leaves_a_load_undecided():
     [task] = _judge({1: RIGHT, 4: BAD, 16: BAD, 64: BAD}, again=_spoil(RIGHT, 7))
     assert task.words.startswith("may have changed over time")
     assert (task.broken, find_exit_code([task])) == ((), UNDECIDED)
@@ -156,7 +154,7 @@ def test_a_possible_change_over_time_leaves_a_load_undecided() -> None:
     assert (task.words, find_exit_code([task])) == ("nothing found", PASS)
 
 
-def test_failures_are_named_as_failures_and_are_no_wrong_answers() -> None:
+def test_failures_are_named_as_failures_and_are_no_wrong_answers():
     missing = [None] * 40 + [1.0] * 160
     [task] = _judge({1: RIGHT, 4: RIGHT, 16: RIGHT, 64: missing})
     assert (task.broken, task.failing, task.words) == ((), (64,), "requests fail from 64 on")
@@ -167,12 +165,12 @@ def test_failures_are_named_as_failures_and_are_no_wrong_answers() -> None:
     assert _judge({1: RIGHT, 4: RIGHT, 16: RIGHT, 64: few})[0].words == "nothing found"
 
 
-def test_too_few_answers_are_inconclusive() -> None:
+def test_too_few_answers_are_inconclusive():
     [task] = _judge({1: RIGHT[:20], 4: RIGHT[:20]})
     assert find_exit_code([task]) == UNDECIDED
 
 
-def test_a_load_that_is_neither_good_nor_bad_is_not_decided() -> None:
+def test_a_load_that_is_neither_good_nor_bad_is_not_decided():
     base = [1.0] * 170 + [0.0] * 30
 
     def change(lost, won):
@@ -207,7 +205,7 @@ def _draw_own(generator: random.Random) -> dict[int, Scores]:
 @pytest.mark.parametrize("draw", [_draw_shared, _draw_own])
 def test_a_sound_server_is_rarely_accused_whichever_loads_share_their_numerics(
     draw: Callable[[random.Random], dict[int, Scores]],
-) -> None:
+):
     """The seed is fixed. Of 120 servers, Q alone would accuse some 6 of the first kind."""
     generator = random.Random(1)
     found = [_judge(draw(generator), tasks=2) for _ in range(120)]
@@ -221,9 +219,7 @@ def test_a_sound_server_is_rarely_accused_whichever_loads_share_their_numerics(
 
 
 @pytest.mark.parametrize(("passage", "found"), [(1, (64,)), (10, ())])
-def test_a_passage_that_is_misread_as_a_whole_is_one_change(
-    passage: int, found: tuple[int, ...]
-) -> None:
+def test_a_passage_that_is_misread_as_a_whole_is_one_change(passage: int, found: tuple[int, ...]):
     # 30 questions of three passages fall. As 30 changes they prove a fault; as three they do not.
     [task] = _judge({1: RIGHT, 64: BAD}, passage=passage)
     assert task.broken == found
@@ -231,14 +227,14 @@ def test_a_passage_that_is_misread_as_a_whole_is_one_change(
     assert task.points[1].p == pytest.approx(2.0 * 0.5 ** (30 / passage))
 
 
-def test_requests_of_a_passage_that_fail_together_are_one_failure() -> None:
+def test_requests_of_a_passage_that_fail_together_are_one_failure():
     failing = [None] * 30 + [1.0] * 170
     [alone] = _judge({1: RIGHT, 64: failing})
     [shared] = _judge({1: RIGHT, 64: failing}, passage=10)
     assert (alone.failing, shared.failing) == ((64,), ())
 
 
-def test_many_passages_still_show_a_broken_load() -> None:
+def test_many_passages_still_show_a_broken_load():
     # One question of every passage falls.
     spoilt = [0.0 if i % 10 == 0 else 1.0 for i in range(PROMPTS)]
     [task] = _judge({1: RIGHT, 64: spoilt}, passage=10)
@@ -258,18 +254,18 @@ def test_many_passages_still_show_a_broken_load() -> None:
         (set(), "nothing found"),
     ],
 )
-def test_the_pattern_of_the_loads_is_named(bad: set[int], words: str) -> None:
+def test_the_pattern_of_the_loads_is_named(bad: set[int], words: str):
     assert name_loads(LOADS, bad) == words
 
 
-def test_loads_without_a_proof_of_their_own_are_told_apart() -> None:
+def test_loads_without_a_proof_of_their_own_are_told_apart():
     assert name_loads(LOADS, {16, 64}, likely={64}) == (
         "broken from 16 on; likely at 64, not proved alone"
     )
     assert name_loads(LOADS, {16}, unclear={64}) == "broken from 16 on; not decided at 64"
 
 
-def test_a_bisection_ends_at_neighbours_after_few_loads() -> None:
+def test_a_bisection_ends_at_neighbours_after_few_loads():
     for first in range(2, 257):
         low, high, asked = 1, 256, 0
         while (middle := halve(low, high)) is not None:

@@ -45,8 +45,8 @@ def _measure(
 
 
 def test_answers_that_are_wrong_from_a_load_on_are_found_and_where_they_part(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     found, batches = _measure(tmp_path / "out", damage=lambda prompt, load, before: load >= 4)
     [task] = found.tasks
     assert (task.words, task.broken, found.exit_code) == ("broken from 4 on", (4, 16), FAIL)
@@ -81,9 +81,9 @@ def test_the_next_command_shows_the_samples_of_the_load_that_breaks(
     server: type[BatchServer],
     command: str,
     shown: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path,
+    monkeypatch,
+):
     monkeypatch.chdir(tmp_path)
     wrong = server is BatchServer
     found, _ = _measure(
@@ -96,14 +96,14 @@ def test_the_next_command_shows_the_samples_of_the_load_that_breaks(
     assert shown in ended.stdout
 
 
-def test_a_load_that_alone_is_wrong_is_named_beside_sound_numerics(tmp_path: Path) -> None:
+def test_a_load_that_alone_is_wrong_is_named_beside_sound_numerics(tmp_path):
     found, _ = _measure(
         tmp_path / "out", damage=lambda prompt, load, before: load == 4, numerics=0.1
     )
     assert (found.tasks[0].words, found.exit_code) == ("broken only at 4", FAIL)
 
 
-def test_a_change_over_time_is_not_taken_for_load_and_the_command_resumes(tmp_path: Path) -> None:
+def test_a_change_over_time_is_not_taken_for_load_and_the_command_resumes(tmp_path):
     def late(prompt, load, before):
         return before >= PROMPTS
 
@@ -125,7 +125,7 @@ def _measure_again(out: Path) -> tuple[LoadSurface, BatchServer]:
     return asyncio.run(measure_load(plan_again, out, LOADS, environ={})), batches
 
 
-def test_a_load_at_which_every_request_fails_is_named_for_its_failures(tmp_path: Path) -> None:
+def test_a_load_at_which_every_request_fails_is_named_for_its_failures(tmp_path):
     found, _ = _measure(tmp_path / "out", refuse_from=16)
     [task] = found.tasks
     assert (task.words, task.failing, task.broken) == ("requests fail from 16 on", (16,), ())
@@ -135,7 +135,7 @@ def test_a_load_at_which_every_request_fails_is_named_for_its_failures(tmp_path:
     assert any("load 16: given up" in line for line in found.warnings) == given_up
 
 
-def test_a_bisection_finds_the_first_load_that_breaks(tmp_path: Path) -> None:
+def test_a_bisection_finds_the_first_load_that_breaks(tmp_path):
     found, batches = _measure(
         tmp_path / "out", (1, 16), bisect=True, damage=lambda prompt, load, before: load >= 5
     )
@@ -144,13 +144,13 @@ def test_a_bisection_finds_the_first_load_that_breaks(tmp_path: Path) -> None:
     assert found.requests == batches.asked == (2 + 4 + 1) * PROMPTS
 
 
-def test_a_bisection_of_a_sound_server_asks_only_the_ends(tmp_path: Path) -> None:
+def test_a_bisection_of_a_sound_server_asks_only_the_ends(tmp_path):
     found, batches = _measure(tmp_path / "out", (1, 16), bisect=True)
     assert (found.tasks[0].words, found.bracket, found.exit_code) == ("nothing found", None, PASS)
     assert batches.asked == 2 * PROMPTS
 
 
-def test_a_folder_keeps_its_loads(tmp_path: Path) -> None:
+def test_a_folder_keeps_its_loads(tmp_path):
     async def run():
         server = ScriptedServer([answer("#### 1")], routes={"/v1/models": models("m")})
         async with server.serve() as url:
@@ -164,7 +164,7 @@ def test_a_folder_keeps_its_loads(tmp_path: Path) -> None:
     assert "holds the loads 1, 2" in asyncio.run(run())
 
 
-def test_the_command_prints_what_was_not_tested_and_its_json(tmp_path: Path) -> None:
+def test_the_command_prints_what_was_not_tested_and_its_json(tmp_path):
     server = ScriptedServer([answer("#### 1")], routes={"/v1/models": models("m")})
     with server.serve_in_thread() as url:
         command = f"check load {url} --tasks word_problems --limit 8 --concurrency 1,32"
@@ -183,7 +183,7 @@ def test_the_command_prints_what_was_not_tested_and_its_json(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("given", ["8", "1,x", "0,4", "4,4"])
-def test_a_list_of_loads_needs_two_numbers(given: str) -> None:
+def test_a_list_of_loads_needs_two_numbers(given: str):
     serve_eval("check load host:1 --concurrency", given, exits=2, tells="--concurrency")
     with pytest.raises(PlanError):
         check_loads([4, 4])
@@ -207,7 +207,7 @@ class _JsonServer(BatchServer):
         return target[:-2] if load >= 8 and draw(prompt) < 1 / 3 else target
 
 
-def test_guided_answers_that_break_under_load_are_named(data_root: Path, tmp_path: Path) -> None:
+def test_guided_answers_that_break_under_load_are_named(data_root: Path, tmp_path):
     """Guided JSON of vLLM broke at 8 to 32 in flight and not below (its PR 44993)."""
     spec = Spec(name="json_mode_eval")
     samples = build_task(spec).load(DataRoots(roots=(data_root,)), 100).samples

@@ -34,7 +34,7 @@ def _samples(ids: list[str]) -> list[Sample]:
 @given(st.lists(st.text(), unique=True, min_size=1, max_size=60), st.integers(1, 60), st.randoms())
 def test_shards_are_a_partition_by_id_in_parts_of_equal_size(
     ids: list[str], count: int, rng: random.Random
-) -> None:
+):
     count = min(count, len(ids))
     samples = _samples(ids)
     parts = [list_places(samples, Shard(k, count)) for k in range(1, count + 1)]
@@ -47,7 +47,7 @@ def test_shards_are_a_partition_by_id_in_parts_of_equal_size(
     assert by_id == [{ids[place] for place in part} for part in parts]
 
 
-def test_a_shard_of_many_samples_does_not_depend_on_their_order() -> None:
+def test_a_shard_of_many_samples_does_not_depend_on_their_order():
     """Equal hashes would leave it to the order of the data."""
     ids = [f"test-{i}" for i in range(20_000)]
     first, last = (
@@ -57,7 +57,7 @@ def test_a_shard_of_many_samples_does_not_depend_on_their_order() -> None:
     assert first == last
 
 
-def test_a_shard_is_not_a_stretch_of_the_data() -> None:
+def test_a_shard_is_not_a_stretch_of_the_data():
     places = list_places(_samples([f"test-{i}" for i in range(1000)]), Shard(1, 4))
     quarters = [
         sum(start <= place < start + 250 for place in places) for start in (0, 250, 500, 750)
@@ -68,7 +68,7 @@ def test_a_shard_is_not_a_stretch_of_the_data() -> None:
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 3), st.integers(0, 5))
 def test_shards_start_their_samples_in_the_order_of_the_whole_run(
     n: int, count: int, repeats: int, seed: int
-) -> None:
+):
     count = min(count, n)
     samples = _samples([f"s{i}" for i in range(n)])
     whole = Repeated(samples, repeats)
@@ -94,7 +94,7 @@ def test_shards_start_their_samples_in_the_order_of_the_whole_run(
         ("2/4", {"SLURM_ARRAY_TASK_ID": "1"}, Shard(2, 4)),
     ],
 )
-def test_a_shard_is_given_or_found(text: str, environ: Mapping[str, str], shard: Shard) -> None:
+def test_a_shard_is_given_or_found(text: str, environ: Mapping[str, str], shard: Shard):
     assert parse_shard(text, environ) == shard
 
 
@@ -115,13 +115,13 @@ def test_a_shard_is_given_or_found(text: str, environ: Mapping[str, str], shard:
         ("auto/4", {"JOB_COMPLETION_INDEX": "1", "SLURM_ARRAY_TASK_ID": "1"}, "both set"),
     ],
 )
-def test_what_is_no_shard_is_refused(text: str, environ: Mapping[str, str], message: str) -> None:
+def test_what_is_no_shard_is_refused(text: str, environ: Mapping[str, str], message: str):
     with pytest.raises(PlanError) as caught:
         parse_shard(text, environ)
     assert message in str(caught.value)
 
 
-def test_an_array_alone_shards_nothing() -> None:
+def test_an_array_alone_shards_nothing():
     plan = resolve(
         {"tasks": ["gsm8k"]},
         {},
@@ -130,13 +130,13 @@ def test_an_array_alone_shards_nothing() -> None:
     assert plan.shard is None
 
 
-def test_a_saved_plan_keeps_its_number() -> None:
+def test_a_saved_plan_keeps_its_number():
     plan = resolve({"tasks": ["gsm8k"], "shard": "auto/4"}, {}, {"SLURM_ARRAY_TASK_ID": "2"}).plan
     assert plan.shard == Shard(2, 4)
     assert resolve(to_file(plan), {}, {"SLURM_ARRAY_TASK_ID": "3"}).plan.shard == Shard(2, 4)
 
 
-def test_shards_of_one_array_have_one_order() -> None:
+def test_shards_of_one_array_have_one_order():
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), shard=Shard(1, 4))
     array = {"SLURM_ARRAY_JOB_ID": "77"}
     seeds = {seed_of_group(replace(plan, shard=Shard(k, 4)), array) for k in range(1, 5)}
@@ -234,8 +234,8 @@ def _answered(folder: Path, task: str) -> list[str]:
 
 @pytest.mark.parametrize("more", [(), ("--repeats", "2")], ids=["once", "twice"])
 def test_merged_shards_are_one_run_but_for_times(
-    plan: list[str], shards: Sharding, tmp_path: Path, more: tuple[str, ...]
-) -> None:
+    plan: list[str], shards: Sharding, tmp_path, more: tuple[str, ...]
+):
     one, whole = tmp_path / "one", tmp_path / "whole"
     alone = serve_eval(*plan, "-o", one, *more)
     folders = shards(4, *more)
@@ -252,9 +252,7 @@ def test_merged_shards_are_one_run_but_for_times(
             assert (again / file).read_bytes() == (whole / file).read_bytes()
 
 
-def test_one_request_at_a_time_gives_the_same_files(
-    plan: list[str], shards: Sharding, tmp_path: Path
-) -> None:
+def test_one_request_at_a_time_gives_the_same_files(plan: list[str], shards: Sharding, tmp_path):
     one, whole = tmp_path / "one", tmp_path / "whole"
     serve_eval(*plan, "--concurrency", "1", "-o", one)
     serve_eval(f"runs merge -o {whole}", *shards(3, "--concurrency", "1"))
@@ -263,7 +261,7 @@ def test_one_request_at_a_time_gives_the_same_files(
         assert _answered(whole, task) == _answered(one, task)
 
 
-def test_a_merged_run_is_a_run(shards: Sharding, plan: list[str], tmp_path: Path) -> None:
+def test_a_merged_run_is_a_run(shards: Sharding, plan: list[str], tmp_path):
     whole, refs = tmp_path / "whole", tmp_path / "own"
     serve_eval(f"runs merge -o {whole}", *shards(2))
     before = _report(whole)["tasks"][0]["verdict"]
@@ -281,7 +279,7 @@ def test_a_merged_run_is_a_run(shards: Sharding, plan: list[str], tmp_path: Path
     )
 
 
-def test_a_shard_is_not_judged(shards: Sharding, tmp_path: Path) -> None:
+def test_a_shard_is_not_judged(shards: Sharding, tmp_path):
     [folder] = shards(4, "--early-stop", only=[2])
     report = _report(folder)
     assert report["plan"]["shard"] == {"number": 2, "count": 4}
@@ -294,7 +292,7 @@ def test_a_shard_is_not_judged(shards: Sharding, tmp_path: Path) -> None:
     assert "serve-eval runs merge judges all shards together" in str(report)
 
 
-def test_a_merged_run_says_that_it_did_not_stop_early(shards: Sharding, tmp_path: Path) -> None:
+def test_a_merged_run_says_that_it_did_not_stop_early(shards: Sharding, tmp_path):
     serve_eval(f"runs merge -o {tmp_path}/whole", *shards(2, "--early-stop"))
     report = _report(tmp_path / "whole")
     assert "no early stop: shards ask all of their samples" in report["warnings"]
@@ -309,7 +307,7 @@ def _refused(folders: Sequence[Path], tmp_path: Path) -> str:
     return done.stderr
 
 
-def test_what_is_missing_or_doubled_is_refused(shards: Sharding, tmp_path: Path) -> None:
+def test_what_is_missing_or_doubled_is_refused(shards: Sharding, tmp_path):
     a, b, c = shards(3)
     assert "shard 2 of 3 is missing" in _refused([a, c], tmp_path)
     assert "shard 2/3 is given twice" in _refused([a, b, c, b], tmp_path)
@@ -335,9 +333,7 @@ def test_what_is_missing_or_doubled_is_refused(shards: Sharding, tmp_path: Path)
     serve_eval(f"runs merge {a} {b} {c} -o {tmp_path}/whole", exits=3)
 
 
-def test_a_run_that_is_no_shard_is_refused(
-    plan: list[str], shards: Sharding, tmp_path: Path
-) -> None:
+def test_a_run_that_is_no_shard_is_refused(plan: list[str], shards: Sharding, tmp_path):
     serve_eval(*plan, "-o", tmp_path / "one")
     assert "is not a shard" in _refused([tmp_path / "one"], tmp_path)
     assert "is a folder of runs, not a run" in _refused([tmp_path], tmp_path)
@@ -353,8 +349,8 @@ def test_a_run_that_is_no_shard_is_refused(
     ],
 )
 def test_shards_of_other_runs_are_refused_with_what_differs(
-    shards: Sharding, tmp_path: Path, flag: str, value: str, named: str
-) -> None:
+    shards: Sharding, tmp_path, flag: str, value: str, named: str
+):
     [a] = shards(2, "--no-reference", only=[1])
     [b] = shards(2, flag, value, "--no-reference", only=[2])
     said = _refused([a, b], tmp_path)
@@ -363,8 +359,8 @@ def test_shards_of_other_runs_are_refused_with_what_differs(
 
 
 def test_shards_of_other_data_are_refused_with_the_data_named(
-    plan: list[str], shards: Sharding, data_root: Path, tmp_path: Path
-) -> None:
+    plan: list[str], shards: Sharding, data_root: Path, tmp_path
+):
     other = tmp_path / "data"
     shutil.copytree(data_root, other)
     file = other / "gsm8k/test.jsonl"
@@ -388,8 +384,8 @@ def test_shards_of_other_data_are_refused_with_the_data_named(
 
 
 def test_shards_with_other_orders_have_no_alarm_together(
-    plan: list[str], shards: Sharding, tmp_path: Path
-) -> None:
+    plan: list[str], shards: Sharding, tmp_path
+):
     folders = [*shards(2, only=[1]), *shards(2, "--set", "limits.order_seed=8", only=[2])]
     serve_eval(f"runs merge -o {tmp_path}/whole", *folders)
     report = _report(tmp_path / "whole")
@@ -400,7 +396,7 @@ def test_shards_with_other_orders_have_no_alarm_together(
     }
 
 
-def test_fewer_samples_than_shards_are_refused(plan: list[str], tmp_path: Path) -> None:
+def test_fewer_samples_than_shards_are_refused(plan: list[str], tmp_path):
     serve_eval(
         *plan,
         "--limit",
@@ -415,14 +411,14 @@ def test_fewer_samples_than_shards_are_refused(plan: list[str], tmp_path: Path) 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_shard_that_still_runs_is_refused(shards: Sharding, tmp_path: Path) -> None:
+def test_a_shard_that_still_runs_is_refused(shards: Sharding, tmp_path):
     a, b = shards(2)
     with hold(b, "plan.json"):
         assert f"{b} is in use by another run" in _refused([a, b], tmp_path)
     serve_eval(f"runs merge {a} {b} -o {tmp_path}/whole", exits=3)
 
 
-def test_servers_of_two_versions_are_named(shards: Sharding, tmp_path: Path) -> None:
+def test_servers_of_two_versions_are_named(shards: Sharding, tmp_path):
     a, b = shards(2)
     sessions = b / "environment.json"
     sessions.write_text(sessions.read_text().replace('"version": "simulator"', '"version": "9.9"'))
@@ -431,9 +427,7 @@ def test_servers_of_two_versions_are_named(shards: Sharding, tmp_path: Path) -> 
     assert line == "servers of several versions answered the shards: 9.9, simulator"
 
 
-def test_a_task_that_no_endpoint_can_do_is_unsupported_in_the_whole(
-    plan: list[str], tmp_path: Path
-) -> None:
+def test_a_task_that_no_endpoint_can_do_is_unsupported_in_the_whole(plan: list[str], tmp_path):
     chat = [*plan, "--set", "protocol.apply_chat_template=true", "--no-reference"]
     parts, whole = [tmp_path / "1", tmp_path / "2"], tmp_path / "whole"
     with serve_in_thread(create_app(SimulatorConfig(no_chat=True, any_model=True))) as url:

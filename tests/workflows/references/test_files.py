@@ -85,9 +85,7 @@ def _changed(path: str, value: object, content: Any = RESULTS) -> bytes:
         ("a.eval", b"PK\x03\x04 cut", "a.eval: no readable zip archive"),
     ],
 )
-def test_the_error_names_the_file_and_the_cause(
-    name: str, raw: bytes, told: str, tmp_path: Path
-) -> None:
+def test_the_error_names_the_file_and_the_cause(name: str, raw: bytes, told: str, tmp_path):
     file = tmp_path / name
     file.write_bytes(raw)
     with pytest.raises(ReferenceFileError) as caught:
@@ -103,9 +101,7 @@ def _bomb(file: Path, size: int):
         archive.writestr("header.json", b" " * size)
 
 
-def test_an_archive_with_more_than_the_limits_is_not_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_with_more_than_the_limits_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MOST_BYTES", 1 << 20)
     _bomb(tmp_path / "a.eval", 2 << 20)
     with pytest.raises(ReferenceFileError, match=r"a\.eval: header\.json: is larger than 1 MiB"):
@@ -115,7 +111,7 @@ def test_an_archive_with_more_than_the_limits_is_not_unpacked(
         read_source(tmp_path / "a.eval")
 
 
-def test_an_archive_that_lies_about_the_size_of_a_part_is_refused(tmp_path: Path) -> None:
+def test_an_archive_that_lies_about_the_size_of_a_part_is_refused(tmp_path):
     file = tmp_path / "a.eval"
     _bomb(file, 5000)
     raw = bytearray(file.read_bytes())
@@ -126,7 +122,7 @@ def test_an_archive_that_lies_about_the_size_of_a_part_is_refused(tmp_path: Path
         read_source(file)
 
 
-def test_an_unfinished_log_and_one_by_an_unknown_method_are_refused(tmp_path: Path) -> None:
+def test_an_unfinished_log_and_one_by_an_unknown_method_are_refused(tmp_path):
     file = tmp_path / "a.eval"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("_journal/start.json", "{}")
@@ -144,9 +140,7 @@ def test_an_unfinished_log_and_one_by_an_unknown_method_are_refused(tmp_path: Pa
     assert "inspect log convert --to json" in caught.value.hint
 
 
-def test_a_log_by_zstandard_that_is_cut_or_cannot_be_read_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_by_zstandard_that_is_cut_or_cannot_be_read_is_refused(tmp_path, monkeypatch):
     file = foreign.compress_again(foreign.write_eval(tmp_path / "a.eval", {"samples": []}))
     raw = bytearray(file.read_bytes())
     raw[raw.index(b"header.json") + len("header.json")] ^= 255
@@ -159,9 +153,7 @@ def test_a_log_by_zstandard_that_is_cut_or_cannot_be_read_is_refused(
     assert "optional extra inspect" in caught.value.hint
 
 
-def test_a_line_and_a_document_beyond_the_limits_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_and_a_document_beyond_the_limits_are_refused(tmp_path, monkeypatch):
     rows = [{"doc_id": 0, "doc": {}, "arguments": {}}, {"doc_id": "x" * 5000}]
     foreign.write_jsonl(tmp_path / "a.jsonl", rows)
     monkeypatch.setattr(files, "MOST_IN_LINE", 1000)
@@ -173,7 +165,7 @@ def test_a_line_and_a_document_beyond_the_limits_are_refused(
         read_source(tmp_path / "a.json")
 
 
-def test_a_result_survives_samples_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_result_survives_samples_that_cannot_be_read(tmp_path):
     file = foreign.write_lm_eval(tmp_path, ANSWERS, "0.4.13")
     [samples] = tmp_path.glob("samples_*")
     samples.write_text("version https://git-lfs.github.com/spec/v1\n")
@@ -202,8 +194,8 @@ def _replace_one(value: Any, junk: object, rng: random.Random) -> Any:
 )
 @given(document=st.sampled_from(DOCUMENTS), junk=_JUNK, seed=st.integers(0, 10**6))
 def test_a_value_of_any_other_type_is_read_or_refused(
-    document: Any, junk: object, seed: int, tmp_path: Path
-) -> None:
+    document: Any, junk: object, seed: int, tmp_path
+):
     rng = random.Random(seed)
     for _ in range(rng.choice((1, 1, 2))):
         document = _replace_one(document, junk, rng)
@@ -332,7 +324,7 @@ def _replace(text: str, key: str = "m", index: int = 0, entry: dict[str, Any] | 
 @given(_layouts(), st.sampled_from(["a/b", "c: d", "e", "new one"]) | _TEXTS, _ENTRIES)
 def test_what_is_appended_is_the_only_thing_that_comes_in(
     layout: Layout, key: str, entry: dict[str, Any]
-) -> None:
+):
     before = _read(layout.text)
     after = _append(layout.text, key, entry)
     _same(_read(after), {**before, key: [*before.get(key, []), entry]})
@@ -345,7 +337,7 @@ def test_what_is_appended_is_the_only_thing_that_comes_in(
 @given(_layouts().filter(lambda layout: layout.items), st.data(), _ENTRIES)
 def test_a_replaced_entry_leaves_all_around_it(
     layout: Layout, data: st.DataObject, entry: dict[str, Any]
-) -> None:
+):
     piece, model, index = data.draw(st.sampled_from(layout.items))
     before = _read(layout.text)
     after = _replace(layout.text, model, index, entry)
@@ -357,7 +349,7 @@ def test_a_replaced_entry_leaves_all_around_it(
     assert after.endswith("".join(layout.pieces[piece + 1 :]))
 
 
-def test_an_entry_looks_as_a_person_would_write_it() -> None:
+def test_an_entry_looks_as_a_person_would_write_it():
     two = LINES.replace("\n", "\n  ").rstrip(" ")
     assert _append("# ours\n{}\n") == f"# ours\nm:\n  {two}"
     assert _append("") == f"m:\n  {two}"
@@ -378,7 +370,7 @@ def test_an_entry_looks_as_a_person_would_write_it() -> None:
     )
 
 
-def test_a_byte_order_mark_and_windows_line_ends_stay() -> None:
+def test_a_byte_order_mark_and_windows_line_ends_stay():
     text = "\ufeffm:\r\n  - accuracy: 1\r\n"
     assert _append(text, entry={"wer": 2}) == text + "  - wer: 2\r\n"
     assert _append("\ufeff", entry={"wer": 2}) == "\ufeffm:\n  - wer: 2\n"
@@ -402,7 +394,7 @@ def test_a_byte_order_mark_and_windows_line_ends_stay() -> None:
         ("- m\n", "f.yaml:1: must map names to lists"),
     ],
 )
-def test_a_style_that_is_not_edited_is_refused_with_its_line(text: str, said: str) -> None:
+def test_a_style_that_is_not_edited_is_refused_with_its_line(text: str, said: str):
     for edit in (_append, _replace):
         with pytest.raises(ReferenceFileError) as raised:
             edit(text)
@@ -410,7 +402,7 @@ def test_a_style_that_is_not_edited_is_refused_with_its_line(text: str, said: st
         assert raised.value.hint
 
 
-def test_an_edit_that_would_change_another_value_is_refused() -> None:
+def test_an_edit_that_would_change_another_value_is_refused():
     for text in (
         "n:\n  - note: |\n      a line break behind it becomes part of this text",
         "m: !!seq\n  - accuracy: 1\n",

@@ -64,7 +64,7 @@ def _oddities(tmp_path: Path, files: Mapping[str, str]) -> list[str]:
     return list(_import(_source(tmp_path, files), tmp_path / "target").oddities)
 
 
-def test_a_file_is_written_with_its_provenance_and_figures_only(tmp_path: Path) -> None:
+def test_a_file_is_written_with_its_provenance_and_figures_only(tmp_path):
     source = _source(tmp_path, {"t.yaml": NEWEST, "older/t_0123abcd.yaml": OLDER})
     _import(source, tmp_path / "target", {"t": "feedbeef"})
     text = (tmp_path / "target" / "t.yaml").read_text()
@@ -103,7 +103,7 @@ Gone/Model:
     )
 
 
-def test_an_unknown_commit_is_said_to_be_unknown(tmp_path: Path) -> None:
+def test_an_unknown_commit_is_said_to_be_unknown(tmp_path):
     _import(_source(tmp_path, {"t.yaml": "m: [{accuracy: 1.5}]"}), tmp_path / "target")
     assert "commit not recorded" in (tmp_path / "target" / "t.yaml").read_text()
 
@@ -132,7 +132,7 @@ def test_an_unknown_commit_is_said_to_be_unknown(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_odd_is_told(tmp_path: Path, oddity: str) -> None:
+def test_what_is_odd_is_told(tmp_path, oddity: str):
     assert oddity in _oddities(tmp_path, {"t.yaml": NEWEST, "older/t_0123abcd.yaml": OLDER})
 
 
@@ -174,18 +174,18 @@ def test_what_is_odd_is_told(tmp_path: Path, oddity: str) -> None:
         ),
     ],
 )
-def test_this_is_the_one_odd_thing(tmp_path: Path, files: Mapping[str, str], oddity: str) -> None:
+def test_this_is_the_one_odd_thing(tmp_path, files: Mapping[str, str], oddity: str):
     assert _oddities(tmp_path, files) == [oddity]
 
 
-def test_a_plain_file_has_no_oddity(tmp_path: Path) -> None:
+def test_a_plain_file_has_no_oddity(tmp_path):
     assert (
         _oddities(tmp_path, {"t.yaml": "a/m: [{accuracy: 1.5}, {accuracy: 2.5, dtype: float16}]"})
         == []
     )
 
 
-def test_entries_are_counted_by_source_file(tmp_path: Path) -> None:
+def test_entries_are_counted_by_source_file(tmp_path):
     report = _import(
         _source(tmp_path, {"t.yaml": NEWEST, "older/t_0123abcd.yaml": OLDER}), tmp_path / "target"
     )
@@ -196,13 +196,13 @@ def test_entries_are_counted_by_source_file(tmp_path: Path) -> None:
     assert report.written == (tmp_path / "target" / "t.yaml",)
 
 
-def test_a_task_that_only_an_older_file_has_is_kept_as_old(tmp_path: Path) -> None:
+def test_a_task_that_only_an_older_file_has_is_kept_as_old(tmp_path):
     _import(_source(tmp_path, {"older/t_x_0123abcd.yaml": OLDER}), tmp_path / "target")
     found = references.find("t_x", "Gone/Model", AccuracySpec(), [tmp_path / "target"])
     assert found.old
 
 
-def test_importing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_importing_twice_gives_the_same_bytes(tmp_path):
     files = {"t.yaml": NEWEST, "older/t_0123abcd.yaml": OLDER, "e.yaml": "{}"}
     source, target = _source(tmp_path, files), tmp_path / "target"
     first = _import(source, target)
@@ -223,9 +223,7 @@ def test_importing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
         ("m: [", "t.yaml:1:"),
     ],
 )
-def test_nothing_is_written_when_a_file_cannot_be_imported(
-    tmp_path: Path, text: str, what: str
-) -> None:
+def test_nothing_is_written_when_a_file_cannot_be_imported(tmp_path, text: str, what: str):
     source = _source(tmp_path, {"a.yaml": NEWEST, "t.yaml": text})
     with pytest.raises(ReferenceFileError) as caught:
         _import(source, tmp_path / "target")
@@ -233,7 +231,7 @@ def test_nothing_is_written_when_a_file_cannot_be_imported(
     assert not (tmp_path / "target").exists()
 
 
-def test_a_file_of_the_users_own_is_never_overwritten(tmp_path: Path) -> None:
+def test_a_file_of_the_users_own_is_never_overwritten(tmp_path):
     source, target = _source(tmp_path, {"t.yaml": NEWEST}), tmp_path / "target"
     target.mkdir()
     (target / "t.yaml").write_text("mine: [{accuracy: 1}]")
@@ -242,14 +240,14 @@ def test_a_file_of_the_users_own_is_never_overwritten(tmp_path: Path) -> None:
     assert (target / "t.yaml").read_text() == "mine: [{accuracy: 1}]"
 
 
-def test_the_source_is_never_overwritten(tmp_path: Path) -> None:
+def test_the_source_is_never_overwritten(tmp_path):
     source = _source(tmp_path, {"t.yaml": NEWEST})
     with pytest.raises(ReferenceFileError, match="is also the folder to import from"):
         _import(source, source)
     assert (source / "t.yaml").read_text() == NEWEST
 
 
-def test_a_folder_without_files_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_without_files_is_an_error(tmp_path):
     with pytest.raises(ReferenceFileError, match="holds no"):
         _import(tmp_path, tmp_path / "target")
 
@@ -258,7 +256,7 @@ OURS = "word_problems"
 """The only shipped file that does not come from TensorRT-LLM: the embedded model's."""
 
 
-def test_the_shipped_files_tell_where_they_come_from_and_have_a_commit() -> None:
+def test_the_shipped_files_tell_where_they_come_from_and_have_a_commit():
     files = {file.stem: file for file in references.list_files([REPOSITORY_ROOT / "references"])}
     assert files.pop(OURS)
     assert set(files) == set(import_trtllm.TRTLLM_COMMITS)
@@ -269,7 +267,7 @@ def test_the_shipped_files_tell_where_they_come_from_and_have_a_commit() -> None
         assert import_trtllm.TRTLLM_COMMITS[file.stem] in where
 
 
-def test_acceptance_lengths_of_several_files_are_one_table_the_newest_first(tmp_path: Path) -> None:
+def test_acceptance_lengths_of_several_files_are_one_table_the_newest_first(tmp_path):
     source = _source(
         tmp_path,
         {
@@ -312,8 +310,8 @@ def test_acceptance_lengths_of_several_files_are_one_table_the_newest_first(tmp_
 
 @pytest.mark.parametrize(("value", "measured"), [(42.42, 7), (42.43, None)])
 def test_a_value_that_the_suite_chose_low_keeps_the_runs_it_was_chosen_from(
-    tmp_path: Path, value: float, measured: int | None
-) -> None:
+    tmp_path, value: float, measured: int | None
+):
     model = "nvidia/Llama-3_3-Nemotron-Super-49B-v1"
     source = _source(tmp_path, {"gpqa_diamond.yaml": f"{model}: [{{accuracy: {value}}}]"})
     _import(source, tmp_path / "target")
@@ -324,7 +322,7 @@ def test_a_value_that_the_suite_chose_low_keeps_the_runs_it_was_chosen_from(
 @pytest.mark.skipif(
     not SNAPSHOT.is_dir(), reason="the copy of TensorRT-LLM's files is not next to the checkout"
 )
-def test_the_shipped_files_are_a_fresh_import_of_the_snapshot(tmp_path: Path) -> None:
+def test_the_shipped_files_are_a_fresh_import_of_the_snapshot(tmp_path):
     report = import_directory(
         SNAPSHOT,
         tmp_path,
@@ -382,13 +380,13 @@ def test_the_shipped_files_are_a_fresh_import_of_the_snapshot(tmp_path: Path) ->
     ) == (65, 0)
 
 
-def test_the_head_names_the_repository(tmp_path: Path) -> None:
+def test_the_head_names_the_repository(tmp_path):
     _import(_source(tmp_path, {"mmlu.yaml": NEWEST}), tmp_path / "target")
     head = (tmp_path / "target/mmlu.yaml").read_text().partition("Org/")[0]
     assert " NVIDIA/TensorRT-LLM" in head
 
 
-def test_another_file_is_told_to_be_none_of_the_suite(tmp_path: Path) -> None:
+def test_another_file_is_told_to_be_none_of_the_suite(tmp_path):
     with pytest.raises(ReferenceFileError, match="must be a mapping") as caught:
         _import(_source(tmp_path, {"mmlu.yaml": "- a\n"}), tmp_path / "target")
     assert caught.value.hint == "This is not a reference file of the suite."

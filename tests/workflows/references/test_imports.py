@@ -47,8 +47,8 @@ def _entry(source: Path, task: str = "gsm8k", model: str = "org/m") -> Reference
 
 @pytest.mark.parametrize("version", ["0.4.3", "0.4.9.1", "0.4.13"])
 def test_equal_prompts_of_lm_eval_keep_the_score_of_every_answer(
-    version: str, answers: foreign.Answers, data_root: Path, tmp_path: Path
-) -> None:
+    version: str, answers: foreign.Answers, data_root: Path, tmp_path
+):
     file = foreign.write_lm_eval(tmp_path / "log", answers, version)
     [one] = _import(file, data_root).written
     assert (one.paired, one.count, one.value, one.refused) == (True, ASKED, 75.0, "")
@@ -74,7 +74,7 @@ def test_equal_prompts_of_lm_eval_keep_the_score_of_every_answer(
     assert [known[sample_key(one)] for one in own] == [score for _, score in answers]
 
 
-def test_a_task_of_lm_eval_by_likelihood_has_no_unknown_sampling(tmp_path: Path) -> None:
+def test_a_task_of_lm_eval_by_likelihood_has_no_unknown_sampling(tmp_path):
     content = foreign.lm_eval_results([("q", 1.0)], "0.4.13")
     content["results"] = {"mmlu": {"acc,none": 0.5, "acc_stderr,none": 0.1}}
     content["configs"] = {"mmlu": {"output_type": "multiple_choice", "num_fewshot": 5}}
@@ -86,8 +86,8 @@ def test_a_task_of_lm_eval_by_likelihood_has_no_unknown_sampling(tmp_path: Path)
 
 
 def test_other_prompts_of_lm_eval_are_a_field_that_refuses_runs(
-    answers: foreign.Answers, data_root: Path, tmp_path: Path
-) -> None:
+    answers: foreign.Answers, data_root: Path, tmp_path
+):
     other = [*answers[:-1], (f"{answers[-1][0]} ", 1.0)]
     file = foreign.write_lm_eval(tmp_path / "log", other, "0.4.13")
     [one] = _import(file, data_root).written
@@ -99,8 +99,8 @@ def test_other_prompts_of_lm_eval_are_a_field_that_refuses_runs(
 
 
 def test_results_alone_say_that_the_prompts_are_unknown(
-    answers: foreign.Answers, data_root: Path, tmp_path: Path
-) -> None:
+    answers: foreign.Answers, data_root: Path, tmp_path
+):
     content = foreign.lm_eval_results(answers, "0.4.9.1")
     del content["configs"]["gsm8k"]["generation_kwargs"]["until"]
     file = foreign.write_json(tmp_path / "log/results_1.json", content)
@@ -109,9 +109,7 @@ def test_results_alone_say_that_the_prompts_are_unknown(
     assert one.prompts == "unknown: the file does not hold them"
 
 
-def test_without_our_data_the_prompts_stay_unknown(
-    answers: foreign.Answers, tmp_path: Path
-) -> None:
+def test_without_our_data_the_prompts_stay_unknown(answers: foreign.Answers, tmp_path):
     file = foreign.write_lm_eval(tmp_path / "log", answers, "0.4.13")
     [one] = _import(file, None).written
     assert (one.paired, one.refused) == (False, "")
@@ -119,8 +117,8 @@ def test_without_our_data_the_prompts_stay_unknown(
 
 
 def test_samples_alone_need_the_name_of_the_model(
-    answers: foreign.Answers, data_root: Path, tmp_path: Path
-) -> None:
+    answers: foreign.Answers, data_root: Path, tmp_path
+):
     results = foreign.write_lm_eval(tmp_path / "log", answers, "0.4.13")
     [samples] = results.parent.glob("samples_*.jsonl")
     assert _import(samples, data_root).written[0].model == "org/m"
@@ -134,15 +132,15 @@ def test_samples_alone_need_the_name_of_the_model(
 
 
 def test_a_result_with_one_filter_is_a_reference_of_that_filter(
-    answers: foreign.Answers, data_root: Path, tmp_path: Path
-) -> None:
+    answers: foreign.Answers, data_root: Path, tmp_path
+):
     content = foreign.lm_eval_results(answers, "0.4.13")
     del content["results"]["gsm8k"]["exact_match,flexible-extract"]
     file = foreign.write_json(tmp_path / "log/results_1.json", content)
     assert _import(file, data_root).written[0].protocol["filter"] == "strict-match"
 
 
-def test_a_chat_of_lm_eval_is_read_by_its_turns(data_root: Path, tmp_path: Path) -> None:
+def test_a_chat_of_lm_eval_is_read_by_its_turns(data_root: Path, tmp_path):
     own = _samples(data_root, chat=True)[:8]
     turns = [[{"role": "user", "content": one.prompt[0].text}] for one in own]
     file = foreign.write_lm_eval(
@@ -155,7 +153,7 @@ def test_a_chat_of_lm_eval_is_read_by_its_turns(data_root: Path, tmp_path: Path)
     assert (one.paired, one.protocol["apply_chat_template"]) == (True, True)
 
 
-def test_a_client_by_chat_sent_each_text_as_a_turn(data_root: Path, tmp_path: Path) -> None:
+def test_a_client_by_chat_sent_each_text_as_a_turn(data_root: Path, tmp_path):
     own = [(str(one.prompt), 1.0) for one in _samples(data_root)[:8]]
     config = {"model": "local-chat-completions", "model_args": "model=org/m"}
     file = foreign.write_lm_eval(tmp_path / "log", own, "0.4.3", config=config)
@@ -165,8 +163,8 @@ def test_a_client_by_chat_sent_each_text_as_a_turn(data_root: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("form", ["archive", "archive by zstandard", "json"])
 def test_a_log_of_inspect_has_a_run_for_each_epoch(
-    form: str, answers: foreign.Answers, data_root: Path, tmp_path: Path
-) -> None:
+    form: str, answers: foreign.Answers, data_root: Path, tmp_path
+):
     log = foreign.inspect_log(answers, epochs=2)
     del log["eval"]["task_args"]  # The number of shots follows from the prompts.
     file = (
@@ -185,7 +183,7 @@ def test_a_log_of_inspect_has_a_run_for_each_epoch(
     assert (entry.protocol or {})["max_tokens"] == 64
 
 
-def test_results_of_nemo_evaluator_are_named_as_asked_with_other_words(tmp_path: Path) -> None:
+def test_results_of_nemo_evaluator_are_named_as_asked_with_other_words(tmp_path):
     file = foreign.write_nemo(tmp_path / "log/results.yml", 0.75, 1319)
     [one] = _import(file, None).written
     assert (one.task, one.model, one.value, one.count) == ("gsm8k", "org/m", 75.0, 1319)
@@ -193,14 +191,14 @@ def test_results_of_nemo_evaluator_are_named_as_asked_with_other_words(tmp_path:
     assert one.protocol["apply_chat_template"] is False
 
 
-def test_percents_of_nemo_skills_are_shares(tmp_path: Path) -> None:
+def test_percents_of_nemo_skills_are_shares(tmp_path):
     file = foreign.write_nemo(tmp_path / "log/results.yml", 80.0, 50)
     assert _import(file, None).written[0].value == 80.0
 
 
 def test_a_bundle_of_nemo_evaluator_has_its_answers(
-    answers: foreign.Answers, data_root: Path, tmp_path: Path
-) -> None:
+    answers: foreign.Answers, data_root: Path, tmp_path
+):
     file = foreign.write_nemo_bundle(tmp_path / "log", answers)
     told = {"gsm8k": "gsm8k"}
     [one] = _import(file, data_root, tasks=told).written
@@ -208,7 +206,7 @@ def test_a_bundle_of_nemo_evaluator_has_its_answers(
     assert one.prompts == "0 of 40 are equal to ours"  # asked by chat, and ours is a text
 
 
-def test_a_run_of_sgl_eval_has_its_sampling_and_no_prompts(tmp_path: Path) -> None:
+def test_a_run_of_sgl_eval_has_its_sampling_and_no_prompts(tmp_path):
     file = foreign.write_json(tmp_path / "log/metrics.json", foreign.sgl_metrics(0.625))
     [one] = _import(file, None).written
     assert (one.task, one.value, one.count) == ("gpqa", 62.5, 198)
@@ -220,7 +218,7 @@ def test_a_run_of_sgl_eval_has_its_sampling_and_no_prompts(tmp_path: Path) -> No
         _import(broken, None)
 
 
-def test_results_of_srt_slurm(tmp_path: Path) -> None:
+def test_results_of_srt_slurm(tmp_path):
     file = foreign.write_json(tmp_path / "log/gsm8k.json", foreign.srt_gsm8k(0.9))
     [one] = _import(file, None).written
     assert (one.value, one.count, one.protocol["num_fewshot"]) == (90.0, 1319, 5)
@@ -235,8 +233,8 @@ def test_results_of_srt_slurm(tmp_path: Path) -> None:
 
 
 def test_a_report_of_evalscope_has_its_reviews_and_its_configuration(
-    answers: foreign.Answers, data_root: Path, tmp_path: Path
-) -> None:
+    answers: foreign.Answers, data_root: Path, tmp_path
+):
     run = tmp_path / "20260304_050607"
     file = foreign.write_evalscope(run, answers)
     [one] = import_results(
@@ -255,8 +253,8 @@ def test_a_report_of_evalscope_has_its_reviews_and_its_configuration(
 
 
 def test_a_folder_gives_the_newest_result_of_each_task_and_the_reasons_for_the_rest(
-    answers: foreign.Answers, tmp_path: Path
-) -> None:
+    answers: foreign.Answers, tmp_path
+):
     old = foreign.lm_eval_results([*answers, ("x", 0.0)], "0.4.13", date=1700000000.0)
     foreign.write_json(tmp_path / "log/a/results_1.json", old)
     foreign.write_json(
@@ -273,7 +271,7 @@ def test_a_folder_gives_the_newest_result_of_each_task_and_the_reasons_for_the_r
     assert "the task 'mine' of sgl-eval 0.0.1 is none that is known here" in lost
 
 
-def test_a_task_that_no_table_has_is_given_by_the_user(tmp_path: Path) -> None:
+def test_a_task_that_no_table_has_is_given_by_the_user(tmp_path):
     metrics = foreign.sgl_metrics(0.5, name="our_gpqa")
     file = foreign.write_json(tmp_path / "log/metrics.json", metrics)
     with pytest.raises(ReferenceFileError, match="our_gpqa") as caught:
@@ -288,8 +286,8 @@ def test_a_task_that_no_table_has_is_given_by_the_user(tmp_path: Path) -> None:
 
 
 def test_an_entry_is_replaced_only_with_a_reason(
-    answers: foreign.Answers, data_root: Path, tmp_path: Path
-) -> None:
+    answers: foreign.Answers, data_root: Path, tmp_path
+):
     results = foreign.lm_eval_results(answers, "0.4.13")
     file = foreign.write_json(tmp_path / "log/results_1.json", results)
     _import(file, data_root)
@@ -299,14 +297,14 @@ def test_an_entry_is_replaced_only_with_a_reason(
     assert _entry(file).replaced[0]["reason"] == "again"
 
 
-def test_every_row_of_the_tables_of_names_is_a_task_with_its_options() -> None:
+def test_every_row_of_the_tables_of_names_is_a_task_with_its_options():
     rows = {**task_match._COMMON, **task_match._LM_EVAL}
     assert len(rows) > 20
     for name, row in rows.items():
         assert build_task(Spec(name=row.name, options=dict(row.options))).name == row.name, name
 
 
-def test_recorded_logs_of_lm_eval_have_other_shots_than_ours(shared: Path, tmp_path: Path) -> None:
+def test_recorded_logs_of_lm_eval_have_other_shots_than_ours(shared: Path, tmp_path):
     folder = shared / "data/recorded/lmeval_logs"
     found = import_results(
         folder, tmp_path, tasks={}, dataset_roots=(str(shared / "data"),)

@@ -65,13 +65,11 @@ def identity(model: str | None = MODEL, launcher: str = "trtllm", **options: Any
         ({"loaded": "other/model"}, False),
     ],
 )
-def test_what_is_served_decides_which_servers_are_the_same(
-    options: dict[str, Any], same: bool
-) -> None:
+def test_what_is_served_decides_which_servers_are_the_same(options: dict[str, Any], same: bool):
     assert (identity(**options) == identity()) is same
 
 
-def test_a_nested_default_may_be_written_out() -> None:
+def test_a_nested_default_may_be_written_out():
     given = {"context_servers": {"num_instances": 1}, "generation_servers": {"tp": None, "env": {}}}
     assert identity(launcher="trtllm_disaggregated", **given) == identity(
         launcher="trtllm_disaggregated"
@@ -82,9 +80,7 @@ def test_a_nested_default_may_be_written_out() -> None:
     )
 
 
-def test_the_model_is_what_is_loaded_and_what_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_model_is_what_is_loaded_and_what_is_asked_for(tmp_path, monkeypatch):
     assert identity(None, loaded=MODEL) == identity()
     assert identity("a/b") != identity() != identity("a/b", loaded=MODEL)
     assert identity(launcher="trtllm_disaggregated") != identity()
@@ -98,7 +94,7 @@ def test_the_model_is_what_is_loaded_and_what_is_asked_for(
     assert len(found) == 4
 
 
-def test_the_text_of_a_config_file_counts_and_not_its_name(tmp_path: Path) -> None:
+def test_the_text_of_a_config_file_counts_and_not_its_name(tmp_path):
     (one := tmp_path / "one.yaml").write_text("max_num_tokens: 1\n")
     (two := tmp_path / "two.yaml").write_text("max_num_tokens: 1\n")
     before = identity(config=str(one))
@@ -113,7 +109,7 @@ def test_the_text_of_a_config_file_counts_and_not_its_name(tmp_path: Path) -> No
     assert identity(launcher="container", image="i", trtllm={"config": str(one)}) not in sides
 
 
-def test_the_files_behind_words_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_behind_words_count(tmp_path, monkeypatch):
     found = set()
     for name in ("one", "two"):  # the same relative names, another folder
         (folder := tmp_path / name / "tokenizer").mkdir(parents=True)
@@ -132,9 +128,7 @@ def test_the_files_behind_words_count(tmp_path: Path, monkeypatch: pytest.Monkey
     assert identity(extra_args=["--chat_template", "template.jinja"]) in found
 
 
-def test_the_plan_of_a_holder_serves_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plan_of_a_holder_serves_the_same(tmp_path, monkeypatch):
     plan = tmp_path / "plan.yaml"
     options = {
         "tp": 2,
@@ -168,7 +162,7 @@ def test_the_plan_of_a_holder_serves_the_same(
 )
 def test_a_launcher_that_is_wrong_is_refused(
     file: dict[str, Any], settings: list[str], message: str
-) -> None:
+):
     with pytest.raises(PlanError, match=re.escape(message)):
         resolve_launcher(file, {"set": settings}, {})
 
@@ -194,8 +188,8 @@ def ours(tmp_path) -> Held:
 
 @pytest.mark.parametrize("first", ["the end", "its effect"])
 def test_a_run_ends_with_the_holders_first_sign_and_tells_its_last_words(
-    first: str, ours: Held, tmp_path: Path
-) -> None:
+    first: str, ours: Held, tmp_path
+):
     async def story():
         last = replace(ours, state="ended", error="out of memory", hint="smaller")
         later = asyncio.get_running_loop().call_later
@@ -216,9 +210,7 @@ def test_a_run_ends_with_the_holders_first_sign_and_tells_its_last_words(
     assert caught.value.hint == "smaller"
 
 
-def test_a_failure_of_the_run_itself_is_told_as_it_is(
-    ours: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_of_the_run_itself_is_told_as_it_is(ours: Held, tmp_path, monkeypatch):
     monkeypatch.setattr("serve_eval.workflows.servers.reuse.NOTICED_S", 0.0)
 
     async def story():
@@ -231,7 +223,7 @@ def test_a_failure_of_the_run_itself_is_told_as_it_is(
         asyncio.run(story())
 
 
-def test_only_what_starts_servers_can_be_held() -> None:
+def test_only_what_starts_servers_can_be_held():
     for name in ("external", "simulated"):
         with pytest.raises(PlanError, match="nothing to hold"):
             daemon.check(resolve_launcher({"launcher": name}, {"model": "m"}, {}))
@@ -318,8 +310,8 @@ def plan(data_root) -> Plan:
 
 
 def test_held_servers_are_used_by_runs_and_ended_on_demand(
-    registry: Path, plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    registry: Path, plan: Plan, tmp_path, capsys
+):
     entry, said = start(), []
     servers = of_launch(entry)
     assert servers
@@ -375,7 +367,7 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
         serve._stop(entry.id, ScreenOptions())
 
 
-def test_a_holder_that_fails_says_why(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_that_fails_says_why(registry: Path, monkeypatch):
     monkeypatch.setenv("STANDIN_FAULTS", json.dumps({"no_gpu": True}))
     with pytest.raises(
         LaunchError, match=r"trtllm ended with .*: it found too few GPUs\n"
@@ -390,8 +382,8 @@ def test_a_holder_that_fails_says_why(registry: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_servers_that_end_end_the_run_that_uses_them(
-    registry: Path, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    registry: Path, plan: Plan, tmp_path, monkeypatch
+):
     monkeypatch.setenv("STANDIN_FAULTS", json.dumps({"crash_after": 30}))
     entry = start()
     servers = of_launch(entry)
@@ -410,8 +402,8 @@ def test_servers_that_end_end_the_run_that_uses_them(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_holder_that_is_ended_ends_its_servers_and_the_run(
-    how: signal.Signals, registry: Path, plan: Plan, tmp_path: Path
-) -> None:
+    how: signal.Signals, registry: Path, plan: Plan, tmp_path
+):
     disaggregated = replace(
         plan, launcher=Spec(name="trtllm_disaggregated"), limits=Limits(rate_limit=1)
     )
@@ -443,9 +435,7 @@ def test_a_holder_that_is_ended_ends_its_servers_and_the_run(
 
 
 @pytest.mark.slow
-def test_of_two_starts_at_once_one_wins_and_the_other_attaches(
-    registry: Path, tmp_path: Path
-) -> None:
+def test_of_two_starts_at_once_one_wins_and_the_other_attaches(registry: Path, tmp_path):
     said = []
 
     async def both():
@@ -463,8 +453,8 @@ def test_of_two_starts_at_once_one_wins_and_the_other_attaches(
 
 @pytest.mark.slow
 def test_who_comes_while_they_start_waits_and_who_may_not_attach_is_refused(
-    registry: Path, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    registry: Path, plan: Plan, tmp_path, monkeypatch
+):
     monkeypatch.setenv("STANDIN_LOAD_S", "4")
     said = []
 
@@ -487,9 +477,7 @@ def test_who_comes_while_they_start_waits_and_who_may_not_attach_is_refused(
 
 
 @pytest.mark.slow
-def test_a_start_that_is_given_up_leaves_nothing(
-    registry: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_is_given_up_leaves_nothing(registry: Path, monkeypatch):
     monkeypatch.setenv("STANDIN_LOAD_S", "60")
 
     async def story():
@@ -506,9 +494,7 @@ def test_a_start_that_is_given_up_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_without_held_servers_a_run_starts_its_own(
-    registry: Path, plan: Plan, tmp_path: Path
-) -> None:
+def test_without_held_servers_a_run_starts_its_own(registry: Path, plan: Plan, tmp_path):
     report = run(plan, tmp_path / "out")
     assert report.tasks[0].result.scored == 20
     assert report.endpoint.info.attached is None
@@ -522,8 +508,8 @@ def command(*arguments: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [None, signal.SIGINT, signal.SIGKILL])
 def test_kept_servers_stay_however_the_run_ends(
-    how: signal.Signals | None, registry: Path, data_root: Path, tmp_path: Path
-) -> None:
+    how: signal.Signals | None, registry: Path, data_root: Path, tmp_path
+):
     out = tmp_path / "out"
     words = [
         "run",
@@ -560,7 +546,7 @@ def test_kept_servers_stay_however_the_run_ends(
 
 
 @pytest.mark.slow
-def test_the_command_holds_until_it_is_asked_to_end(registry: Path, tmp_path: Path) -> None:
+def test_the_command_holds_until_it_is_asked_to_end(registry: Path, tmp_path):
     (plan := tmp_path / "plan.yaml").write_text(
         f"model: {MODEL}\ntasks: [gsm8k]\nlauncher: {{name: trtllm}}\n"
     )
@@ -587,7 +573,7 @@ def test_the_command_holds_until_it_is_asked_to_end(registry: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_command_ends_with_its_server(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_ends_with_its_server(registry: Path, monkeypatch):
     words = command("serve", "trtllm", "--model", MODEL)
     monkeypatch.setenv("STANDIN_LOAD_S", "60")
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:

@@ -450,7 +450,7 @@ NEVER_FAILS = {"passkey_8k"}
 """Checks whose failure is tested through the same check at another length."""
 
 
-def test_a_sound_endpoint_passes_everything() -> None:
+def test_a_sound_endpoint_passes_everything():
     done = smoke_of(create(SOUND), passkey_tokens=2000)
     assert {row.name for row in done.rows} == {
         check.name for check in smoke.choose_checks("full", passkey_tokens=2000)
@@ -464,14 +464,14 @@ def test_a_sound_endpoint_passes_everything() -> None:
     CASES,
     ids=[f"{name}-{outcome}-{told}" for name, outcome, told, _ in CASES],
 )
-def test_a_fault_has_its_row(name: str, outcome: str, told: str, quirks: Quirks) -> None:
+def test_a_fault_has_its_row(name: str, outcome: str, told: str, quirks: Quirks):
     done = smoke_of(create(quirks), only=[name, *STANDS_ON.get(name, [])], model="m")
     row = by_name(done)[name]
     assert (row.outcome, told in row.told) == (outcome, True), row
     assert row.curl is None or outcome != PASS
 
 
-def test_the_table_above_provokes_every_check() -> None:
+def test_the_table_above_provokes_every_check():
     seen = {(name, outcome) for name, outcome, _, _ in CASES}
     for check in smoke.choose_checks("full"):
         if check.name not in NEVER_UNSUPPORTED:
@@ -480,7 +480,7 @@ def test_the_table_above_provokes_every_check() -> None:
             assert (check.name, FAIL) in seen, check.name
 
 
-def test_a_slot_that_a_cancelled_request_keeps_is_missed_by_the_next() -> None:
+def test_a_slot_that_a_cancelled_request_keeps_is_missed_by_the_next():
     done = smoke_of(
         create(_quirks("leak")), only=["stream_chat", "cancel", "long_prompt"], timeout_s=1.0
     )
@@ -491,7 +491,7 @@ def test_a_slot_that_a_cancelled_request_keeps_is_missed_by_the_next() -> None:
     assert "long_prompt" not in by_name(done)
 
 
-def test_a_server_that_dies_of_a_long_prompt_is_told() -> None:
+def test_a_server_that_dies_of_a_long_prompt_is_told():
     done = smoke_of(
         create(_quirks("dies_of_long_prompts")), only=["long_prompt", "max_tokens_0"], timeout_s=0.7
     )
@@ -500,7 +500,7 @@ def test_a_server_that_dies_of_a_long_prompt_is_told() -> None:
     assert done.exit_code == 1
 
 
-def test_how_much_alike_answers_to_one_seed_must_begin() -> None:
+def test_how_much_alike_answers_to_one_seed_must_begin():
     others = ["a b", "c d", "e f", "g h"]
     parted = ["x y z", "x y q", "x w", "x y z", "x v"]
     assert count_alike(["x y z", "x y q", "x w"]) == (4 + 2 + 2) / 3
@@ -508,7 +508,7 @@ def test_how_much_alike_answers_to_one_seed_must_begin() -> None:
     assert rate_likeness(["i j", "k l", "m n", "o p", "q r"], others) == 1.0
 
 
-def test_a_server_that_ignores_seeds_is_seldom_called_not_reproducible() -> None:
+def test_a_server_that_ignores_seeds_is_seldom_called_not_reproducible():
     rng = random.Random(0)
     rates = [
         rate_likeness(drawn[:5], drawn[5:])

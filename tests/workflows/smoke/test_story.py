@@ -53,14 +53,14 @@ def _write_junit(done: smoke.Smoke) -> str:
     ("path", "prefix"),
     [("", "/v1"), ("/v1", "/v1"), ("/v1/chat/completions", "/v1"), ("/api", "/api")],
 )
-def test_the_base_url_is_taken_in_every_shape(path: str, prefix: str) -> None:
+def test_the_base_url_is_taken_in_every_shape(path: str, prefix: str):
     done = smoke_of(_quirks(prefix=prefix), path, only=[])
     assert by_name(done)["reachable"].outcome == "PASS"
     assert by_name(done)["chat"].outcome == "PASS"
 
 
 @pytest.mark.parametrize(("path", "prefix"), [("/v1", ""), ("/api", "/api/v1")])
-def test_another_base_url_than_the_one_given_is_found_and_named(path: str, prefix: str) -> None:
+def test_another_base_url_than_the_one_given_is_found_and_named(path: str, prefix: str):
     done = smoke_of(_quirks(prefix=prefix), path, only=["openai_chat"])
     assert f"{prefix}, not" in by_name(done)["reachable"].told
     assert by_name(done)["openai_chat"].outcome == "PASS"
@@ -75,7 +75,7 @@ def test_another_base_url_than_the_one_given_is_found_and_named(path: str, prefi
         (_quirks("loading"), "may still be loading its model"),
     ],
 )
-def test_where_nothing_can_be_asked_it_says_what_to_do(server: ScriptedServer, told: str) -> None:
+def test_where_nothing_can_be_asked_it_says_what_to_do(server: ScriptedServer, told: str):
     done = smoke_of(server)
     assert [row.name for row in done.rows] == ["reachable"]
     assert told in done.rows[0].told
@@ -83,7 +83,7 @@ def test_where_nothing_can_be_asked_it_says_what_to_do(server: ScriptedServer, t
     assert (done.exit_code, done.stopped) == (4, "the endpoint cannot be checked")
 
 
-def test_an_endpoint_that_is_starting_fails_nothing() -> None:
+def test_an_endpoint_that_is_starting_fails_nothing():
     done = smoke_of(_quirks("starting"))
     assert done.rows == []
     assert "/v1 is starting: it is loading its model. Try again" in done.stopped
@@ -91,7 +91,7 @@ def test_an_endpoint_that_is_starting_fails_nothing() -> None:
     assert "is starting" in _write_junit(done)
 
 
-def test_nobody_listening_is_exit_code_4() -> None:
+def test_nobody_listening_is_exit_code_4():
     done = asyncio.run(smoke_at("http://127.0.0.1:9/v1"))
     assert "cannot be reached" in done.rows[0].told
     assert done.exit_code == 4
@@ -100,13 +100,13 @@ def test_nobody_listening_is_exit_code_4() -> None:
 @pytest.mark.parametrize(
     "server", [_quirks("no_chat", "no_completions"), _quirks(errs=lambda body: True)]
 )
-def test_an_endpoint_that_answers_neither_kind_is_exit_code_4(server: ScriptedServer) -> None:
+def test_an_endpoint_that_answers_neither_kind_is_exit_code_4(server: ScriptedServer):
     done = smoke_of(server, model="m")
     assert done.stopped == "the endpoint answers neither chat nor completions"
     assert (done.exit_code, done.rows[-1].name) == (4, "completions")
 
 
-def test_a_model_that_is_not_served_is_named() -> None:
+def test_a_model_that_is_not_served_is_named():
     done = smoke_of(create_app(SimulatorConfig(model="real")), model="reel", only=[])
     assert "Did you mean 'real'?" in by_name(done)["chat"].told
 
@@ -116,7 +116,7 @@ def test_a_model_that_is_not_served_is_named() -> None:
 
 
 @pytest.mark.parametrize("level", ["quick", "full"])
-def test_no_more_is_sent_than_was_stated(level: smoke.Level) -> None:
+def test_no_more_is_sent_than_was_stated(level: smoke.Level):
     server = _quirks()
     done = smoke_of(server, level=level)
     checks = smoke.choose_checks(level, context_tokens=9000)
@@ -136,7 +136,7 @@ def test_no_more_is_sent_than_was_stated(level: smoke.Level) -> None:
 
 
 @pytest.mark.parametrize("context_tokens", [None, 4000])
-def test_the_cost_is_a_line(context_tokens: int | None) -> None:
+def test_the_cost_is_a_line(context_tokens: int | None):
     quick, full = (
         smoke.cost(smoke.choose_checks(level, context_tokens=context_tokens))
         for level in ("quick", "full")
@@ -150,14 +150,14 @@ def test_the_cost_is_a_line(context_tokens: int | None) -> None:
 # required, exit codes
 
 
-def test_unsupported_is_no_failure_unless_it_is_required() -> None:
+def test_unsupported_is_no_failure_unless_it_is_required():
     assert smoke_of(_quirks("no_tools"), only=["tools"]).exit_code == 0
     done = smoke_of(_quirks("no_tools"), only=["tools"], needed=["tools"])
     assert (done.exit_code, by_name(done)["tools"].outcome) == (1, "FAIL")
     assert by_name(done)["tools"].told.startswith("required: tools were accepted")
 
 
-def test_what_is_required_has_to_be_checked() -> None:
+def test_what_is_required_has_to_be_checked():
     checks = smoke.choose_checks("quick")
     assert smoke.check_required(["chat", "json_schema"], checks) == {"chat", "json_schema"}
     with pytest.raises(PlanError, match="Did you mean 'json_schema'") as caught:
@@ -187,7 +187,7 @@ BODY = {
 @pytest.mark.parametrize("path", ["/v1", "/it's a $HOME/${HOME}`ls`!x&;/[1-2]{a,b}/v1"])
 def test_the_curl_line_sends_the_request_again(
     connection: Connection, environ: dict[str, str], path: str
-) -> None:
+):
     server = ScriptedServer(raw(), paths=EVERY_PATH)
 
     async def main():
@@ -226,7 +226,7 @@ def test_the_curl_line_sends_the_request_again(
 
 
 @pytest.mark.parametrize("body", [BODY, None, {**BODY, "stream": True}])
-def test_the_curl_line_is_words_of_a_shell(body: dict[str, Any] | None) -> None:
+def test_the_curl_line_is_words_of_a_shell(body: dict[str, Any] | None):
     connection = Connection(proxy="http://${U}:${P}@proxy:1", ca_bundle="/my certs/ca.pem")
     words = shlex.split(curl(SentRequest(url="https://h/v1/models", body=body), connection, {}))
     assert words[:3] == ["curl", "-sS", "https://h/v1/models"]
@@ -241,7 +241,7 @@ def test_the_curl_line_is_words_of_a_shell(body: dict[str, Any] | None) -> None:
 # as JUnit
 
 
-def test_the_junit_file_has_a_case_for_each_row() -> None:
+def test_the_junit_file_has_a_case_for_each_row():
     done = smoke_of(_quirks("no_tools", "unhealthy", "one_choice"), level="quick")
     [suite] = ElementTree.fromstring(_write_junit(done))
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (
@@ -258,14 +258,14 @@ def test_the_junit_file_has_a_case_for_each_row() -> None:
     assert cases["chat"][0].tag == "system-out"
 
 
-def test_the_junit_file_is_xml_whatever_a_server_says() -> None:
+def test_the_junit_file_is_xml_whatever_a_server_says():
     odd = (400, {"message": 'no \x1b[31m \x00 ]]> "<é>" \ufffe'})
     done = smoke_of(_quirks(refuses=lambda body: "n" in body, refusal=odd), only=["n"])
     [suite] = ElementTree.fromstring(_write_junit(done))
     assert suite.get("skipped") == "1"
 
 
-def test_a_smoke_test_that_stopped_is_an_error_in_junit() -> None:
+def test_a_smoke_test_that_stopped_is_an_error_in_junit():
     done = smoke_of(_quirks("page"))
     [suite] = ElementTree.fromstring(_write_junit(done))
     assert (suite.get("errors"), suite[-1].get("name")) == ("1", "stopped")
@@ -297,7 +297,7 @@ def _row(server: ScriptedServer, local: LocalTokenizer) -> CheckRow:
     return by_name(smoke_of(server, only=["prompt_tokens"], local=local))["prompt_tokens"]
 
 
-def test_equal_ids_pass_and_so_do_equal_counts() -> None:
+def test_equal_ids_pass_and_so_do_equal_counts():
     row = _row(serve_folder(WEIGHTS), local_side(WEIGHTS))
     assert (row.outcome, row.told) == (CheckOutcome.PASS, "4 prompts have the ids of the files")
     row = _row(serve_folder(WEIGHTS, ids=False), local_side(WEIGHTS))
@@ -305,7 +305,7 @@ def test_equal_ids_pass_and_so_do_equal_counts() -> None:
     assert row.told == "4 their number of tokens (ids are not available)"
 
 
-def test_another_template_fails_and_is_named(tmp_path: Path) -> None:
+def test_another_template_fails_and_is_named(tmp_path):
     served = make_folder(tmp_path, "<|system|>\nBe nice.<|end|>\n" + TEMPLATE)
     row = _row(serve_folder(served), local_side(WEIGHTS))
     assert row.outcome is CheckOutcome.FAIL
@@ -318,14 +318,14 @@ def test_another_template_fails_and_is_named(tmp_path: Path) -> None:
     assert "more than the folder" in row.told
 
 
-def test_a_route_with_other_tokens_than_answers_count_fails() -> None:
+def test_a_route_with_other_tokens_than_answers_count_fails():
     row = _row(serve_folder(WEIGHTS, counted_more=1), local_side(WEIGHTS))
     assert row.outcome is CheckOutcome.FAIL
     assert "/tokenize gives 16 tokens, but its answers count 17" in row.told
     assert row.told.endswith("; 1 more")
 
 
-def test_such_a_route_fails_even_if_the_counts_are_those_of_the_files(tmp_path: Path) -> None:
+def test_such_a_route_fails_even_if_the_counts_are_those_of_the_files(tmp_path):
     served = make_folder(tmp_path, "<|end|>" + TEMPLATE)
     row = _row(serve_folder(served, bos="<|end|>", counted_more=-1), local_side(WEIGHTS))
     assert row.outcome is CheckOutcome.FAIL
@@ -333,9 +333,7 @@ def test_such_a_route_fails_even_if_the_counts_are_those_of_the_files(tmp_path: 
 
 
 @pytest.mark.parametrize("begin", ["{{ strftime_now('%d %b %Y') }}", "<|end|><|end|>"])
-def test_a_date_or_a_doubled_token_on_both_sides_passes_and_is_named(
-    tmp_path: Path, begin: str
-) -> None:
+def test_a_date_or_a_doubled_token_on_both_sides_passes_and_is_named(tmp_path, begin: str):
     folder = make_folder(tmp_path, begin + TEMPLATE, bos_token="<|end|>")
     row = _row(serve_folder(folder), local_side(folder))
     assert row.outcome is CheckOutcome.PASS
@@ -343,14 +341,14 @@ def test_a_date_or_a_doubled_token_on_both_sides_passes_and_is_named(
     assert told in row.told
 
 
-def test_prompts_that_cannot_be_read_are_unsupported(tmp_path: Path) -> None:
+def test_prompts_that_cannot_be_read_are_unsupported(tmp_path):
     folder = make_folder(tmp_path, "{{ raise_exception('no') }}")
     row = _row(serve_folder(WEIGHTS, chats_only=True), local_side(folder))
     assert row.outcome is CheckOutcome.UNSUPPORTED
     assert "the chat template fails: no" in row.told
 
 
-def test_the_command_reads_the_folder_with_the_package(tmp_path: Path) -> None:
+def test_the_command_reads_the_folder_with_the_package(tmp_path):
     (tmp_path / "tokenizers.py").write_text(PACKAGE)
     path = os.pathsep.join([str(tmp_path), str(Path.cwd())])
     with serve_folder(WEIGHTS).serve_in_thread() as url:
@@ -360,7 +358,7 @@ def test_the_command_reads_the_folder_with_the_package(tmp_path: Path) -> None:
     assert line.endswith("4 prompts have the ids of the files")
 
 
-def test_the_extra_is_named_if_its_package_is_missing(tmp_path: Path) -> None:
+def test_the_extra_is_named_if_its_package_is_missing(tmp_path):
     (tmp_path / "tokenizers.py").write_text(NO_PACKAGE)
     path = os.pathsep.join([str(tmp_path), str(Path.cwd())])
     done = in_a_process(
@@ -374,6 +372,6 @@ def test_the_extra_is_named_if_its_package_is_missing(tmp_path: Path) -> None:
     )
 
 
-def test_its_cost_is_declared() -> None:
+def test_its_cost_is_declared():
     check = prompt_tokens_check(local_side(WEIGHTS))
     assert (check.requests, check.tokens) == (32, 8)

@@ -111,21 +111,21 @@ def _whole(url: str) -> Smoke:
     return asyncio.run(smoke_at(url, model="M", context_tokens=CONTEXT))
 
 
-def test_a_worker_of_the_1_2_line(v12: Pair) -> None:
+def test_a_worker_of_the_1_2_line(v12: Pair):
     assert no_pass(_whole(v12.worker)) == WORKER_OF_1_2
 
 
-def test_an_orchestrator_of_the_1_2_line(v12: Pair) -> None:
+def test_an_orchestrator_of_the_1_2_line(v12: Pair):
     assert no_pass(_whole(v12.orchestrator)) == OF_1_2
 
 
 @pytest.mark.slow
-def test_a_worker_of_main(main: Pair) -> None:
+def test_a_worker_of_main(main: Pair):
     assert no_pass(_whole(main.worker)) == WORKER | IN_THE_TEXT
 
 
 @pytest.mark.slow
-def test_an_orchestrator_of_main(main: Pair) -> None:
+def test_an_orchestrator_of_main(main: Pair):
     assert no_pass(_whole(main.orchestrator)) == ORCHESTRATOR | IN_THE_TEXT
 
 
@@ -136,7 +136,7 @@ NO_MODEL = dict.fromkeys(("questions", "passkey_1k", "passkey_8k", "image", "aud
 """Rows that test the model; this endpoint has none."""
 
 
-def test_the_simulated_endpoint() -> None:
+def test_the_simulated_endpoint():
     lacking = ("n", "logprobs_chat", "logprobs_completions", "prompt_logprobs", "json", "reasoning")
     ids = ("special_tokens", "token_ids", "tokenize", "returned_ids")
     unsupported = dict.fromkeys((*lacking, *ids, "cancel"), UNSUPPORTED)
@@ -152,7 +152,7 @@ TOO_LONG = dict.fromkeys(("passkey_1k", "passkey_8k"), UNSUPPORTED)
 """Rows whose requests do not fit into the model's 512 tokens."""
 
 
-def test_the_embedded_model_which_is_no_instructed_one(tmp_path: Path) -> None:
+def test_the_embedded_model_which_is_no_instructed_one(tmp_path):
     async def main():
         async with embedded.launch(
             LaunchContext(model=None, log_dir=tmp_path), embedded.EmbeddedOptions()
@@ -172,7 +172,7 @@ def test_the_embedded_model_which_is_no_instructed_one(tmp_path: Path) -> None:
     assert all("is not served by the embedded model" in told for told in refused.values())
 
 
-def test_a_server_that_takes_what_vllm_takes() -> None:
+def test_a_server_that_takes_what_vllm_takes():
     # json_schema fails only with a model that writes white space, unless the server forbids it.
     names, rows = {"no_thoughts", "no_special_setting", "no_media"}, ["json_portable", "tools"]
     for blank in (False, True):
@@ -311,7 +311,7 @@ report it."""
 
 
 @pytest.mark.parametrize("name", LIKE)
-def test_a_server_that_does_what_another_is_known_to_do(name: str) -> None:
+def test_a_server_that_does_what_another_is_known_to_do(name: str):
     quirks, rows = LIKE[name]
     done = smoke_of(create(quirks), model="m", context_tokens=9000)
     assert no_pass(done) == PLAIN | rows
@@ -326,7 +326,7 @@ def _rows(server: SglangServer) -> dict[str, tuple[CheckOutcome, str]]:
     return {name: (found[name].outcome, found[name].told) for name in ROWS}
 
 
-def test_its_routes_are_asked() -> None:
+def test_its_routes_are_asked():
     assert _rows(SglangServer()) == {
         "health": (CheckOutcome.PASS, "HTTP 200, also /health_generate"),
         "version": (CheckOutcome.PASS, "0.5.23"),
@@ -334,16 +334,16 @@ def test_its_routes_are_asked() -> None:
     }
 
 
-def test_an_engine_that_makes_no_token_fails_though_its_front_is_healthy() -> None:
+def test_an_engine_that_makes_no_token_fails_though_its_front_is_healthy():
     outcome, told = _rows(SglangServer(healthy=False))["health"]
     assert (outcome, told) == (CheckOutcome.FAIL, "/health_generate: HTTP 503: an empty body")
 
 
-def test_an_older_one_tells_its_version_too() -> None:
+def test_an_older_one_tells_its_version_too():
     assert _rows(SglangServer(older=True))["version"] == (CheckOutcome.PASS, "0.5.23")
 
 
-def test_other_servers_are_not_asked_for_its_routes() -> None:
+def test_other_servers_are_not_asked_for_its_routes():
     listed = {"data": [{"id": "m", "owned_by": "vllm"}]}
     routes = {"/v1/models": json_reply(listed), "/version": version("0.32.0"), "/health": raw()}
     other = ScriptedServer([answer("Hi")], routes=routes)

@@ -133,7 +133,7 @@ def _outcomes(report: SuiteReport) -> dict[str, str]:
     return {row.run: row.outcome.value for row in report.rows}
 
 
-def test_runs_are_grouped_by_what_they_start_and_the_model_alone(plan: Plan) -> None:
+def test_runs_are_grouped_by_what_they_start_and_the_model_alone(plan: Plan):
     other_task = replace(
         plan, tasks=(Spec(name="mmlu"),), accuracy_spec=AccuracySpec(quant_algo="FP8"), seed=4
     )
@@ -146,9 +146,7 @@ def test_runs_are_grouped_by_what_they_start_and_the_model_alone(plan: Plan) -> 
     ]
 
 
-def test_each_server_starts_once_and_knows_the_prompts_of_all_its_runs(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_each_server_starts_once_and_knows_the_prompts_of_all_its_runs(plan: Plan, tmp_path):
     servers, damaged = Servers(), _damaged(plan, damage=0.6)
     mmlu = replace(plan, tasks=(Spec(name="mmlu"),), limit=40, no_reference=True)
     few_shots = replace(
@@ -182,8 +180,8 @@ def test_each_server_starts_once_and_knows_the_prompts_of_all_its_runs(
 
 
 def test_a_finished_suite_is_told_again_without_a_server_and_an_unfinished_run_goes_on(
-    plan: Plan, tmp_path: Path
-) -> None:
+    plan: Plan, tmp_path
+):
     servers, out = Servers(), tmp_path / "out"
     suite = _suite(a=plan, b=replace(plan, seed=1), c=_damaged(plan, damage=0.6))
     first = _evaluate(suite, out, servers)
@@ -203,8 +201,8 @@ def test_a_finished_suite_is_told_again_without_a_server_and_an_unfinished_run_g
 
 
 def test_a_run_that_was_finished_by_hand_at_another_address_is_kept_and_another_plan_is_not(
-    plan: Plan, tmp_path: Path
-) -> None:
+    plan: Plan, tmp_path
+):
     _evaluate(_suite(a=plan), tmp_path / "out", Servers())
     file = tmp_path / "out/runs/a/report.json"
     report = read_json(file)
@@ -221,7 +219,7 @@ def test_a_run_that_was_finished_by_hand_at_another_address_is_kept_and_another_
     assert read_kept_report(tmp_path / "out", run) is None
 
 
-def test_what_failed_is_asked_again_as_in_a_run(plan: Plan, tmp_path: Path) -> None:
+def test_what_failed_is_asked_again_as_in_a_run(plan: Plan, tmp_path):
     servers, out = Servers(), tmp_path / "out"
     flaky = _damaged(plan, failure_rate=0.05, failure_kind="wrapped_400", seed=3)
     first = _evaluate(_suite(a=flaky), out, servers)
@@ -230,7 +228,7 @@ def test_what_failed_is_asked_again_as_in_a_run(plan: Plan, tmp_path: Path) -> N
     assert servers.events.count("start 0.0") == 2
 
 
-def test_a_suite_may_grow_and_only_the_new_runs_are_asked(plan: Plan, tmp_path: Path) -> None:
+def test_a_suite_may_grow_and_only_the_new_runs_are_asked(plan: Plan, tmp_path):
     servers, out, lines = Servers(), tmp_path / "out", []
     _evaluate(_suite(a=plan), out, servers)
     more = _suite(z=_damaged(plan, accuracy=0.1), a=plan)
@@ -241,9 +239,7 @@ def test_a_suite_may_grow_and_only_the_new_runs_are_asked(plan: Plan, tmp_path: 
     assert [run.kept for run in report.runs] == [False, True]
 
 
-def test_another_suite_in_the_folder_is_refused_naming_what_differs(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_another_suite_in_the_folder_is_refused_naming_what_differs(plan: Plan, tmp_path):
     servers, out = Servers(), tmp_path / "out"
     suite = _suite(a=plan, b=replace(plan, seed=1))
     _evaluate(suite, out, servers)
@@ -270,7 +266,7 @@ def test_another_suite_in_the_folder_is_refused_naming_what_differs(
         _evaluate(suite, out, servers)
 
 
-def test_a_run_that_cannot_be_done_stops_no_other(plan: Plan, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_done_stops_no_other(plan: Plan, tmp_path):
     servers, lines = Servers(), []
     suite = _suite(
         nodata=replace(plan, dataset_roots=("/nowhere",)),
@@ -300,7 +296,7 @@ def test_a_run_that_cannot_be_done_stops_no_other(plan: Plan, tmp_path: Path) ->
     assert lines[1].startswith("nodata: DatasetError: the data set GSM8K was not found")
 
 
-def test_a_server_that_ended_is_started_anew_for_the_next_run(plan: Plan, tmp_path: Path) -> None:
+def test_a_server_that_ended_is_started_anew_for_the_next_run(plan: Plan, tmp_path):
     servers = Processes()
 
     def told(line):
@@ -319,8 +315,8 @@ def test_a_server_that_ended_is_started_anew_for_the_next_run(plan: Plan, tmp_pa
     [(("GOOD", "BAD", "GOOD"), 2), (("BAD", "BAD", "GOOD"), 1), (("GOOD", "BAD", "BAD"), 2)],
 )
 def test_a_server_that_failed_a_run_is_started_anew_if_it_had_served_one(
-    plan: Plan, tmp_path: Path, keys: tuple[str, ...], starts: int
-) -> None:
+    plan: Plan, tmp_path, keys: tuple[str, ...], starts: int
+):
     servers, locked = Servers(), _damaged(plan, api_key="right")
     plans = {
         f"r{i}": replace(locked, seed=i, connection=Connection(api_key_env=key))
@@ -335,7 +331,7 @@ def test_a_server_that_failed_a_run_is_started_anew_if_it_had_served_one(
     ]
 
 
-def test_a_server_that_does_not_start_is_tried_once(plan: Plan, tmp_path: Path) -> None:
+def test_a_server_that_does_not_start_is_tried_once(plan: Plan, tmp_path):
     class Broken(Servers):
         @asynccontextmanager
         async def launch(
@@ -352,7 +348,7 @@ def test_a_server_that_does_not_start_is_tried_once(plan: Plan, tmp_path: Path) 
     assert report.exit_code == 4
 
 
-def test_the_server_is_started_for_the_most_patient_of_its_runs(plan: Plan, tmp_path: Path) -> None:
+def test_the_server_is_started_for_the_most_patient_of_its_runs(plan: Plan, tmp_path):
     class Patient(Servers):
         @asynccontextmanager
         async def launch(
@@ -368,7 +364,7 @@ def test_the_server_is_started_for_the_most_patient_of_its_runs(plan: Plan, tmp_
     assert servers.events == ["patience 20000"]
 
 
-def test_a_defect_in_one_run_is_told_and_costs_no_other(plan: Plan, tmp_path: Path) -> None:
+def test_a_defect_in_one_run_is_told_and_costs_no_other(plan: Plan, tmp_path):
     class Odd(Servers):
         @asynccontextmanager
         async def launch(
@@ -410,9 +406,7 @@ class Ending(Servers):
         self.events.append("stop")
 
 
-def test_a_server_that_its_launcher_sees_end_ends_one_run_and_is_started_anew(
-    plan: Plan, tmp_path: Path
-) -> None:
+def test_a_server_that_its_launcher_sees_end_ends_one_run_and_is_started_anew(plan: Plan, tmp_path):
     slow = _damaged(plan, latency_s=1.0)
     suite = _suite(a=slow, b=replace(slow, seed=1))
     servers = Ending()

@@ -35,14 +35,14 @@ def _names(suite: Suite) -> list[str]:
     return [run.name for run in suite.runs]
 
 
-def test_a_plan_in_a_suite_is_what_it_is_alone(tmp_path: Path) -> None:
+def test_a_plan_in_a_suite_is_what_it_is_alone(tmp_path):
     suite = _read(tmp_path, "plans: [plans/filed.yaml]\n")
     assert _names(suite) == ["filed"]
     assert suite.name == "suite"
     assert suite.runs[0].plan == resolve(parse(PLAN, "p", PlanError).value, {}, {}).plan
 
 
-def test_defaults_lie_below_plan_files_and_these_below_what_the_suite_says(tmp_path: Path) -> None:
+def test_defaults_lie_below_plan_files_and_these_below_what_the_suite_says(tmp_path):
     suite = _read(
         tmp_path,
         """\
@@ -67,7 +67,7 @@ plans:
     assert (filed.attributes, inline.attributes) == ({"a": 1, "b": 2}, {"a": 1, "b": 1})
 
 
-def test_a_matrix_gives_every_combination_a_readable_name(tmp_path: Path) -> None:
+def test_a_matrix_gives_every_combination_a_readable_name(tmp_path):
     suite = _read(
         tmp_path,
         """\
@@ -96,7 +96,7 @@ matrix:
     assert {run.plan.launcher.options["base_url"] for run in suite.runs} == {"http://host:8000/v1"}
 
 
-def test_an_axis_of_ones_own_changes_several_keys_and_becomes_an_attribute(tmp_path: Path) -> None:
+def test_an_axis_of_ones_own_changes_several_keys_and_becomes_an_attribute(tmp_path):
     suite = _read(
         tmp_path,
         """\
@@ -115,7 +115,7 @@ matrix:
     assert [run.plan.accuracy_spec.quant_algo for run in suite.runs] == ["FP8", None]
 
 
-def test_a_launcher_is_a_value_of_the_axis_endpoint_in_all_its_forms(tmp_path: Path) -> None:
+def test_a_launcher_is_a_value_of_the_axis_endpoint_in_all_its_forms(tmp_path):
     suite = _read(
         tmp_path,
         """\
@@ -139,7 +139,7 @@ matrix:
     ]
 
 
-def test_exclude_takes_runs_away_and_tasks_out_of_runs(tmp_path: Path) -> None:
+def test_exclude_takes_runs_away_and_tasks_out_of_runs(tmp_path):
     suite = _read(
         tmp_path,
         """\
@@ -160,7 +160,7 @@ exclude:
     }
 
 
-def test_names_are_unique_whatever_repeats(tmp_path: Path) -> None:
+def test_names_are_unique_whatever_repeats(tmp_path):
     suite = _read(
         tmp_path,
         """\
@@ -175,7 +175,7 @@ plans:
     assert _names(suite) == ["M", "m-3", "M-2", "default", "default-2"]
 
 
-def test_an_inherited_address_replaces_none_that_the_suite_names(tmp_path: Path) -> None:
+def test_an_inherited_address_replaces_none_that_the_suite_names(tmp_path):
     text = (
         "plans: [{name: a, model: m, tasks: [gsm8k], base_url: 'named:1'}, {name: b, model: m,"
         " tasks: [gsm8k]}]\n"
@@ -186,7 +186,7 @@ def test_an_inherited_address_replaces_none_that_the_suite_names(tmp_path: Path)
     assert {run.plan.model for run in suite.runs} == {"m"}
 
 
-def test_waivers_are_read_with_their_day(tmp_path: Path) -> None:
+def test_waivers_are_read_with_their_day(tmp_path):
     suite = _read(
         tmp_path,
         "plans: [plans/filed.yaml]\nwaivers: [{match: {task: gsm8k}, reason: ' issue 12 ', until:"
@@ -200,7 +200,7 @@ def test_waivers_are_read_with_their_day(tmp_path: Path) -> None:
     )
 
 
-def test_every_problem_is_said_at_once_with_file_and_line(tmp_path: Path) -> None:
+def test_every_problem_is_said_at_once_with_file_and_line(tmp_path):
     found = _problems(
         tmp_path,
         """\
@@ -298,11 +298,11 @@ max_runs: many
         ),
     ],
 )
-def test_a_bad_suite_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+def test_a_bad_suite_says_what_is_wrong(tmp_path, text: str, message: str):
     assert message in _problems(tmp_path, text)
 
 
-def test_a_name_stays_short_enough_for_a_folder_and_unique(tmp_path: Path) -> None:
+def test_a_name_stays_short_enough_for_a_folder_and_unique(tmp_path):
     long = "".join(
         f"  axis{i}: [{{label: {'a' * 80}, seed: 1}}, {{label: {'b' * 80}, seed: 2}}]\n"
         for i in range(4)
@@ -316,8 +316,8 @@ def test_a_name_stays_short_enough_for_a_folder_and_unique(tmp_path: Path) -> No
 
 
 def test_a_matrix_that_explodes_is_refused_by_its_number_before_it_is_expanded(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     axes = "".join(
         f"  {name}: [{', '.join(map(str, range(1, 101)))}]\n" for name in ("seed", "limit", "model")
     )
@@ -335,9 +335,7 @@ ASKED = "defaults: {model: m, base_url: 'h:1', tasks: [gsm8k]}\n"
 
 
 @pytest.mark.parametrize("axis", ["protocol: [{seed: 1}, {seed: 2}]", "sampling_seed: [1, 2]"])
-def test_an_axis_sets_the_sampling_seed_and_not_that_of_the_subset(
-    tmp_path: Path, axis: str
-) -> None:
+def test_an_axis_sets_the_sampling_seed_and_not_that_of_the_subset(tmp_path, axis: str):
     suite = _read(tmp_path, f"{ASKED}matrix: {{{axis}}}\n")
     assert _names(suite) == ["seed-1", "seed-2"]
     assert [run.plan.tasks[0].options for run in suite.runs] == [{"seed": 1}, {"seed": 2}]
@@ -363,9 +361,7 @@ def test_an_axis_sets_the_sampling_seed_and_not_that_of_the_subset(
         ("{sampling_seed: [1], tasks: [{gsm8k: {seed: 3}}]}", "asked with seed 3, not 1"),
     ],
 )
-def test_an_axis_that_could_mean_two_things_is_refused(
-    tmp_path: Path, axis: str, said: str
-) -> None:
+def test_an_axis_that_could_mean_two_things_is_refused(tmp_path, axis: str, said: str):
     text = axis if axis.startswith("{") else f"{{{axis}}}"
     assert said in _problems(tmp_path, f"{ASKED}matrix: {text}\n")
 
@@ -381,5 +377,5 @@ def test_an_axis_that_could_mean_two_things_is_refused(
         "protocol: [{label: plain}]",
     ],
 )
-def test_an_axis_that_means_one_thing_is_read(tmp_path: Path, axis: str) -> None:
+def test_an_axis_that_means_one_thing_is_read(tmp_path, axis: str):
     assert len(_names(_read(tmp_path, f"{ASKED}matrix: {{{axis}}}\n"))) == 1

@@ -25,7 +25,7 @@ def _write(tasks: str, *runs: str):
     )
 
 
-def test_an_added_task_is_asked_and_the_answers_of_the_others_are_kept() -> None:
+def test_an_added_task_is_asked_and_the_answers_of_the_others_are_kept():
     _write(WORDS)
     serve_eval("run s.yaml -o out", exits=3)
     journal = Path("out/runs/a/samples/word_problems.jsonl")
@@ -47,7 +47,7 @@ def test_an_added_task_is_asked_and_the_answers_of_the_others_are_kept() -> None
     assert "1 of 1 runs are already finished" in resumed.stderr
 
 
-def test_a_task_that_cannot_be_added_takes_no_result_from_the_others() -> None:
+def test_a_task_that_cannot_be_added_takes_no_result_from_the_others():
     _write(WORDS)
     serve_eval("run s.yaml -o out")
     _write(f"{WORDS}, gsm8k")
@@ -58,7 +58,7 @@ def test_a_task_that_cannot_be_added_takes_no_result_from_the_others() -> None:
     serve_eval("run s.yaml -o out", exits=3, prints="1 task: 1 NO REFERENCE")
 
 
-def test_what_is_refused_names_the_task_and_the_difference() -> None:
+def test_what_is_refused_names_the_task_and_the_difference():
     _write(f"{WORDS}, passkey_short")
     serve_eval("run s.yaml -o out")
     for tasks, said in (
@@ -69,7 +69,7 @@ def test_what_is_refused_names_the_task_and_the_difference() -> None:
         serve_eval("run s.yaml -o out", exits=2, tells=said)
 
 
-def test_a_long_value_is_shown_where_it_differs() -> None:
+def test_a_long_value_is_shown_where_it_differs():
     text = "Answer with a number. " * 8
     for end in ("one", "two"):
         _write(f"{{word_problems: {{num_samples: 40, system_prompt: '{text}{end}'}}}}")
@@ -79,7 +79,7 @@ def test_a_long_value_is_shown_where_it_differs() -> None:
     assert 'number. two"' in done.stderr
 
 
-def test_a_value_that_is_added_to_a_matrix_keeps_the_names_of_the_finished_runs() -> None:
+def test_a_value_that_is_added_to_a_matrix_keeps_the_names_of_the_finished_runs():
     head = "defaults: {model: org/m, no_reference: true, launcher: {name: simulated}}\nmatrix:\n"
     sizes = "  size: [{label: small, limits: {concurrency: 8}}]\n"
     Path("s.yaml").write_text(f"{head}{sizes}  tasks: [{WORDS}]\n")
@@ -92,7 +92,7 @@ def test_a_value_that_is_added_to_a_matrix_keeps_the_names_of_the_finished_runs(
     assert len([*Path("out/runs").iterdir()]) == 2
 
 
-def test_a_run_without_an_answer_may_change_or_go() -> None:
+def test_a_run_without_an_answer_may_change_or_go():
     dead = "launcher: {name: external, base_url: 'http://127.0.0.1:9/v1'}"
     sound = "a, launcher: {name: simulated}"
     lost = (
@@ -121,7 +121,7 @@ def test_a_run_without_an_answer_may_change_or_go() -> None:
 LAUNCHED = "launcher: {name: simulated, accuracy: 0.9}"
 
 
-def test_a_task_that_cannot_be_asked_stops_no_other_task_of_a_new_run() -> None:
+def test_a_task_that_cannot_be_asked_stops_no_other_task_of_a_new_run():
     _write(f"{WORDS}, gsm8k", f"a, {LAUNCHED}", f"b, {LAUNCHED}")
     done = serve_eval("run s.yaml -o out", exits=2, tells="a: asks only word_problems")
     assert done.stderr.count("word_problems: 40/40 done") == 2
@@ -132,7 +132,7 @@ def test_a_task_that_cannot_be_asked_stops_no_other_task_of_a_new_run() -> None:
     assert "2 ERROR, 2 NO REFERENCE" in again.stdout
 
 
-def test_a_task_without_pairs_has_its_own_reason_and_a_server_that_does_not_start_too() -> None:
+def test_a_task_without_pairs_has_its_own_reason_and_a_server_that_does_not_start_too():
     tasks = "passkey_short, {word_problems_perplexity: {num_samples: 20}}"
     serve_eval(
         "run --launcher embedded -t passkey_short,word_problems_perplexity"

@@ -155,13 +155,13 @@ def _row(place: int, p: float | None, excluded: bool, rule: str) -> SuiteRow:
     return judge([_ended(f"r{place}", _gate("mmlu", p, excluded, rule))], [], TODAY).rows[0]
 
 
-def test_one_paired_gate_is_judged_as_it_is_alone() -> None:
+def test_one_paired_gate_is_judged_as_it_is_alone():
     for p, excluded in ((0.04, False), (0.04, True), (0.2, False), (0.2, True), (None, False)):
         row = _row(0, p, excluded, "paired")
         assert (row.outcome, row.p_holm, row.q_bh) == (row.own, p, p)
 
 
-def test_a_drop_that_only_many_tests_prove_fails_no_suite() -> None:
+def test_a_drop_that_only_many_tests_prove_fails_no_suite():
     many = [_ended(f"r{i}", _gate("mmlu", 0.5, True)) for i in range(9)]
     judged = _judge([_ended("odd", _gate("mmlu", 0.02, False)), *many])
     odd = judged.rows[0]
@@ -185,7 +185,7 @@ def test_a_drop_that_only_many_tests_prove_fails_no_suite() -> None:
 )
 def test_the_limit_of_a_corrected_p_is_alpha(
     p: float, others: int, outcome: VerdictOutcome, proven: str
-) -> None:
+):
     many = [_ended(f"r{i}", _gate("mmlu", 0.9, True)) for i in range(others)]
     row = _judge([_ended("odd", _gate("mmlu", p, False)), *many]).rows[0]
     assert (row.outcome, row.proven) == (outcome, proven)
@@ -200,7 +200,7 @@ def test_the_limit_of_a_corrected_p_is_alpha(
 )
 def test_a_rise_is_named_that_all_tests_together_prove(
     p_rise: float | None, lower: float, proven: str
-) -> None:
+):
     rows = [_row(place, 0.9, True, "paired") for place in (0, 1)]
     rows[0] = replace(rows[0], p_rise=p_rise, difference_interval=(lower, 2.0))
     row, other = correct_rows(rows)
@@ -208,14 +208,14 @@ def test_a_rise_is_named_that_all_tests_together_prove(
     assert (other.proven, other.proven_p) == ("", None)
 
 
-def test_a_small_drop_that_only_many_tests_prove_is_a_plain_pass() -> None:
+def test_a_small_drop_that_only_many_tests_prove_is_a_plain_pass():
     many = [_ended(f"r{i}", _gate("mmlu", 0.5, True)) for i in range(9)]
     row = _judge([_ended("odd", _gate("mmlu", 0.02, True)), *many]).rows[0]
     assert (row.own, row.outcome, row.finding) == (PASS, PASS, "PASS")
     assert not any(warning.startswith("small_drop") for warning in row.warnings)
 
 
-def test_the_anchors_gate_is_corrected_by_its_own_p() -> None:
+def test_the_anchors_gate_is_corrected_by_its_own_p():
     told = _gate("mmlu", 0.5, True, "anchors")
     assert told.paired is not None
     lost = AnchorComparison(
@@ -232,7 +232,7 @@ def test_the_anchors_gate_is_corrected_by_its_own_p() -> None:
     assert said in row.warnings[-1]
 
 
-def test_verdicts_of_the_classic_gate_and_noninferiority_are_not_corrected() -> None:
+def test_verdicts_of_the_classic_gate_and_noninferiority_are_not_corrected():
     rules = [
         _ended(f"{rule}{i}", _gate("mmlu", 0.02, False, rule))
         for rule in ("classic", "noninferiority")
@@ -252,7 +252,7 @@ def test_verdicts_of_the_classic_gate_and_noninferiority_are_not_corrected() -> 
 )
 def test_findings_are_corrected_under_every_rule(
     rule: str, excluded: bool, alone: str, corrected: str
-) -> None:
+):
     many = [_ended(f"r{i}", _gate("mmlu", 0.5, True, rule)) for i in range(9)]
     odd = _judge([_ended("odd", _gate("mmlu", 0.02, excluded, rule)), *many]).rows[0]
     assert (odd.finding, odd.p_holm, odd.tests) == (corrected, pytest.approx(0.2), 10)
@@ -263,7 +263,7 @@ def test_findings_are_corrected_under_every_rule(
     assert (clear.finding, clear.p_holm) == (alone, pytest.approx(0.04))
 
 
-def test_a_lost_acceptance_length_fails_the_suite_whatever_the_correction_says() -> None:
+def test_a_lost_acceptance_length_fails_the_suite_whatever_the_correction_says():
     many = [_ended(f"r{i}", _gate("mmlu", 0.5, True)) for i in range(9)]
     entry, told = (
         AcceptanceLength(ref_al=2.0, min_al=1.9),
@@ -287,7 +287,7 @@ ROWS = st.lists(
 @given(ROWS)
 def test_the_correction_only_ever_takes_a_proof_away(
     given_rows: list[tuple[float | None, bool, str]],
-) -> None:
+):
     before = [_row(i, *one) for i, one in enumerate(given_rows)]
     after = correct_rows([replace(row, p_holm=None, q_bh=None) for row in before])
     for old, new, (p, excluded, rule) in zip(before, after, given_rows, strict=True):
@@ -302,7 +302,7 @@ def test_the_correction_only_ever_takes_a_proof_away(
             assert new.outcome is old.own or (old.own, new.outcome) == (FAIL, INCONCLUSIVE)
 
 
-def test_a_stricter_alpha_of_a_reference_stays() -> None:
+def test_a_stricter_alpha_of_a_reference_stays():
     assert _row(0, 0.01, False, "paired").outcome is FAIL
     strict = judge([_ended("r", _gate("mmlu", 0.01, False, alpha=0.002))], [], TODAY).rows[0]
     assert strict.outcome is INCONCLUSIVE
@@ -333,13 +333,13 @@ def test_a_stricter_alpha_of_a_reference_stays() -> None:
 )
 def test_the_worst_of_all_runs_is_the_suites(
     ended: list[EndedRun], code: int, strict_code: int, word: str
-) -> None:
+):
     judged = _judge(ended)
     assert (judged.exit_code, judged.verdict) == (code, word)
     assert _judge(ended, strict=True).exit_code == strict_code
 
 
-def test_a_run_that_was_stopped_has_a_row_for_each_of_its_tasks() -> None:
+def test_a_run_that_was_stopped_has_a_row_for_each_of_its_tasks():
     rows = _judge([_stopped("b", 4, "mmlu", "gsm8k")]).rows
     assert [(row.task, row.outcome, row.reasons) for row in rows] == [
         (t, ERROR, ("gone",)) for t in ("mmlu", "gsm8k")
@@ -353,7 +353,7 @@ def test_a_run_that_was_stopped_has_a_row_for_each_of_its_tasks() -> None:
 @pytest.mark.parametrize(
     ("days", "code", "state"), [(1, 0, "applied"), (0, 0, "applied"), (-1, 1, "expired")]
 )
-def test_a_waiver_holds_up_to_and_including_its_day(days: int, code: int, state: str) -> None:
+def test_a_waiver_holds_up_to_and_including_its_day(days: int, code: int, state: str):
     waiver = _waiver(TODAY + timedelta(days=days), name="a", task="mmlu")
     judged = _judge([_ended("a", _verdict("mmlu", FAIL), _verdict("gsm8k"))], waiver)
     assert (judged.exit_code, judged.waivers[0].state) == (code, state)
@@ -363,7 +363,7 @@ def test_a_waiver_holds_up_to_and_including_its_day(days: int, code: int, state:
     assert judged.rows[1].waiver is None
 
 
-def test_a_waiver_covers_no_other_fail() -> None:
+def test_a_waiver_covers_no_other_fail():
     judged = _judge(
         [_ended("a", _verdict("mmlu", FAIL), _verdict("gsm8k", FAIL))], _waiver(task="mmlu")
     )
@@ -371,20 +371,20 @@ def test_a_waiver_covers_no_other_fail() -> None:
 
 
 @pytest.mark.parametrize("outcome", [INCONCLUSIVE, NO_REFERENCE, ERROR])
-def test_only_a_fail_can_be_waived(outcome: VerdictOutcome) -> None:
+def test_only_a_fail_can_be_waived(outcome: VerdictOutcome):
     judged = _judge([_ended("a", _verdict("mmlu", outcome))], _waiver(name="a"))
     assert judged.exit_code != 0
     assert judged.waivers[0].state is WaiverState.UNDECIDED
     assert _judge([_stopped("a", 4, "mmlu")], _waiver(name="a")).exit_code == 4
 
 
-def test_a_known_fail_that_the_correction_made_inconclusive_is_still_waived() -> None:
+def test_a_known_fail_that_the_correction_made_inconclusive_is_still_waived():
     many = [_ended(f"r{i}", _gate("mmlu", 0.5, True)) for i in range(9)]
     judged = _judge([_ended("odd", _gate("mmlu", 0.02, False)), *many], _waiver(name="odd"))
     assert (judged.rows[0].outcome, judged.exit_code) == (INCONCLUSIVE, 0)
 
 
-def test_a_waiver_that_is_not_needed_or_names_nothing_is_said() -> None:
+def test_a_waiver_that_is_not_needed_or_names_nothing_is_said():
     ended = [
         _ended("a", _verdict("mmlu"), size="8B"),
         _ended("b", _verdict("mmlu", FAIL), size="70B"),
@@ -396,7 +396,7 @@ def test_a_waiver_that_is_not_needed_or_names_nothing_is_said() -> None:
     assert states == [WaiverState.NOT_NEEDED, WaiverState.NO_MATCH, WaiverState.APPLIED]
 
 
-def test_the_first_waiver_that_holds_is_the_one_that_is_shown() -> None:
+def test_the_first_waiver_that_holds_is_the_one_that_is_shown():
     old, first, second = (
         _waiver(date(2020, 1, 1), name="a"),
         _waiver(task="mmlu"),

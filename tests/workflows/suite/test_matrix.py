@@ -56,13 +56,13 @@ FRAGMENTS = st.dictionaries(
 
 
 @given(FRAGMENTS)
-def test_a_label_is_safe_as_a_part_of_a_file_name(content: dict[str, Any]) -> None:
+def test_a_label_is_safe_as_a_part_of_a_file_name(content: dict[str, Any]):
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}", label(content))
     assert label(content)[-1] not in ".-_"
 
 
 @given(st.text())
-def test_a_slug_of_a_slug_is_the_same(text: str) -> None:
+def test_a_slug_of_a_slug_is_the_same(text: str):
     assert slug(slug(text)) == slug(text)
 
 
@@ -72,7 +72,7 @@ def test_a_slug_of_a_slug_is_the_same(text: str) -> None:
 )
 def test_unique_names_differ_in_more_than_case_and_from_what_is_taken(
     names: list[str], taken: list[str]
-) -> None:
+):
     found = unique(names, taken)
     assert len({name.lower() for name in found} | {name.lower() for name in taken}) == len(
         found
@@ -83,7 +83,7 @@ def test_unique_names_differ_in_more_than_case_and_from_what_is_taken(
     assert unique(found) == found
 
 
-def test_labels_say_what_the_value_is() -> None:
+def test_labels_say_what_the_value_is():
     for content, expected in (
         ({"model": "meta-llama/Llama-3.1-8B-Instruct"}, "Llama-3.1-8B-Instruct"),
         ({"base_url": "http://host:8000/v1"}, "host-8000"),
@@ -102,7 +102,7 @@ def _merged(*contents: dict[str, Any]) -> dict[str, Any]:
     return merge([Layer(content=content, place=lambda *path: "") for content in contents])
 
 
-def test_a_section_is_merged_by_field_and_everything_else_replaced() -> None:
+def test_a_section_is_merged_by_field_and_everything_else_replaced():
     lower = {
         "limits": {"concurrency": 4, "stream": True},
         "protocol": {"thinking": "off", "seed": 1},
@@ -122,7 +122,7 @@ def test_a_section_is_merged_by_field_and_everything_else_replaced() -> None:
     assert _merged(lower, upper) == {**upper, **both}
 
 
-def test_an_address_of_a_higher_layer_replaces_a_launcher_and_the_other_way_round() -> None:
+def test_an_address_of_a_higher_layer_replaces_a_launcher_and_the_other_way_round():
     url, launcher = {"base_url": "h:1"}, {"launcher": {"name": "simulated"}}
     assert _merged(url, launcher) == launcher
     assert _merged(launcher, url) == url
@@ -148,7 +148,7 @@ def _axes(text: str) -> tuple[dict[str, list[AxisValue]], list[Problem]]:
     return axes(document.value["matrix"], document)
 
 
-def test_a_sampling_seed_sets_the_seed_and_is_found_in_the_file() -> None:
+def test_a_sampling_seed_sets_the_seed_and_is_found_in_the_file():
     found, problems = _axes(MATRIX)
     assert problems == []
     layers = [one.layer for one in found["sampling_seed"]]
@@ -160,7 +160,7 @@ def test_a_sampling_seed_sets_the_seed_and_is_found_in_the_file() -> None:
     assert places == ["suite.yaml:4: ", "suite.yaml:5: "]
 
 
-def test_the_place_of_a_seed_ends_with_it_even_in_a_mapping() -> None:
+def test_the_place_of_a_seed_ends_with_it_even_in_a_mapping():
     """Of the path in the plan, protocol and seed are not in the file."""
     document = YamlDocument(
         "suite.yaml",
@@ -177,13 +177,13 @@ def test_the_place_of_a_seed_ends_with_it_even_in_a_mapping() -> None:
 
 
 @pytest.mark.parametrize("seed", ["true", "x", "1.5", "[1]"])
-def test_a_wrong_sampling_seed_is_named_by_its_place(seed: str) -> None:
+def test_a_wrong_sampling_seed_is_named_by_its_place(seed: str):
     [(path, message)] = _axes(f"matrix: {{sampling_seed: [1, {seed}]}}")[1]
     assert path == ("sampling_seed", 1)
     assert message.startswith("expected a seed, a whole number, not ")
 
 
-def test_a_value_that_tells_only_tasks_gives_its_name_to_them() -> None:
+def test_a_value_that_tells_only_tasks_gives_its_name_to_them():
     found, _ = _axes(MATRIX)
     assert [one.label for one in found["tasks"]] == ["mmlu", "mmlu-gsm8k", "gsm8k", "gpqa"]
     assert [one.layer.task_label for one in found["tasks"]] == ["mmlu", "mmlu-gsm8k", "", ""]
@@ -228,11 +228,11 @@ RUN = SuiteRun(
         ({"model": "org/large", "attributes": {"moe": True}}, False),
     ],
 )
-def test_every_key_of_a_pattern_must_hold(pattern: dict[str, Any], held: bool) -> None:
+def test_every_key_of_a_pattern_must_hold(pattern: dict[str, Any], held: bool):
     assert matches(pattern, RUN, "mmlu") is held
 
 
-def test_without_a_task_only_the_run_is_asked_about() -> None:
+def test_without_a_task_only_the_run_is_asked_about():
     assert matches({"task": "gpqa", "model": "org/large"}, RUN)
     assert not matches({"task": "gpqa", "model": "org/small"}, RUN)
 
@@ -322,8 +322,8 @@ async def _evaluate(
 
 
 def test_each_model_is_asked_at_its_own_endpoint_and_each_server_starts_and_ends_once(
-    tmp_path: Path, data_root: Path
-) -> None:
+    tmp_path, data_root: Path
+):
     (tmp_path / "references").mkdir()
     rows = [
         f"{model}:\n  - accuracy: 90.0\n"
@@ -389,13 +389,13 @@ def _tell(earlier: SuiteReport, now: SuiteReport) -> str:
         (replace(ROW, task="u"), "1 row is new, 1 gone since the report of 2026-11-28 02:04 UTC:"),
     ],
 )
-def test_a_row_is_changed_if_what_it_says_is(now: SuiteRow, told: str) -> None:
+def test_a_row_is_changed_if_what_it_says_is(now: SuiteRow, told: str):
     said = _tell(_report(ROW), _report(now))
     assert told in said
     assert bool(said) == bool(told)
 
 
-def test_many_rows_with_long_names_make_a_short_line() -> None:
+def test_many_rows_with_long_names_make_a_short_line():
     rows = [replace(ROW, run="r" * 200 + str(i), task="t" * 200) for i in range(600)]
     changed = [replace(row, evaluated=1.0) for row in rows[:200]]
     said = _tell(_report(*rows[:400]), _report(*changed, *rows[400:]))
@@ -404,7 +404,7 @@ def test_many_rows_with_long_names_make_a_short_line() -> None:
     assert len(said) < 900
 
 
-def test_a_time_that_is_none_is_shown_as_it_is() -> None:
+def test_a_time_that_is_none_is_shown_as_it_is():
     assert "the report of last week" in describe_changes(
         SuiteChanges(report_of="last week", new=("a/t",))
     )
@@ -451,7 +451,7 @@ SHARES = {"in_points": False, "difference": -0.5, "difference_interval": None}
 )
 def test_a_proven_change_comes_with_its_figures_and_why_it_passes(
     fields: dict[str, Any], said: str
-) -> None:
+):
     told = describe_proven(replace(DROP, **fields))
     assert told.endswith(said), told
 
@@ -467,7 +467,7 @@ def test_a_proven_change_comes_with_its_figures_and_why_it_passes(
         ({"evaluated": None}, "a drop is proven: drop 1.0 (0.6 to 1.4, 95 %), one-sided p = 0.01"),
     ],
 )
-def test_its_unit_is_that_of_the_row(fields: dict[str, Any], begins: str) -> None:
+def test_its_unit_is_that_of_the_row(fields: dict[str, Any], begins: str):
     told = describe_proven(replace(DROP, **fields))
     assert told.startswith(begins), told
 
@@ -475,6 +475,6 @@ def test_its_unit_is_that_of_the_row(fields: dict[str, Any], begins: str) -> Non
 @pytest.mark.parametrize(
     "fields", [{"proven": ""}, {"outcome": VerdictOutcome.FAIL}, {"difference": None}]
 )
-def test_nothing_is_said_where_a_fail_says_it_or_nothing_is_known(fields: dict[str, Any]) -> None:
+def test_nothing_is_said_where_a_fail_says_it_or_nothing_is_known(fields: dict[str, Any]):
     row = replace(DROP, **fields)
     assert describe_proven(row) == ""

@@ -61,9 +61,7 @@ def _name(found: ToolCheck) -> dict[str, str]:
     return {one.fault: one.where for one in found.findings}
 
 
-def test_a_sound_server_is_not_accused_and_serves_as_a_reference(
-    tmp_path: Path, answers: Path
-) -> None:
+def test_a_sound_server_is_not_accused_and_serves_as_a_reference(tmp_path, answers: Path):
     found = _check(tmp_path / "a", answers)
     assert (found.findings, found.exit_code) == ((), PASS)
     assert [(one.name, one.sound, one.scored) for one in found.cells] == [
@@ -80,7 +78,7 @@ def test_a_sound_server_is_not_accused_and_serves_as_a_reference(
         _check(tmp_path / "c", answers, limit=LIMIT - 1, reference=tmp_path / "a")
 
 
-def test_the_command_prints_writes_and_resumes(tmp_path: Path, answers: Path) -> None:
+def test_the_command_prints_writes_and_resumes(tmp_path, answers: Path):
     model = ToolModel(answers, seed=0, thinks=False)
     chosen = f"--set tools.kinds=auto,no_tool --set tools.kinds=regex --limit 30 -o {tmp_path}/out"
     with serve_in_thread(create_standin(model, {"one_id": True})) as url:
@@ -123,17 +121,15 @@ def test_the_command_prints_writes_and_resumes(tmp_path: Path, answers: Path) ->
     ],
 )
 def test_a_fault_of_a_parser_or_a_stream_is_named(
-    tmp_path: Path, answers: Path, faults: dict[str, Any], thinks: bool, named: dict[str, str]
-) -> None:
+    tmp_path, answers: Path, faults: dict[str, Any], thinks: bool, named: dict[str, str]
+):
     kinds = ("auto", "no_tool", "parallel") if thinks else SOME
     found = _check(tmp_path / "out", answers, faults, thinks=thinks, kinds=kinds)
     assert found.exit_code == FAIL
     assert named.items() <= _name(found).items()
 
 
-def test_a_fault_under_load_is_named_with_its_load_and_printed(
-    tmp_path: Path, answers: Path
-) -> None:
+def test_a_fault_under_load_is_named_with_its_load_and_printed(tmp_path, answers: Path):
     faults = {"breaks_json_above": 8}
     found = _check(tmp_path / "out", answers, faults, kinds=("auto", "json_schema"), loads=(1, 16))
     assert _name(found)["invalid JSON"] == "from 16 on"
@@ -149,7 +145,7 @@ def test_a_fault_under_load_is_named_with_its_load_and_printed(
     assert " next     serve-eval show OUT/whole_16 " in shown
 
 
-def test_limits_name_known_errors() -> None:
+def test_limits_name_known_errors():
     check_limits({"invalid JSON": 0.5})
     for limits in ({"no such": 0.5}, {"invalid JSON": 1.5}):
         with pytest.raises(PlanError, match=r"tools\.max"):
@@ -178,7 +174,7 @@ def _pass(form: ToolForm, load: int, answers: list[CheckedAnswer]) -> ToolPass:
     return ToolPass(form=form, load=load, report=cast(Any, report), answers=numbered)
 
 
-def test_an_answer_is_shorter_only_if_each_part_is_the_beginning_of_the_other() -> None:
+def test_an_answer_is_shorter_only_if_each_part_is_the_beginning_of_the_other():
     whole = _answer("so", "", "f", '{"a": 1}')
     assert is_shorter(_answer("so", "", "f", '{"a": '), whole)
     assert is_shorter(_answer("", "", "f", '{"a": 1}'), whole)
@@ -188,7 +184,7 @@ def test_an_answer_is_shorter_only_if_each_part_is_the_beginning_of_the_other() 
     assert not is_shorter(whole, _answer("so", ""))
 
 
-def test_arguments_are_compared_as_json() -> None:
+def test_arguments_are_compared_as_json():
     """A stream of trtllm-serve escapes characters, and its whole answers do not."""
     whole = {"a": _answer("", "", "f", '{"city": "Z\u00fcrich", "n": [1, 2]}')}
     for same in (r'{"city":"Z\u00fcrich","n":[1,2]}', '{"n": [1, 2], "city": "Z\u00fcrich"}'):
@@ -198,7 +194,7 @@ def test_arguments_are_compared_as_json() -> None:
     assert write_in_one_form("[" * 100_000) == "[" * 100_000
 
 
-def test_one_call_with_an_empty_text_for_its_arguments_accuses_the_server() -> None:
+def test_one_call_with_an_empty_text_for_its_arguments_accuses_the_server():
     sound = [_answer("", "", "f", "{}")] * 40
     empty = _answer("", "", "f", "", faults=(CallFault.EMPTY_ARGUMENTS,))
     passes = [_pass("whole", 1, sound), _pass("stream", 1, [empty, *sound[1:]])]
@@ -212,7 +208,7 @@ def test_one_call_with_an_empty_text_for_its_arguments_accuses_the_server() -> N
     assert "clients that parse arguments break" in found.points_to
 
 
-def test_changes_in_both_directions_accuse_nobody_and_in_one_they_do() -> None:
+def test_changes_in_both_directions_accuse_nobody_and_in_one_they_do():
     bad = _answer(faults=(CallFault.INVALID_JSON,))
     base = _pass("whole", 1, [bad] * 8 + [_answer()] * 992)
     mixed = _pass("whole", 8, [_answer()] * 8 + [bad] * 8 + [_answer()] * 984)
@@ -225,7 +221,7 @@ def test_changes_in_both_directions_accuse_nobody_and_in_one_they_do() -> None:
     assert found.where == "in whole answers from 8 on"
 
 
-def test_one_error_that_no_model_makes_accuses() -> None:
+def test_one_error_that_no_model_makes_accuses():
     good = [_answer()] * 99
     [found] = judge_passes([_pass("whole", 1, [*good, _answer(faults=(CallFault.FRAME,))])], [], {})
     assert (found.fault, found.count, found.p) == ("bad id or index", 1, None)
@@ -233,13 +229,13 @@ def test_one_error_that_no_model_makes_accuses() -> None:
     assert judge_passes([missed], [], {}) == ()
 
 
-def test_a_field_that_is_not_enforced_is_named_among_many_other_requests() -> None:
+def test_a_field_that_is_not_enforced_is_named_among_many_other_requests():
     broken = [_answer(kind="ebnf", faults=(CallFault.SCHEMA,))] * 8
     [found] = judge_passes([_pass("whole", 1, [*broken, *[_answer()] * 400])], [], {})
     assert (found.fault, found.points_to[:15]) == ("ebnf not enforced", "guided decoding")
 
 
-def test_equal_answers_with_other_counts_accuse_the_usage() -> None:
+def test_equal_answers_with_other_counts_accuse_the_usage():
     passes = [_pass("whole", 1, [_answer()] * 50), _pass("stream", 1, [_answer(tokens=20)] * 50)]
     [found] = judge_passes(passes, [], {})
     assert (found.fault, found.where) == ("answer tokens differ", "in streams")
@@ -247,7 +243,7 @@ def test_equal_answers_with_other_counts_accuse_the_usage() -> None:
     assert judge_passes(passes, [], {}) == ()
 
 
-def test_thoughts_before_texts_and_never_before_calls_accuse() -> None:
+def test_thoughts_before_texts_and_never_before_calls_accuse():
     texts, calls = [_answer("hm", "x")] * 12, [_answer("", "", "f", "{}")] * 12
     found = find_unthinking(_pass("whole", 1, [*texts, *calls]))
     assert (found.worse, found.paired) == (12, 12)
@@ -256,7 +252,7 @@ def test_thoughts_before_texts_and_never_before_calls_accuse() -> None:
     assert find_unthinking(_pass("whole", 1, [*texts[:9], *calls])) is None
 
 
-def test_the_most_frequent_failure_is_told_in_the_words_of_the_server() -> None:
+def test_the_most_frequent_failure_is_told_in_the_words_of_the_server():
     told = Failure(kind=FailureKind.HTTP_ERROR, message="HTTP 400:\n too long")
     other = Failure(kind=FailureKind.TIMEOUT, message="no answer")
     one = ToolPass(
@@ -269,7 +265,7 @@ def test_the_most_frequent_failure_is_told_in_the_words_of_the_server() -> None:
     assert list(_say_failures(one)) == ["2 of them: HTTP 400: too long"]
 
 
-def test_a_check_of_which_most_answers_were_cut_decides_nothing() -> None:
+def test_a_check_of_which_most_answers_were_cut_decides_nothing():
     def code(cut):
         answers = [_answer(faults=(CallFault.CUT,) if i < cut else ()) for i in range(40)]
         return find_exit_code([_pass("whole", 1, answers)], failed=False)

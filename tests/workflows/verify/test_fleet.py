@@ -32,7 +32,7 @@ NUMERICS = 0.02
 
 
 @pytest.mark.parametrize("place", [0, 2])
-def test_the_server_that_differs_from_the_majority_is_named(place: int, tmp_path: Path) -> None:
+def test_the_server_that_differs_from_the_majority_is_named(place: int, tmp_path):
     servers = [ModelServer(name=f"s{i}", numerics=NUMERICS) for i in range(4)]
     servers[place] = ModelServer(name="bad", numerics=0.6)
     with ExitStack() as stack:
@@ -46,7 +46,7 @@ def test_the_server_that_differs_from_the_majority_is_named(place: int, tmp_path
     assert all(one["asked"] >= 20 for one in found["sides"])
 
 
-def test_a_sound_fleet_is_sound(tmp_path: Path) -> None:
+def test_a_sound_fleet_is_sound(tmp_path):
     with ExitStack() as stack:
         servers = [ModelServer(name=f"s{i}", numerics=NUMERICS) for i in range(3)]
         urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
@@ -54,9 +54,7 @@ def test_a_sound_fleet_is_sound(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 2])
-def test_a_server_that_cannot_be_judged_does_not_end_the_command(
-    place: int, tmp_path: Path
-) -> None:
+def test_a_server_that_cannot_be_judged_does_not_end_the_command(place: int, tmp_path):
     servers = [ModelServer(name=f"s{i}", numerics=NUMERICS) for i in range(4)]
     servers[place] = ModelServer(name="broken", failing=1.0)
     with ExitStack() as stack:
@@ -70,7 +68,7 @@ def test_a_server_that_cannot_be_judged_does_not_end_the_command(
     assert f" why      {dead}: " in ran.stdout
 
 
-def test_one_of_two_servers_may_be_lost_and_not_both(tmp_path: Path) -> None:
+def test_one_of_two_servers_may_be_lost_and_not_both(tmp_path):
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=0.6)
     dead = "http://127.0.0.1:9/v1"
     with ExitStack() as stack:
@@ -85,7 +83,7 @@ def test_one_of_two_servers_may_be_lost_and_not_both(tmp_path: Path) -> None:
     assert not (tmp_path / "2/verification.json").exists()
 
 
-def test_a_budget_of_tokens_ends_the_command(tmp_path: Path) -> None:
+def test_a_budget_of_tokens_ends_the_command(tmp_path):
     a, b = ModelServer(name="a"), ModelServer(name="b")
     with ExitStack() as stack:
         urls = [stack.enter_context(one.server.serve_in_thread()) for one in (a, b)]
@@ -104,7 +102,7 @@ def test_a_budget_of_tokens_ends_the_command(tmp_path: Path) -> None:
     assert (side["outcome"], side["asked"]) == ("UNDECIDED", 20)
 
 
-def test_servers_that_are_not_clear_are_asked_round_after_round(tmp_path: Path) -> None:
+def test_servers_that_are_not_clear_are_asked_round_after_round(tmp_path):
     servers = [ModelServer(name=f"s{i}", numerics=NUMERICS) for i in range(3)]
     servers.append(ModelServer(name="rare", numerics=NUMERICS, foreign=0.06))
     with ExitStack() as stack:
@@ -125,7 +123,7 @@ def test_servers_that_are_not_clear_are_asked_round_after_round(tmp_path: Path) 
     assert total == sum(sent)
 
 
-def test_a_server_with_rare_faults_does_not_stand_for_the_majority(tmp_path: Path) -> None:
+def test_a_server_with_rare_faults_does_not_stand_for_the_majority(tmp_path):
     """Its median distance is 0, as that of all: only the mean shows the faults."""
     servers = [ModelServer(name="rare", foreign=0.15)]
     servers += [ModelServer(name=f"s{i}") for i in range(3)]
@@ -142,7 +140,7 @@ def _read(value: float) -> ProbeReading:
     return ProbeReading(text="a", tokens=(token,))
 
 
-def test_the_middle_is_near_a_majority() -> None:
+def test_the_middle_is_near_a_majority():
     probes = [Probe(id=str(i), prompt="p", reading=_read(-1.0)) for i in range(5)]
     readings = [[_read(value)] * 5 for value in (-1.5, -1.0, -1.02, -1.01, -0.2)]
     place, near = find_middle(probes, readings)
@@ -151,7 +149,7 @@ def test_the_middle_is_near_a_majority() -> None:
         find_middle(probes, [readings[0], readings[1], [None] * 5])
 
 
-def test_a_middle_is_found_among_many_servers() -> None:
+def test_a_middle_is_found_among_many_servers():
     probes = [Probe(id="p", prompt="p", reading=_read(-1.0))]
     values = [-1.0 - 0.0001 * i for i in range(CANDIDATES + 24)] + [-1.8] * 20
     for seed in range(3):
@@ -163,7 +161,7 @@ def test_a_middle_is_found_among_many_servers() -> None:
     ("words", "told"),
     [("h:1 h:2", "a majority takes 3"), ("h:1 h:2 h:3 --sibling h:4", "--fleet uses no reference")],
 )
-def test_options_that_do_not_fit_a_fleet_are_refused(words: str, told: str) -> None:
+def test_options_that_do_not_fit_a_fleet_are_refused(words: str, told: str):
     serve_eval(f"verify --model m --fleet {words}", exits=2, tells=told)
 
 
@@ -222,7 +220,7 @@ def _print(found: Verification, *, verbose: bool = False) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_the_servers_of_a_large_fleet_that_differ_come_first() -> None:
+def test_the_servers_of_a_large_fleet_that_differ_come_first():
     outcomes = [Outcome.IDENTICAL] * 63
     outcomes[17], outcomes[40] = Outcome.ANOTHER, Outcome.OTHER_NUMERICS
     lines = _print(_found(outcomes))
@@ -254,29 +252,27 @@ def test_the_servers_of_a_large_fleet_that_differ_come_first() -> None:
         (None, "a healthy sibling of another setting measures the floor"),
     ],
 )
-def test_the_way_out_of_an_undecided_verification_is_named(
-    floor: float | None, advice: str
-) -> None:
+def test_the_way_out_of_an_undecided_verification_is_named(floor: float | None, advice: str):
     found = dataclasses.replace(_found([Outcome.UNDECIDED]), floor=floor)
     [note] = [line for line in _print(found) if line.startswith(" note")]
     assert note.startswith(f" note     {advice}")
 
 
 @pytest.mark.parametrize("count", [2, 20])
-def test_every_server_that_is_another_one_or_undecided_has_a_row(count: int) -> None:
+def test_every_server_that_is_another_one_or_undecided_has_a_row(count: int):
     found = _found([Outcome.ANOTHER] * count + [Outcome.UNDECIDED] * 20)
     lines = _print(found, verbose=True)
     assert sum(line.startswith(" ANOTHER  ") for line in lines) == count
     assert sum(line.startswith(" UNDECIDED  ") for line in lines) == 20
 
 
-def test_of_one_server_the_p_value_stands_below_its_verdict() -> None:
+def test_of_one_server_the_p_value_stands_below_its_verdict():
     lines = _print(_found([Outcome.ANOTHER]))
     assert lines[0].startswith(" ANOTHER MODEL, PRECISION OR CACHE   pod-00 against the majority")
     assert any(" p        < 6e-06 (level 0.01)" in line for line in lines)
 
 
-def test_a_command_names_only_addresses_that_last() -> None:
+def test_a_command_names_only_addresses_that_last():
     found = _found([Outcome.ANOTHER])
     assert make_document(found, None, {"pod-00": "h:1"}).commands == []
     named = {"pod-99": "h:1", "pod-00": "h:2"}
@@ -285,7 +281,7 @@ def test_a_command_names_only_addresses_that_last() -> None:
     ]
 
 
-def test_long_lists_of_names_are_cut() -> None:
+def test_long_lists_of_names_are_cut():
     assert list_names(["a", "b"]) == "a, b"
     assert list_names([str(i) for i in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 others"
 
@@ -303,9 +299,7 @@ UNDECIDED, IDENTICAL, ANOTHER = Outcome.UNDECIDED, Outcome.IDENTICAL, Outcome.AN
         ([(IDENTICAL, 0), (IDENTICAL, 0)], "the transfer of the KV cache between them"),
     ],
 )
-def test_the_part_that_differs_is_named(
-    parts: Sequence[tuple[Outcome, int]], named: str | None
-) -> None:
+def test_the_part_that_differs_is_named(parts: Sequence[tuple[Outcome, int]], named: str | None):
     whole = replace(_side("front", ANOTHER), beyond_floor=25)
     sides = [
         replace(_side(role, outcome), beyond_floor=beyond, part_of="front", role=role)
@@ -355,7 +349,7 @@ def _server(role: str, moved: int | None, *, faults: int = 0) -> ServerCounts:
 )
 def test_a_transfer_is_proven_or_its_absence_is_told(
     servers: list[ServerCounts], told: list[str], warned: list[str]
-) -> None:
+):
     assert list(describe_path(servers)) == told
     found = list(warn_of_path("d", servers))
     assert len(found) == len(warned)

@@ -39,7 +39,7 @@ def _register(tmp_path: Path, sibling: ModelServer, *words: object) -> tuple[Pat
     return file, ran.stdout
 
 
-def test_an_answer_without_tokens_sets_no_floor_of_a_file(tmp_path: Path) -> None:
+def test_an_answer_without_tokens_sets_no_floor_of_a_file(tmp_path):
     file, told = _register(tmp_path, _ending())
     assert any(not one["sibling"]["text"] for one in read_json(file)["probes"]), (
         "no answer of the sibling ended at once"
@@ -52,7 +52,7 @@ def test_an_answer_without_tokens_sets_no_floor_of_a_file(tmp_path: Path) -> Non
     assert alike.returncode == 1, alike.stdout  # Such answers count against a candidate.
 
 
-def test_an_answer_without_tokens_sets_no_floor_of_two_servers(tmp_path: Path) -> None:
+def test_an_answer_without_tokens_sets_no_floor_of_two_servers(tmp_path):
     servers = {
         "a": ModelServer(name="a"),
         "b": ModelServer(name="b", numerics=0.5),
@@ -64,26 +64,26 @@ def test_an_answer_without_tokens_sets_no_floor_of_two_servers(tmp_path: Path) -
     assert any("left out of the floor" in line for line in found["warnings"])
 
 
-def test_a_reference_that_ends_at_times_has_no_noise_of_a_placeholder(tmp_path: Path) -> None:
+def test_a_reference_that_ends_at_times_has_no_noise_of_a_placeholder(tmp_path):
     servers = {"a": ModelServer(name="a", stops=0.02), "b": ModelServer(name="b", numerics=0.5)}
     _run(servers, f"-o {tmp_path} --floor 0.08")
     found = read_json(tmp_path / "verification.json")
     assert (found["noise"], found["exit_code"]) == (0.0, 1)
 
 
-def test_a_sibling_without_log_probabilities_measures_no_floor(tmp_path: Path) -> None:
+def test_a_sibling_without_log_probabilities_measures_no_floor(tmp_path):
     servers = {"a": ModelServer(name="a"), "b": ModelServer(name="b")}
     servers["sibling"] = ModelServer(name="s", plain=True)
     ran = _run(servers, f"-o {tmp_path}")
     assert (ran.returncode, "the sibling reports no log-prob" in ran.stderr) == (3, True)
 
 
-def test_a_sibling_that_answers_bit_for_bit_alike_measures_no_floor(tmp_path: Path) -> None:
+def test_a_sibling_that_answers_bit_for_bit_alike_measures_no_floor(tmp_path):
     _, told = _register(tmp_path, ModelServer(name="a"))
     assert "the floor is 0: the sibling answered bit for bit alike" in " ".join(told.split())
 
 
-def test_a_fleet_takes_no_floor_from_answers_that_end_at_once(tmp_path: Path) -> None:
+def test_a_fleet_takes_no_floor_from_answers_that_end_at_once(tmp_path):
     servers = {"a": _ending("a1"), "b": ModelServer(name="b1", numerics=NUMERICS)}
     servers["c"] = ModelServer(name="c1", numerics=0.6)
     ran = _run(servers, f"--fleet -o {tmp_path}")
@@ -92,9 +92,7 @@ def test_a_fleet_takes_no_floor_from_answers_that_end_at_once(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("field", "told"), [("floor", "measure 0."), ("noise", "repeats its")])
-def test_a_file_whose_limits_no_distance_exceeds_is_refused(
-    field: str, told: str, tmp_path: Path
-) -> None:
+def test_a_file_whose_limits_no_distance_exceeds_is_refused(field: str, told: str, tmp_path):
     file, _ = _register(tmp_path, _ending())
     file.write_text(json.dumps(read_json(file) | {field: 20.0}))
     b = ModelServer(name="b", numerics=0.5)
@@ -106,7 +104,7 @@ def test_a_file_whose_limits_no_distance_exceeds_is_refused(
     assert given.returncode == (1 if field == "floor" else 3)
 
 
-def test_a_server_far_beyond_its_sibling_is_not_passed_without_a_word(tmp_path: Path) -> None:
+def test_a_server_far_beyond_its_sibling_is_not_passed_without_a_word(tmp_path):
     file, _ = _register(tmp_path, ModelServer(name="s", numerics=NUMERICS))
     b = ModelServer(name="b", numerics=0.3)
     ran = _run({"b": b}, f"--reference {file} -o {tmp_path}/1 --floor 1.5")
@@ -119,7 +117,7 @@ def test_a_server_far_beyond_its_sibling_is_not_passed_without_a_word(tmp_path: 
     assert "though the floor allows it" not in " ".join(usual.stdout.split())
 
 
-def test_without_a_floor_a_clear_difference_ends_the_command(tmp_path: Path) -> None:
+def test_without_a_floor_a_clear_difference_ends_the_command(tmp_path):
     b = ModelServer(name="b", numerics=0.5)
     line = tmp_path / "line.txt"
     servers = {"a": ModelServer(name="a"), "b": b}
@@ -158,7 +156,7 @@ def _read(folder: Path) -> Any:
     return read_json(folder / "verification.json")
 
 
-def test_a_replica_as_sibling_accuses_no_healthy_server(tmp_path: Path) -> None:
+def test_a_replica_as_sibling_accuses_no_healthy_server(tmp_path):
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=0.01)
     ran = _run_siblings([a, b], [ModelServer(name="s")], f"-v -o {tmp_path}")
     told = " ".join((ran.stdout + ran.stderr).split())
@@ -171,7 +169,7 @@ def test_a_replica_as_sibling_accuses_no_healthy_server(tmp_path: Path) -> None:
     assert "limits: noise 0, floor 0 nat" in told
 
 
-def test_a_tiny_floor_is_printed_with_its_size(tmp_path: Path) -> None:
+def test_a_tiny_floor_is_printed_with_its_size(tmp_path):
     """Compiled against eager on vLLM, with a replica as sibling, was ANOTHER at 6e-06 nat."""
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=2e-5)
     ran = _run_siblings([a, b], [ModelServer(name="s", numerics=2e-6)], f"-o {tmp_path}")
@@ -183,7 +181,7 @@ def test_a_tiny_floor_is_printed_with_its_size(tmp_path: Path) -> None:
     assert "0.0000" not in ran.stdout
 
 
-def test_one_outlier_of_the_sibling_does_not_hide_four_bit_weights(tmp_path: Path) -> None:
+def test_one_outlier_of_the_sibling_does_not_hide_four_bit_weights(tmp_path):
     sibling = ModelServer(name="s", numerics=NUMERICS, foreign=0.04)
     ran = _run_siblings(
         [ModelServer(name="a"), ModelServer(name="b", numerics=0.3)], [sibling], f"-o {tmp_path}"
@@ -195,7 +193,7 @@ def test_one_outlier_of_the_sibling_does_not_hide_four_bit_weights(tmp_path: Pat
     assert "probes are more than 2 times as far away as the sibling" in " ".join(ran.stdout.split())
 
 
-def test_siblings_may_be_several(tmp_path: Path) -> None:
+def test_siblings_may_be_several(tmp_path):
     siblings = [ModelServer(name=name, numerics=NUMERICS) for name in "st"]
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=NUMERICS)
     file = tmp_path / "floor.json"
@@ -214,7 +212,7 @@ def test_siblings_may_be_several(tmp_path: Path) -> None:
     assert "as each sibling" in " ".join(bad.stdout.split())
 
 
-def test_a_sound_outcome_beside_siblings_takes_the_budget(tmp_path: Path) -> None:
+def test_a_sound_outcome_beside_siblings_takes_the_budget(tmp_path):
     """Few probes miss a fault of few requests."""
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=NUMERICS)
     ran = _run_siblings(
@@ -225,7 +223,7 @@ def test_a_sound_outcome_beside_siblings_takes_the_budget(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("alias", [False, True])
-def test_a_server_is_not_its_own_sibling(alias: bool) -> None:
+def test_a_server_is_not_its_own_sibling(alias: bool):
     with ModelServer(name="a").server.serve_in_thread() as url:
         named = url.replace("127.0.0.1", "localhost") if alias else url
         ran = serve_eval(f"verify {url} h:2 --sibling {named} {MODEL}")
@@ -239,7 +237,7 @@ def test_a_server_is_not_its_own_sibling(alias: bool) -> None:
     serve_eval(f"verify h:1 h:2 --sibling h:3 --sibling h:3 {MODEL}", exits=2, tells="named twice")
 
 
-def test_a_registered_floor_of_replicas_is_warned_of(tmp_path: Path) -> None:
+def test_a_registered_floor_of_replicas_is_warned_of(tmp_path):
     for name, numerics, told in (
         ("1", 0.0, "the floor is 0: the sib"),
         ("2", 1e-6, "e-06 nat, as"),
@@ -259,7 +257,7 @@ def test_a_registered_floor_of_replicas_is_warned_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sibling", [False, True])
-def test_a_fault_of_single_requests_is_red_everywhere(sibling: bool, tmp_path: Path) -> None:
+def test_a_fault_of_single_requests_is_red_everywhere(sibling: bool, tmp_path):
     """Without a floor the other probes are bit for bit alike; else no sibling has such answers."""
     numerics = NUMERICS if sibling else 0.0
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=numerics, foreign=0.07)
@@ -288,7 +286,7 @@ def test_a_fault_of_single_requests_is_red_everywhere(sibling: bool, tmp_path: P
         assert asked <= 202  # the siblings answer more probes, the server does not
 
 
-def test_unlike_types_of_a_fleet_are_groups_and_not_accused(tmp_path: Path) -> None:
+def test_unlike_types_of_a_fleet_are_groups_and_not_accused(tmp_path):
     servers = [ModelServer(name=f"s{i}") for i in range(3)]
     servers += [ModelServer(name="other", numerics=0.01) for _ in range(2)]
     with ExitStack() as stack:

@@ -92,7 +92,7 @@ def _outcome(found: Verification) -> VerificationOutcome:
     return found.sides[0].outcome
 
 
-def test_a_server_with_the_same_numbers_is_identical(tmp_path: Path) -> None:
+def test_a_server_with_the_same_numbers_is_identical(tmp_path):
     found = _verify(ModelServer(name="a"), ModelServer(name="b"), tmp_path, floor=0.08)
     [side] = found.sides
     assert (side.outcome, found.exit_code, side.beyond_noise) == (IDENTICAL, 0, 0)
@@ -105,7 +105,7 @@ def test_a_server_with_the_same_numbers_is_identical(tmp_path: Path) -> None:
     assert max(lengths) > 256
 
 
-def test_a_log_shows_how_many_probes_each_server_has_answered(tmp_path: Path) -> None:
+def test_a_log_shows_how_many_probes_each_server_has_answered(tmp_path):
     file = io.StringIO()
     shown = LoggedProgress(Console(file=file, width=80))
     servers = ModelServer(name="old"), ModelServer(name="new")
@@ -117,7 +117,7 @@ def test_a_log_shows_how_many_probes_each_server_has_answered(tmp_path: Path) ->
     assert all("/200 done, 0 failed" in line for line in lines)
 
 
-def test_a_sibling_measures_what_sound_numerics_differ_by(tmp_path: Path) -> None:
+def test_a_sibling_measures_what_sound_numerics_differ_by(tmp_path):
     a, sibling = ModelServer(name="a"), ModelServer(name="s", numerics=NUMERICS)
     sound = _verify(a, ModelServer(name="b", numerics=NUMERICS), tmp_path / "1", sibling=sibling)
     assert _outcome(sound) is OTHER
@@ -131,20 +131,20 @@ def test_a_sibling_measures_what_sound_numerics_differ_by(tmp_path: Path) -> Non
     assert bad.sides[0].effect == pytest.approx(10.0, rel=0.6)
 
 
-def test_noise_of_the_server_itself_is_not_a_difference(tmp_path: Path) -> None:
+def test_noise_of_the_server_itself_is_not_a_difference(tmp_path):
     a, b = (ModelServer(name=name, noise=0.02) for name in "ab")
     found = _verify(a, b, tmp_path, floor=0.01)
     assert found.noise > 0.02
     assert _outcome(found) in (IDENTICAL, OTHER)
 
 
-def test_without_a_floor_there_is_no_third_outcome(tmp_path: Path) -> None:
+def test_without_a_floor_there_is_no_third_outcome(tmp_path):
     found = _verify(ModelServer(name="a"), ModelServer(name="b", numerics=1.0), tmp_path)
     assert (_outcome(found), found.exit_code) == (UNDECIDED, 3)
     assert any("no floor is known" in line for line in found.warnings)
 
 
-def test_a_fault_of_few_requests_is_found_by_far_hits(tmp_path: Path) -> None:
+def test_a_fault_of_few_requests_is_found_by_far_hits(tmp_path):
     b = ModelServer(name="b", foreign=0.1)
     found = _verify(ModelServer(name="a"), b, tmp_path, floor=0.08)
     [side] = found.sides
@@ -156,9 +156,7 @@ def test_a_fault_of_few_requests_is_found_by_far_hits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_second_tokens_are_aligned_where_the_first_is_not_listed(
-    short: bool, tmp_path: Path
-) -> None:
+def test_second_tokens_are_aligned_where_the_first_is_not_listed(short: bool, tmp_path):
     a = ModelServer(name="a")
     b = ModelServer(name="b", numerics=0.3, second_only=True, short=short)
     found = _verify(a, b, tmp_path, floor=0.08)
@@ -168,7 +166,7 @@ def test_second_tokens_are_aligned_where_the_first_is_not_listed(
     assert _outcome(sound) is IDENTICAL
 
 
-def test_flips_count_where_there_are_no_log_probabilities(tmp_path: Path) -> None:
+def test_flips_count_where_there_are_no_log_probabilities(tmp_path):
     a, b = ModelServer(name="a"), ModelServer(name="b", plain=True)
     sound = _verify(a, b, tmp_path / "1", floor=0.08)
     assert _outcome(sound) is OTHER
@@ -178,7 +176,7 @@ def test_flips_count_where_there_are_no_log_probabilities(tmp_path: Path) -> Non
     assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is ANOTHER
 
 
-def test_a_server_that_samples_is_told_of_and_needs_log_probabilities(tmp_path: Path) -> None:
+def test_a_server_that_samples_is_told_of_and_needs_log_probabilities(tmp_path):
     a = ModelServer(name="a")
     found = _verify(a, ModelServer(name="b", samples=True), tmp_path / "1", floor=0.08)
     assert _outcome(found) is IDENTICAL
@@ -189,7 +187,7 @@ def test_a_server_that_samples_is_told_of_and_needs_log_probabilities(tmp_path: 
         _verify(a, ModelServer(name="b", samples=True, plain=True), tmp_path / "3", floor=0.08)
 
 
-def test_one_probe_is_longer_than_a_chunk(tmp_path: Path) -> None:
+def test_one_probe_is_longer_than_a_chunk(tmp_path):
     a = ModelServer(name="a")
     found = _verify(a, ModelServer(name="b", wrong_from=1000), tmp_path, floor=0.08)
     [side] = found.sides
@@ -201,15 +199,13 @@ def test_one_probe_is_longer_than_a_chunk(tmp_path: Path) -> None:
     assert "it is the only one longer than 2,048: a fault of long prompts" in told.getvalue()
 
 
-def test_a_server_that_is_busy_at_first_does_not_refuse_salts(tmp_path: Path) -> None:
+def test_a_server_that_is_busy_at_first_does_not_refuse_salts(tmp_path):
     found = _verify(ModelServer(name="a"), ModelServer(name="b", busy=2), tmp_path, floor=0.08)
     assert (_outcome(found), found.sides[0].salted) == (IDENTICAL, True)
 
 
 @pytest.mark.parametrize(("more", "told"), [(0, None), (1, "1 token more"), (9, "9 tokens more")])
-def test_other_counts_of_prompt_tokens_are_told(
-    tmp_path: Path, more: int, told: str | None
-) -> None:
+def test_other_counts_of_prompt_tokens_are_told(tmp_path, more: int, told: str | None):
     b = ModelServer(name="b", counts_more=more)
     [side] = _verify(ModelServer(name="a"), b, tmp_path, floor=0.08).sides
     found = [line for line in side.prompts if line.startswith("prompts: the server counts")]
@@ -217,13 +213,13 @@ def test_other_counts_of_prompt_tokens_are_told(
     assert all(told in line for line in found if told)
 
 
-def test_answers_that_end_at_once_are_another_model(tmp_path: Path) -> None:
+def test_answers_that_end_at_once_are_another_model(tmp_path):
     b = ModelServer(name="b", ends_at_once=True)
     found = _verify(ModelServer(name="a"), b, tmp_path, floor=0.08)
     assert _outcome(found) is ANOTHER
 
 
-def test_failures_are_no_evidence_and_too_many_are_an_error(tmp_path: Path) -> None:
+def test_failures_are_no_evidence_and_too_many_are_an_error(tmp_path):
     b = ModelServer(name="b", failing=0.02)
     found = _verify(ModelServer(name="a"), b, tmp_path / "1", floor=0.08)
     assert _outcome(found) is IDENTICAL
@@ -236,14 +232,14 @@ def test_failures_are_no_evidence_and_too_many_are_an_error(tmp_path: Path) -> N
         )
 
 
-def test_a_server_that_is_certain_or_lists_nothing_cannot_be_a_reference(tmp_path: Path) -> None:
+def test_a_server_that_is_certain_or_lists_nothing_cannot_be_a_reference(tmp_path):
     with pytest.raises(NotComparableError, match="only 0 have an uncertain next token"):
         _verify(ModelServer(name="a", certain=True), ModelServer(name="b"), tmp_path / "1")
     with pytest.raises(NotComparableError, match="reports no log-probabilities"):
         _verify(ModelServer(name="a", plain=True), ModelServer(name="b"), tmp_path / "2")
 
 
-def test_servers_that_refuse_salts_are_asked_with_their_cache(tmp_path: Path) -> None:
+def test_servers_that_refuse_salts_are_asked_with_their_cache(tmp_path):
     a, b = (ModelServer(name=name, salts=False) for name in "ab")
     found = _verify(a, b, tmp_path, floor=0.08)
     assert (_outcome(found), found.salted) == (IDENTICAL, False)
@@ -254,21 +250,21 @@ def test_servers_that_refuse_salts_are_asked_with_their_cache(tmp_path: Path) ->
     assert any("prefix cache may change" in line for line in mixed.warnings)
 
 
-def test_salted_questions_have_a_salt_each(tmp_path: Path) -> None:
+def test_salted_questions_have_a_salt_each(tmp_path):
     b = ModelServer(name="b")
     _verify(ModelServer(name="a"), b, tmp_path, floor=0.08)
     salts = [one.body["cache_salt"] for one in b.server.asked if one.path.endswith("completions")]
     assert len(set(salts)) == len(salts) > 40
 
 
-def test_chats_are_asked_where_there_are_no_completions(tmp_path: Path) -> None:
+def test_chats_are_asked_where_there_are_no_completions(tmp_path):
     a, b = (ModelServer(name=name, chat_only=True) for name in "ab")
     assert _outcome(_verify(a, b, tmp_path / "1", floor=0.08)) is IDENTICAL
     bad = ModelServer(name="b", chat_only=True, numerics=0.5)
     assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is ANOTHER
 
 
-def test_a_model_that_thinks_first_continues_its_own_message(tmp_path: Path) -> None:
+def test_a_model_that_thinks_first_continues_its_own_message(tmp_path):
     a, b = (ModelServer(name=name, chat_only=True, thinks=True) for name in "ab")
     found = _verify(a, b, tmp_path / "1", floor=0.08)
     assert _outcome(found) is IDENTICAL
@@ -281,7 +277,7 @@ def test_a_model_that_thinks_first_continues_its_own_message(tmp_path: Path) -> 
     assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is ANOTHER
 
 
-def test_tokens_of_thoughts_are_compared_last_and_with_a_warning(tmp_path: Path) -> None:
+def test_tokens_of_thoughts_are_compared_last_and_with_a_warning(tmp_path):
     a, b = (ModelServer(name=name, chat_only=True, opened=True) for name in "ab")
     found = _verify(a, b, tmp_path / "1", floor=0.08)
     assert _outcome(found) is IDENTICAL
@@ -292,13 +288,13 @@ def test_tokens_of_thoughts_are_compared_last_and_with_a_warning(tmp_path: Path)
     assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is not IDENTICAL
 
 
-def test_a_chat_is_never_compared_with_a_text(tmp_path: Path) -> None:
+def test_a_chat_is_never_compared_with_a_text(tmp_path):
     """The answers differ although the model is the same, so they are no evidence."""
     with pytest.raises(EndpointError, match="no completions"):
         _verify(ModelServer(name="a"), ModelServer(name="b", chat_only=True), tmp_path, floor=0.08)
 
 
-def test_the_user_chooses_between_chats_and_texts(tmp_path: Path) -> None:
+def test_the_user_chooses_between_chats_and_texts(tmp_path):
     server, file = ModelServer(name="a"), tmp_path / "reference.json"
     how = f"--model m --floor 0.08 --probes 60 -o {tmp_path}/out"
     with server.server.serve_in_thread() as url:
@@ -318,7 +314,7 @@ def test_the_user_chooses_between_chats_and_texts(tmp_path: Path) -> None:
     assert "Leave out --set protocol.apply_chat_template=false, or" in ran[3].stderr
 
 
-def test_the_seed_of_the_command_chooses_the_texts(tmp_path: Path) -> None:
+def test_the_seed_of_the_command_chooses_the_texts(tmp_path):
     server, file = ModelServer(name="a"), tmp_path / "reference.json"
     how = f"--model m --floor 0.08 --probes 60 -o {tmp_path}/out"
     with server.server.serve_in_thread() as url:
@@ -326,7 +322,7 @@ def test_the_seed_of_the_command_chooses_the_texts(tmp_path: Path) -> None:
     assert read_reference(file).seed == 3
 
 
-def test_rounded_log_probabilities_do_not_look_like_a_difference(tmp_path: Path) -> None:
+def test_rounded_log_probabilities_do_not_look_like_a_difference(tmp_path):
     a = ModelServer(name="a", decimals=2)
     found = _verify(a, ModelServer(name="b"), tmp_path, floor=0.001)
     assert found.step == pytest.approx(0.01)
@@ -341,9 +337,7 @@ def test_rounded_log_probabilities_do_not_look_like_a_difference(tmp_path: Path)
         (0.0, 0.5, "found in http"),
     ],
 )
-def test_the_part_that_differs_is_named(
-    context: float, generation: float, named: str, tmp_path: Path
-) -> None:
+def test_the_part_that_differs_is_named(context: float, generation: float, named: str, tmp_path):
     parts = {
         "context_0": ModelServer(name="c", numerics=context),
         "generation_0": ModelServer(name="g", numerics=generation),
@@ -369,8 +363,8 @@ def _metrics(tokens: int, moved: int) -> bytes:
 
 @pytest.mark.parametrize(("moves", "warned"), [(True, False), (False, True)])
 def test_counters_of_the_named_workers_are_read_before_and_after(
-    tmp_path: Path, moves: bool, warned: bool
-) -> None:
+    tmp_path, moves: bool, warned: bool
+):
     """The front door answers; the named generation server counts a prompt at each reading."""
     readings = 0
 
@@ -394,7 +388,7 @@ def test_counters_of_the_named_workers_are_read_before_and_after(
     assert any("no KV cache crossed the wire" in line for line in found.warnings) is warned
 
 
-def test_a_front_without_answers_says_whose_transfers_failed(tmp_path: Path) -> None:
+def test_a_front_without_answers_says_whose_transfers_failed(tmp_path):
     readings = 0
 
     def count(request):
@@ -429,8 +423,8 @@ def test_a_front_without_answers_says_whose_transfers_failed(tmp_path: Path) -> 
     ids=["one is lost", "one is lost and one is bad", "all are sound"],
 )
 def test_a_part_that_is_lost_acquits_no_other(
-    context: dict[str, Any], generation: dict[str, Any], named: str | None, tmp_path: Path
-) -> None:
+    context: dict[str, Any], generation: dict[str, Any], named: str | None, tmp_path
+):
     parts = {
         "context": ModelServer(name="c", **context),
         "generation": ModelServer(name="g", **generation),
@@ -444,7 +438,7 @@ def test_a_part_that_is_lost_acquits_no_other(
     assert bool(found.named) is (named is not None)
 
 
-def test_a_reference_file_replaces_the_server(tmp_path: Path) -> None:
+def test_a_reference_file_replaces_the_server(tmp_path):
     a, sibling = ModelServer(name="a"), ModelServer(name="s", numerics=NUMERICS)
 
     async def main():
@@ -475,7 +469,7 @@ def test_a_reference_file_replaces_the_server(tmp_path: Path) -> None:
     assert result["sides"][0]["outcome"] == ANOTHER.value
 
 
-def test_a_file_that_is_no_reference_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_reference_is_refused(tmp_path):
     file = tmp_path / "x.json"
     for content, message in (
         ("{}", "is no reference"),
@@ -489,7 +483,7 @@ def test_a_file_that_is_no_reference_is_refused(tmp_path: Path) -> None:
         read_reference(tmp_path / "none.json")
 
 
-def test_several_servers_are_judged_at_once(tmp_path: Path) -> None:
+def test_several_servers_are_judged_at_once(tmp_path):
     a, servers = ModelServer(name="a"), [ModelServer(name=f"b{i}") for i in range(4)]
     servers[2] = replace(servers[2], numerics=0.5)
     with a.server.serve_in_thread() as url:
@@ -527,11 +521,11 @@ def test_several_servers_are_judged_at_once(tmp_path: Path) -> None:
         ("h:1 h:2 --set verify.text=/none", "verify.text /none"),
     ],
 )
-def test_commands_that_cannot_mean_anything_are_refused(words: str, told: str) -> None:
+def test_commands_that_cannot_mean_anything_are_refused(words: str, told: str):
     serve_eval(f"verify --model m {words}", exits=2, tells=told)
 
 
-def test_the_commands_that_come_next_run_as_they_stand(tmp_path: Path) -> None:
+def test_the_commands_that_come_next_run_as_they_stand(tmp_path):
     file, words = tmp_path / "m.json", ("--model", "m", "--floor", 0.08, "--json", "--probes", 40)
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=0.5)
     with a.server.serve_in_thread() as one, b.server.serve_in_thread() as other:

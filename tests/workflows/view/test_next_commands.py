@@ -47,7 +47,7 @@ def _follow(document: Document) -> list[int]:
     return codes
 
 
-def test_a_failure_is_compared_with_the_last_pass_and_diagnosed(tmp_path: Path) -> None:
+def test_a_failure_is_compared_with_the_last_pass_and_diagnosed(tmp_path):
     nights, references = tmp_path / "my nights", tmp_path / "references"
     _run(tmp_path / "taken", 0.95, "--no-reference")
     serve_eval(f"references register {tmp_path}/taken --references-dir {references}")
@@ -61,7 +61,7 @@ def test_a_failure_is_compared_with_the_last_pass_and_diagnosed(tmp_path: Path) 
     assert _follow(document) == [1, 0]
 
 
-def test_a_failed_comparison_is_diagnosed(tmp_path: Path) -> None:
+def test_a_failed_comparison_is_diagnosed(tmp_path):
     for name, accuracy in (("a", 0.95), ("b", 0.3)):
         _run(tmp_path / "runs" / name, accuracy, "--no-reference")
     runs = tmp_path / "runs"
@@ -71,7 +71,7 @@ def test_a_failed_comparison_is_diagnosed(tmp_path: Path) -> None:
     assert _follow(document) == [0]
 
 
-def test_a_killed_run_is_resumed(tmp_path: Path) -> None:
+def test_a_killed_run_is_resumed(tmp_path):
     _run(tmp_path / "nights/1", 0.9, "--no-reference")
     (tmp_path / "nights/1/report.json").unlink()
     (tmp_path / "nights/1/summary.md").unlink()
@@ -82,7 +82,7 @@ def test_a_killed_run_is_resumed(tmp_path: Path) -> None:
     assert _view(tmp_path / "nights").verdict == "NO REFERENCE"
 
 
-def test_a_folder_of_rehearsals_says_that_nothing_counts(tmp_path: Path) -> None:
+def test_a_folder_of_rehearsals_says_that_nothing_counts(tmp_path):
     _run(tmp_path / "nights/1", 0.9, "--no-reference")
     file = tmp_path / "nights/1/report.json"
     file.write_text(file.read_text().replace('"rehearsal": false', '"rehearsal": true'))

@@ -112,7 +112,7 @@ def _map(document: Document) -> dict[str, list[str]]:
     return {row[0].text: [cell.text for cell in row[1:]] for row in first.rows}
 
 
-def test_sides_and_runs_of_references_do_not_hide_a_failure(write: Writer, tmp_path: Path) -> None:
+def test_sides_and_runs_of_references_do_not_hide_a_failure(write: Writer, tmp_path):
     outputs = tmp_path / "outputs"
     write("night_1", PASS, 0)
     write("night_2", FAIL, 24)
@@ -157,8 +157,8 @@ def test_sides_and_runs_of_references_do_not_hide_a_failure(write: Writer, tmp_p
 
 @pytest.mark.parametrize("after", [INCONCLUSIVE, NO_REFERENCE, VerdictOutcome.UNSUPPORTED])
 def test_an_undecided_run_hides_no_failure_however_old(
-    after: VerdictOutcome, write: Writer, tmp_path: Path
-) -> None:
+    after: VerdictOutcome, write: Writer, tmp_path
+):
     write("1", FAIL, 0)
     for day in range(1, 9):
         write(f"1{day}", after, 24 * day)
@@ -169,7 +169,7 @@ def test_an_undecided_run_hides_no_failure_however_old(
     assert f"fails since 2026-11-01 02:00; not passed since ({after.value} on 2026-11-09" in cause
 
 
-def test_failures_of_many_nights_are_counted(write: Writer, tmp_path: Path) -> None:
+def test_failures_of_many_nights_are_counted(write: Writer, tmp_path):
     for day in range(5):
         write(f"{day}", FAIL, 24 * day)
     document = _view(tmp_path / "outputs")
@@ -181,8 +181,8 @@ def test_failures_of_many_nights_are_counted(write: Writer, tmp_path: Path) -> N
 
 
 def test_a_failure_of_last_night_is_told_after_a_pass_and_an_old_one_is_not(
-    write: Writer, tmp_path: Path
-) -> None:
+    write: Writer, tmp_path
+):
     write("1", FAIL, 0)
     write("2", PASS, 24)
     write("3", FAIL, 48)
@@ -201,8 +201,8 @@ def test_a_failure_of_last_night_is_told_after_a_pass_and_an_old_one_is_not(
 
 
 def test_since_when_and_by_how_much_stand_on_the_first_screen_and_on_the_page(
-    write: Writer, tmp_path: Path
-) -> None:
+    write: Writer, tmp_path
+):
     for day in range(4):
         write(f"n{day}", FAIL if day > 1 else PASS, 24 * day, reference=90.0)
     done = serve_eval(f"runs view {tmp_path}/outputs -o {tmp_path}/v.html", COLUMNS="80")
@@ -214,9 +214,7 @@ def test_since_when_and_by_how_much_stand_on_the_first_screen_and_on_the_page(
     assert 'href="outputs/n3/report.html" title="2026-11-04 02:00 FAIL 80.0' in text
 
 
-def test_a_version_that_changed_with_the_first_failure_is_named(
-    write: Writer, tmp_path: Path
-) -> None:
+def test_a_version_that_changed_with_the_first_failure_is_named(write: Writer, tmp_path):
     for night, (outcome, version) in enumerate(
         ((PASS, "1.0"), (PASS, "1.1"), (FAIL, "1.2"), (FAIL, "1.3"))
     ):
@@ -225,9 +223,7 @@ def test_a_version_that_changed_with_the_first_failure_is_named(
     assert cause.endswith("; the endpoint's version was 1.1 before, and 1.2 then")
 
 
-def test_all_outcomes_are_printed_as_json_and_each_series_is_a_case(
-    write: Writer, tmp_path: Path
-) -> None:
+def test_all_outcomes_are_printed_as_json_and_each_series_is_a_case(write: Writer, tmp_path):
     write("1", PASS, 0)
     write("2", FAIL, 24)
     write("3", INCONCLUSIVE, 48)
@@ -265,8 +261,8 @@ def test_all_outcomes_are_printed_as_json_and_each_series_is_a_case(
     ],
 )
 def test_failures_of_comparisons_and_checks_are_told(
-    name: str, command: str, content: dict[str, object], words: str, write: Writer, tmp_path: Path
-) -> None:
+    name: str, command: str, content: dict[str, object], words: str, write: Writer, tmp_path
+):
     outputs = tmp_path / "outputs"
     write("night", PASS, 0)
     _result(outputs / "check_1", name, 1, 1, **content)
@@ -284,7 +280,7 @@ def test_failures_of_comparisons_and_checks_are_told(
     assert _view(outputs).verdict == "PASS"
 
 
-def test_a_sound_verification_at_other_ports_answers_a_failed_one(tmp_path: Path) -> None:
+def test_a_sound_verification_at_other_ports_answers_a_failed_one(tmp_path):
     def verified(night, hours, code, port, **more):
         content = {"model": "org/m", "reference": f"127.0.0.1:{port}", **more}
         sides = [
@@ -306,7 +302,7 @@ def test_a_sound_verification_at_other_ports_answers_a_failed_one(tmp_path: Path
     ]
 
 
-def test_a_folder_of_checks_alone_is_shown_and_damaged_results_are_said(tmp_path: Path) -> None:
+def test_a_folder_of_checks_alone_is_shown_and_damaged_results_are_said(tmp_path):
     _result(tmp_path / "a", "load.json", 0, 1, model="m")
     _mark(tmp_path / "b", "load.json", exit_code=1)
     (tmp_path / "c").mkdir()
@@ -318,7 +314,7 @@ def test_a_folder_of_checks_alone_is_shown_and_damaged_results_are_said(tmp_path
     assert [line for line in notes.lines if "cannot be read" in line and "tools.json" in line]
 
 
-def test_a_side_says_that_it_is_one_wherever_it_is_copied(tmp_path: Path) -> None:
+def test_a_side_says_that_it_is_one_wherever_it_is_copied(tmp_path):
     folder = tmp_path / "cmp"
     plan = tmp_path / "plan.yaml"
     plan.write_text("model: org/m\nlauncher: simulated\ntasks: [word_problems]\nlimit: 20\n")
@@ -329,7 +325,7 @@ def test_a_side_says_that_it_is_one_wherever_it_is_copied(tmp_path: Path) -> Non
     assert moved.part_of == "compare"
 
 
-def test_warnings_are_folded_and_counted(write: Writer, tmp_path: Path) -> None:
+def test_warnings_are_folded_and_counted(write: Writer, tmp_path):
     for i in range(6):
         write(f"night_{i}", PASS, 24 * i, address=f"http://h:{i}/v1")
     page = make_page(_view(tmp_path / "outputs"))
@@ -347,7 +343,7 @@ def _nights(folder: Path) -> list[list[str]]:
     return [[night.run.name for night in one.nights] for one in find_series(folder).series]
 
 
-def test_deployments_side_by_side_are_series_of_their_own(write: Writer, tmp_path: Path) -> None:
+def test_deployments_side_by_side_are_series_of_their_own(write: Writer, tmp_path):
     external = Spec(name="external", options={"base_url": "http://h/v1"})
     for i in range(3):
         for side in ("old", "new"):
@@ -367,16 +363,14 @@ def test_deployments_side_by_side_are_series_of_their_own(write: Writer, tmp_pat
     assert any("http://old:8000/v1" in name for name in names)
 
 
-def test_an_endpoint_that_moves_stays_one_series(write: Writer, tmp_path: Path) -> None:
+def test_an_endpoint_that_moves_stays_one_series(write: Writer, tmp_path):
     external = Spec(name="external", options={"base_url": "http://h/v1"})
     for i in range(4):
         write(f"n{i}", PASS, 24 * i, launcher=external, address=f"http://h:{i // 2}/v1")
     assert _nights(tmp_path / "outputs") == [["n0", "n1", "n2", "n3"]]
 
 
-def test_options_that_make_a_deployment_separate_and_others_do_not(
-    write: Writer, tmp_path: Path
-) -> None:
+def test_options_that_make_a_deployment_separate_and_others_do_not(write: Writer, tmp_path):
     for i, (tp, port) in enumerate(((4, 1), (8, 2), (4, 3))):
         options = {"tp": tp, "port": port, "ready_timeout_s": 10.0 + i, "env": {"N": str(i)}}
         write(f"n{i}", PASS, 24 * i, launcher=Spec(name="trtllm", options=options))
@@ -385,9 +379,7 @@ def test_options_that_make_a_deployment_separate_and_others_do_not(
     assert any("their deployments differ: trtllm tp=4; trtllm tp=8" in note for note in notes)
 
 
-def test_what_is_printed_fits_80_columns_and_begins_with_what_failed(
-    write: Writer, tmp_path: Path
-) -> None:
+def test_what_is_printed_fits_80_columns_and_begins_with_what_failed(write: Writer, tmp_path):
     write("1", FAIL, 0, model="organisation/some-long-name-of-a-model-70B-Instruct-FP8")
     write("2", NO_REFERENCE, 1, model="organisation/some-long-name-of-a-model-70B-Instruct-FP8")
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
@@ -399,7 +391,7 @@ def test_what_is_printed_fits_80_columns_and_begins_with_what_failed(
     assert max(len(line) for line in lines if "serve-eval " not in line) <= 80
 
 
-def test_series_of_other_sampling_seeds_are_named_by_them(write: Writer, tmp_path: Path) -> None:
+def test_series_of_other_sampling_seeds_are_named_by_them(write: Writer, tmp_path):
     for seed in ("7", "8"):
         file = write(f"seed{seed}", PASS, float(seed)) / "report.json"
         content = read_json(file)

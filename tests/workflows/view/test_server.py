@@ -82,7 +82,7 @@ def index(server: ViewServer) -> tuple[str, dict[str, str]]:
 
 def test_the_index_lists_the_runs_with_links_that_work(
     server: ViewServer, index: tuple[str, dict[str, str]]
-) -> None:
+):
     page, headers = index
     for text in ("2 series", "a/first", "a/second", "NO REFERENCE"):
         assert text in page
@@ -94,13 +94,13 @@ def test_the_index_lists_the_runs_with_links_that_work(
         assert _ask(server, link)[0] == 200, link
 
 
-def test_foreign_names_stay_text(index: tuple[str, dict[str, str]]) -> None:
+def test_foreign_names_stay_text(index: tuple[str, dict[str, str]]):
     page, _ = index
     assert HOSTILE not in page
     assert html.escape(HOSTILE) in page
 
 
-def test_two_runs_stand_side_by_side_with_the_settings_that_differ(server: ViewServer) -> None:
+def test_two_runs_stand_side_by_side_with_the_settings_that_differ(server: ViewServer):
     status, page, _ = _ask(server, "compare?a=a%2Ffirst&b=a%2Fsecond")
     assert status == 200
     text = " ".join(re.sub(r"<[^>]+>", " ", page[page.index("<main") :]).split())
@@ -118,7 +118,7 @@ def test_two_runs_stand_side_by_side_with_the_settings_that_differ(server: ViewS
     assert int(higher) == sum(scores[1][key] > scores[0][key] for key in scores[0])
 
 
-def test_another_host_is_refused(server: ViewServer) -> None:
+def test_another_host_is_refused(server: ViewServer):
     port = server.server_port
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", "127.0.0.1:1", ""):
         status, body, _ = _ask(server, "", host=host or " ")
@@ -126,7 +126,7 @@ def test_another_host_is_refused(server: ViewServer) -> None:
     assert _ask(server, "a/first/report.json", host=f"localhost:{port}")[0] == 200
 
 
-def test_without_the_secret_there_is_nothing(server: ViewServer) -> None:
+def test_without_the_secret_there_is_nothing(server: ViewServer):
     for path in ("///", "//x/", f"//{server.secret[:-1]}x/", "//a/first/report.html"):
         assert _ask(server, path)[0] == 404, path
 
@@ -147,22 +147,22 @@ def test_without_the_secret_there_is_nothing(server: ViewServer) -> None:
         "a/first/report.html%00",
     ],
 )
-def test_no_path_leaves_the_folder(path: str, server: ViewServer) -> None:
+def test_no_path_leaves_the_folder(path: str, server: ViewServer):
     assert _ask(server, path)[0] == 404
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_it_only_reads(method: str, server: ViewServer) -> None:
+def test_it_only_reads(method: str, server: ViewServer):
     assert _ask(server, "", method)[0] == 501
 
 
-def test_head_has_no_body(server: ViewServer) -> None:
+def test_head_has_no_body(server: ViewServer):
     status, body, headers = _ask(server, "a/first/report.json", "HEAD")
     assert (status, body) == (200, "")
     assert int(headers["content-length"]) > 0
 
 
-def test_a_port_in_use_is_told(server: ViewServer, folder: Path) -> None:
+def test_a_port_in_use_is_told(server: ViewServer, folder: Path):
     with (
         pytest.raises(PlanError, match="cannot be used"),
         serve_folder(folder, render_page, port=server.server_port),
@@ -170,7 +170,7 @@ def test_a_port_in_use_is_told(server: ViewServer, folder: Path) -> None:
         pass
 
 
-def test_a_written_index_has_the_runs_and_no_link_to_a_server(folder: Path, tmp_path: Path) -> None:
+def test_a_written_index_has_the_runs_and_no_link_to_a_server(folder: Path, tmp_path):
     out = tmp_path / "index.html"
     done = serve_eval(f"runs view {folder} -o {out}")
     assert (done.returncode, done.stderr) == (0, f"page: {out}\n")
@@ -180,13 +180,13 @@ def test_a_written_index_has_the_runs_and_no_link_to_a_server(folder: Path, tmp_
     assert out.stat().st_mode & 0o077 == 0
 
 
-def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_runs_is_told(tmp_path):
     with pytest.raises(RunFolderError, match="no finished run"):
         read_folder(tmp_path)
     serve_eval(f"runs view {tmp_path}", exits=2, tells="contains no finished run")
 
 
-def test_the_first_line_tells_how_the_latest_runs_ended(index: tuple[str, dict[str, str]]) -> None:
+def test_the_first_line_tells_how_the_latest_runs_ended(index: tuple[str, dict[str, str]]):
     told = "2 series: 1 passed, 1 not judged; no drift alarm"
     assert told in index[0]
     assert "verdict state-pass" in index[0]

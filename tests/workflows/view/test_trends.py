@@ -50,14 +50,14 @@ def folder(tmp_path) -> Path:
     return top
 
 
-def test_a_file_below_is_opened_with_its_type(folder: Path) -> None:
+def test_a_file_below_is_opened_with_its_type(folder: Path):
     file, kind = open_below(folder, ["run", "report.html"])
     with file:
         assert file.read() == b"page"
     assert kind == "text/html; charset=utf-8"
 
 
-def test_media_that_a_run_keeps_are_served(folder: Path) -> None:
+def test_media_that_a_run_keeps_are_served(folder: Path):
     (folder / "run/media").mkdir()
     for name, found in (("a.png", "image/png"), ("a.wav", "audio/wav"), ("a.mp4", "video/mp4")):
         (folder / "run/media" / name).write_bytes(b"medium")
@@ -90,7 +90,7 @@ def test_media_that_a_run_keeps_are_served(folder: Path) -> None:
         "\ud800.html",
     ],
 )
-def test_nothing_else_is_opened(path: str, folder: Path) -> None:
+def test_nothing_else_is_opened(path: str, folder: Path):
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(FileNotFoundError):
         open_below(folder, path.split("/"))
@@ -102,8 +102,8 @@ PLAIN = re.compile(r"[\x20-\x7e\n]*")
 
 @pytest.mark.parametrize("term", ["dumb", ""])
 def test_a_browser_that_leaves_and_a_night_that_vanishes_are_no_traceback(
-    tmp_path: Path, term: str, simulated_here: None
-) -> None:
+    tmp_path, term: str, simulated_here: None
+):
     asked = "run --launcher simulated -m m -t word_problems"
     for night in ("one", "two"):
         serve_eval(f"{asked} --no-reference --limit 10 -o {tmp_path}/{night}", exits=3)
@@ -182,7 +182,7 @@ def _change(report: Report, value: float, i: int) -> Report:
     return replace(report, tasks=(changed,))
 
 
-def test_a_decline_alarms_and_the_picture_has_the_reference(runs: list[FinishedRun]) -> None:
+def test_a_decline_alarms_and_the_picture_has_the_reference(runs: list[FinishedRun]):
     [series] = sort_runs(runs).series
     charted, warnings = try_chart(series)
     assert charted is not None
@@ -198,7 +198,7 @@ def test_a_decline_alarms_and_the_picture_has_the_reference(runs: list[FinishedR
 
 def test_a_decline_without_a_failure_is_an_alarm_since_the_night_on_which_it_began(
     runs: list[FinishedRun],
-) -> None:
+):
     document = make_document(make_found(runs[:19]))  # without the last failure
     assert document.verdict == "ALARM"
     [one] = document.conclusions
@@ -208,9 +208,7 @@ def test_a_decline_without_a_failure_is_an_alarm_since_the_night_on_which_it_beg
     assert make_document(make_found(runs)).verdict == "FAIL"
 
 
-def test_only_the_first_series_are_drawn(
-    runs: list[FinishedRun], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_first_series_are_drawn(runs: list[FinishedRun], monkeypatch):
     other = [
         replace(run, report=replace(run.report, plan=replace(run.report.plan, model="org/few")))
         for run in runs[:3]
@@ -249,7 +247,7 @@ def _cells(ends: Sequence[SeriesEnd], folder: Path = Path("f")) -> list[Sequence
     return [row[1:] for row in draw_map(ends, Links(folder=folder, served=False)).rows]
 
 
-def test_a_cell_is_the_worst_of_its_night_and_says_its_value_and_interval(tmp_path: Path) -> None:
+def test_a_cell_is_the_worst_of_its_night_and_says_its_value_and_interval(tmp_path):
     one = _series("s", (0, "PASS"), (2, "PASS"), (3, "FAIL"), (4, "PASS"), folder=tmp_path)
     (tmp_path / "3").mkdir()
     (tmp_path / "3/report.html").touch()
@@ -279,14 +277,14 @@ def test_a_cell_is_the_worst_of_its_night_and_says_its_value_and_interval(tmp_pa
 )
 def test_each_outcome_has_a_mark_and_no_reference_is_quiet(
     outcome: str, mark: str, letter: str, state: str
-) -> None:
+):
     one = _series("s", (0, outcome))
     [[cell]] = _cells([one])
     assert (cell.text, cell.state) == (mark, state)
     assert write_letters(one, list_nights([one])) == letter
 
 
-def test_nights_are_dates_with_a_result_and_only_the_last_ones_are_shown() -> None:
+def test_nights_are_dates_with_a_result_and_only_the_last_ones_are_shown():
     old = _series("old", *((24 * day, "PASS") for day in range(40)))
     new = _series("new", (24 * 45, "FAIL"))
     assert len(list_nights([old, new])) == NIGHTS

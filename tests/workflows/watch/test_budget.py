@@ -49,7 +49,7 @@ SMALL = (
 )
 
 
-def test_it_says_beforehand_what_it_costs_and_sends_nothing(tmp_path: Path) -> None:
+def test_it_says_beforehand_what_it_costs_and_sends_nothing(tmp_path):
     done = serve_eval(f"watch 127.0.0.1:9 --budget-tokens 16000 --dry-run -o {tmp_path}/o", exits=0)
     assert re.search(
         r"^each round asks \d+ questions .*, with a smoke test, and takes at most 16000 tokens$",
@@ -66,7 +66,7 @@ def test_it_says_beforehand_what_it_costs_and_sends_nothing(tmp_path: Path) -> N
     assert "is left out, since it takes up to 5766 tokens: give --budget-tokens 5766" in done.stdout
 
 
-def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
+def test_rounds_alarm_and_restart(tmp_path):
     endpoint = Endpoint()
     with endpoint.server.serve_in_thread() as url:
         command = ("watch", url, *SMALL, "-o", tmp_path / "o")
@@ -108,7 +108,7 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
         assert read_json(tmp_path / "o/state.json")["alarms"][0]["kind"] == "accuracy"
 
 
-def test_the_means_of_rounds_can_be_bet_on(tmp_path: Path) -> None:
+def test_the_means_of_rounds_can_be_bet_on(tmp_path):
     endpoint = Endpoint()
     with endpoint.server.serve_in_thread() as url:
         command = ("watch", url, *SMALL, "--set", "watch.round_means=true", "-o", tmp_path / "o")
@@ -119,7 +119,7 @@ def test_the_means_of_rounds_can_be_bet_on(tmp_path: Path) -> None:
         assert rules["round_means"] is True
 
 
-def test_own_cases_are_watched(tmp_path: Path) -> None:
+def test_own_cases_are_watched(tmp_path):
     file = tmp_path / "cases.yaml"
     cases = [
         f"  - {{case: s{n}, input: {{prompt: 'What is {n} + {n}?'}}, expected: '{2 * n}'}}"
@@ -155,15 +155,15 @@ def test_own_cases_are_watched(tmp_path: Path) -> None:
         (["--api-key", "x"], "a key on the command line"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_sent(flags: list[str], said: str) -> None:
+def test_what_cannot_be_is_said_before_anything_is_sent(flags: list[str], said: str):
     serve_eval("watch 127.0.0.1:9 --dry-run", *flags, exits=2, tells=said)
 
 
-def test_nobody_listening_at_the_start_is_an_error(tmp_path: Path) -> None:
+def test_nobody_listening_at_the_start_is_an_error(tmp_path):
     serve_eval(f"watch 127.0.0.1:9 -o {tmp_path}/o", *SMALL, exits=4, tells="error: ")
 
 
-def test_a_signal_ends_it_cleanly(tmp_path: Path) -> None:
+def test_a_signal_ends_it_cleanly(tmp_path):
     with Endpoint().server.serve_in_thread() as url:
         command = [
             sys.executable,
@@ -188,7 +188,7 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path) -> None:
     assert read_json(tmp_path / "o/state.json")["rounds"] == 1
 
 
-def test_probes_of_a_reference_cost_tokens_and_need_no_baseline(tmp_path: Path) -> None:
+def test_probes_of_a_reference_cost_tokens_and_need_no_baseline(tmp_path):
     """The cost is printed before anything is sent, and wrong options are refused."""
     model = ModelServer(name="m", fingerprint="f")
     file = tmp_path / "reference.json"
@@ -272,19 +272,19 @@ def _cases(folder: Path, scorer: Any) -> str:
         (["word_problems_perplexity"], r"scores .* have no lower or no upper limit"),
     ],
 )
-def test_what_cannot_be_watched_says_why(tasks: list[str], why: str) -> None:
+def test_what_cannot_be_watched_says_why(tasks: list[str], why: str):
     with pytest.raises(PlanError, match=why):
         of_plan(_plan(tasks=tasks))
 
 
-def test_answers_that_need_a_judge_cannot_be_watched_and_others_can(tmp_path: Path) -> None:
+def test_answers_that_need_a_judge_cannot_be_watched_and_others_can(tmp_path):
     assert len(of_plan(_plan(cases=[_cases(tmp_path, "exact")])).samples) == 1
     with pytest.raises(PlanError, match="its answers are executed or need a judge"):
         of_plan(_plan(cases=[_cases(tmp_path, JUDGED)]))
 
 
 @pytest.mark.parametrize(("limit", "count"), [(None, PROMPTS), (7, 7)])
-def test_a_pool_has_the_limit_of_its_plan(limit: int | None, count: int) -> None:
+def test_a_pool_has_the_limit_of_its_plan(limit: int | None, count: int):
     more = {} if limit is None else {"limit": limit}
     pool = of_plan(_plan(tasks=["word_problems"], **more))
     assert len(pool.samples) == len(pool.prompt_tokens()) == count
@@ -300,7 +300,7 @@ def _budget(tokens: int, smoke: int = 4000) -> Budget:
 )
 def test_questions_get_what_the_smoke_test_leaves(
     tokens: int, every: int, with_smoke: int, without: int
-) -> None:
+):
     one = _budget(tokens)
     assert (one.smoke_every, one.questions(smoke=True), one.questions(smoke=False)) == (
         every,
@@ -309,7 +309,7 @@ def test_questions_get_what_the_smoke_test_leaves(
     )
 
 
-def test_too_few_tokens_are_refused_with_how_many_it_takes() -> None:
+def test_too_few_tokens_are_refused_with_how_many_it_takes():
     with pytest.raises(PlanError) as caught:
         _budget(1999)
     assert "Give at least 2000" in caught.value.hint
@@ -320,7 +320,7 @@ def _describe(tokens: int, **more: Any) -> list[str]:
     return list(describe_budget(_budget(tokens), **{**usual, **more}))
 
 
-def test_what_it_costs_is_told() -> None:
+def test_what_it_costs_is_told():
     assert _describe(6000) == [
         (
             "each round asks 10 or 30 questions (at most 200 tokens each), with a smoke"
@@ -343,18 +343,18 @@ def test_what_it_costs_is_told() -> None:
 
 
 @pytest.mark.parametrize("more", [{"passes": 4}, {"passes": 8, "learnt": False}])
-def test_a_baseline_that_is_short_or_not_learnt_names_no_shorter_one(more: dict[str, Any]) -> None:
+def test_a_baseline_that_is_short_or_not_learnt_names_no_shorter_one(more: dict[str, Any]):
     assert _describe(6000, **more)[-1].startswith("the baseline asks ")
 
 
-def test_no_round_asks_a_prompt_twice() -> None:
+def test_no_round_asks_a_prompt_twice():
     first, _, last, _ = _describe(16_000, prompts=20)
     assert first.startswith("each round asks 20 questions")
     assert "about 9 rounds" in last
 
 
 @pytest.mark.parametrize(("prompts", "passes"), [(200, 8), (200, 4), (100, 4)])
-def test_the_least_fall_is_that_of_prompts_that_answer_as_before(prompts: int, passes: int) -> None:
+def test_the_least_fall_is_that_of_prompts_that_answer_as_before(prompts: int, passes: int):
     """Nine of ten are always right, so that the distance of the floor is the least possible."""
     scores = [[1.0] * (prompts * 9 // 10) + [0.0] * (prompts // 10)] * passes
     gap = 0.9 - floor(scores, FLOOR_ALPHA[ACCURACY])
@@ -362,14 +362,14 @@ def test_the_least_fall_is_that_of_prompts_that_answer_as_before(prompts: int, p
     assert told == pytest.approx(0.01 + gap, abs=0.002)
 
 
-def test_a_watch_sends_no_bursts() -> None:
+def test_a_watch_sends_no_bursts():
     names = {check.name for check in checks_of(choose_checks("quick"))}
     assert {"chat", "stream_chat", "openai_chat"} <= names
     assert not names & {"concurrency", "questions", "cancel"}
     assert smoke_tokens(checks_of(choose_checks("quick"))) < 8000
 
 
-def test_a_baseline_of_one_night_accuses_the_day_and_says_that_it_may_not() -> None:
+def test_a_baseline_of_one_night_accuses_the_day_and_says_that_it_may_not():
     watch = Watch(NIGHT, 1)
     assert watch.learn(by_day(0.1)) == 24  # four hours
     said = say_gap(watch.state, watch.rules)
@@ -382,7 +382,7 @@ def test_a_baseline_of_one_night_accuses_the_day_and_says_that_it_may_not() -> N
     assert "; the baseline has no answer from 09:00 to 12:00 UTC, so this may be" in alarm.told
 
 
-def test_a_fault_at_an_hour_that_the_baseline_knows_is_an_alarm_without_doubt() -> None:
+def test_a_fault_at_an_hour_that_the_baseline_knows_is_an_alarm_without_doubt():
     watch = Watch(NIGHT, 2, START + timedelta(hours=20))
     watch.learn(by_day(0.0))
     watch.at = START + timedelta(days=1, hours=21)
@@ -391,7 +391,7 @@ def test_a_fault_at_an_hour_that_the_baseline_knows_is_an_alarm_without_doubt() 
     assert "usual course" not in alarm.told
 
 
-def test_a_baseline_goes_on_until_it_covers_the_hours_in_whole_passes() -> None:
+def test_a_baseline_goes_on_until_it_covers_the_hours_in_whole_passes():
     watch = Watch(DAY, 3)
     watch.play(by_day(0.1), 100)
     assert watch.state.accuracy is None
@@ -405,20 +405,20 @@ def test_a_baseline_goes_on_until_it_covers_the_hours_in_whole_passes() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_daily_loss_that_the_baseline_covers_is_no_alarm(seed: int) -> None:
+def test_a_daily_loss_that_the_baseline_covers_is_no_alarm(seed: int):
     watch = Watch(DAY, seed)
     watch.learn(by_day(0.1))
     assert not watch.play(by_day(0.1), 7 * 144)
 
 
-def test_and_a_loss_beyond_it_is_one() -> None:
+def test_and_a_loss_beyond_it_is_one():
     watch = Watch(DAY, 1)
     watch.learn(by_day(0.1))
     found = watch.play(lambda at: 0.55, 2 * 144)
     assert [alarm.kind for alarm in found] == [ACCURACY]
 
 
-def test_the_floor_is_that_of_the_worst_block() -> None:
+def test_the_floor_is_that_of_the_worst_block():
     # 800 answers in the worst block, all of them wrong in one answer of ten.
     answers = [[1.0] * 10 for _ in range(400)]
     blocks = [[0, 1, 2, 3, 4, 5, 6, 7, 0, 3] for _ in range(400)]
@@ -439,9 +439,9 @@ def test_the_floor_is_that_of_the_worst_block() -> None:
         ([0, 2, 4], "00:00 to 03:00, 06:00 to 09:00 and 12:00 to 15:00 UTC"),
     ],
 )
-def test_blocks_are_named_by_their_hours(blocks: list[int], words: str) -> None:
+def test_blocks_are_named_by_their_hours(blocks: list[int], words: str):
     assert day.describe_blocks(blocks) == words
 
 
-def test_times_of_other_zones_are_in_utc() -> None:
+def test_times_of_other_zones_are_in_utc():
     assert day.find_block("2026-01-01T01:00:00+02:00") == 7

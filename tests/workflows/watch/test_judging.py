@@ -83,7 +83,7 @@ def _half_right(i: int) -> float:
     return float(i % 2)
 
 
-def test_the_baseline_asks_every_prompt_as_often_as_it_says() -> None:
+def test_the_baseline_asks_every_prompt_as_often_as_it_says():
     state = _learnt(_half_right)
     assert {len(scores) for scores in state.answers} == {RULES.passes}
     assert state.rounds == PROMPTS * RULES.passes // MOST
@@ -92,7 +92,7 @@ def test_the_baseline_asks_every_prompt_as_often_as_it_says() -> None:
     assert not state.bets.get(ACCURACY)
 
 
-def test_prompts_that_are_always_wrong_say_nothing_and_those_that_turn_wrong_do() -> None:
+def test_prompts_that_are_always_wrong_say_nothing_and_those_that_turn_wrong_do():
     state = _learnt(_half_right)
     assert not _play(state, _half_right, 300)
     assert bets.evidence(state, ACCURACY) < 0.0
@@ -108,12 +108,12 @@ def test_prompts_that_are_always_wrong_say_nothing_and_those_that_turn_wrong_do(
 
 
 @pytest.mark.parametrize("rules", [RULES, MEANS])
-def test_prompts_may_change_places(rules: WatchRules) -> None:
+def test_prompts_may_change_places(rules: WatchRules):
     state = _learnt(_half_right, rules)
     assert not _play(state, lambda i: 1.0 - i % 2, 300, rules=rules)
 
 
-def test_a_few_rounds_that_are_wrong_as_a_whole_are_many_answers_and_few_means() -> None:
+def test_a_few_rounds_that_are_wrong_as_a_whole_are_many_answers_and_few_means():
     found = {}
     for rules in (RULES, MEANS):
         state = _learnt(_half_right, rules)
@@ -124,9 +124,7 @@ def test_a_few_rounds_that_are_wrong_as_a_whole_are_many_answers_and_few_means()
     assert found == {False: {ACCURACY}, True: set()}
 
 
-def test_a_fall_is_noticed_by_the_means_of_rounds_and_each_holds_the_pools_share_of_hard_prompts() -> (  # noqa: E501
-    None
-):
+def test_a_fall_is_noticed_by_the_means_of_rounds_and_each_holds_the_pools_share_of_hard_prompts():
     state = _learnt(_half_right, MEANS)
     for _ in range(20):
         asked = judging.questions_of(state, MEANS, MOST)
@@ -141,7 +139,7 @@ def test_a_fall_is_noticed_by_the_means_of_rounds_and_each_holds_the_pools_share
     assert few == {USABLE}
 
 
-def test_a_round_that_an_older_version_drew_is_still_judged() -> None:
+def test_a_round_that_an_older_version_drew_is_still_judged():
     """All its prompts were always wrong and are now right: a wider range than any spread subset."""
     state = _learnt(_half_right, MEANS)
     seen = Seen(
@@ -158,7 +156,7 @@ def test_a_round_that_an_older_version_drew_is_still_judged() -> None:
     assert all(map(math.isfinite, state.bets[ACCURACY].logs))
 
 
-def test_a_missing_answer_counts_as_a_right_one_in_every_bet_but_that_on_failures() -> None:
+def test_a_missing_answer_counts_as_a_right_one_in_every_bet_but_that_on_failures():
     kept, missing = _learnt(_half_right), _learnt(_half_right)
     _play(kept, lambda i: 1.0)
     alarms = _play(missing, lambda i: 1.0 if i % 4 else None)
@@ -168,7 +166,7 @@ def test_a_missing_answer_counts_as_a_right_one_in_every_bet_but_that_on_failure
     assert not alarms
 
 
-def test_rounds_without_any_answer_are_no_rounds_of_the_bets() -> None:
+def test_rounds_without_any_answer_are_no_rounds_of_the_bets():
     state = _learnt(_half_right)
     _play(state, _half_right)
     before = state.bets[ACCURACY].rounds, state.bets[ACCURACY].logs
@@ -184,7 +182,7 @@ def test_rounds_without_any_answer_are_no_rounds_of_the_bets() -> None:
 @pytest.mark.parametrize(("further", "kinds"), [(-0.1, []), (0.15, [ACCURACY])])
 def test_a_fall_by_more_than_the_tolerance_is_an_alarm_and_one_within_it_is_not(
     further: float, kinds: list[str]
-) -> None:
+):
     """`further`: how far the answers fall below what is tolerated."""
     rules = replace(RULES, tolerance=0.2)
     state = _learnt(lambda i: 1.0, rules)
@@ -192,13 +190,13 @@ def test_a_fall_by_more_than_the_tolerance_is_an_alarm_and_one_within_it_is_not(
     assert [alarm.kind for alarm in _play(state, lambda i: value, 100, rules=rules)] == kinds
 
 
-def test_some_failures_are_allowed() -> None:
+def test_some_failures_are_allowed():
     state = _learnt(_half_right)
     failing = iter(range(10**6))
     assert not _play(state, lambda i: None if next(failing) % 50 == 0 else _half_right(i), 400)
 
 
-def test_answers_that_hold_nothing_are_an_alarm_of_their_own_also_where_few_are_right() -> None:
+def test_answers_that_hold_nothing_are_an_alarm_of_their_own_also_where_few_are_right():
     state = _learnt(lambda i: 0.0)
     assert judging.blind(state, RULES)
     assert {
@@ -206,21 +204,21 @@ def test_answers_that_hold_nothing_are_an_alarm_of_their_own_also_where_few_are_
     } == {USABLE}
 
 
-def test_a_reference_notices_what_was_wrong_from_the_start() -> None:
+def test_a_reference_notices_what_was_wrong_from_the_start():
     rules = replace(RULES, passes=2, reference=0.9)
     state = _learnt(_half_right, rules)
     (alarm,) = _play(state, _half_right, 5, rules=rules)
     assert (alarm.kind, alarm.figures["floor"]) == (ACCURACY, 0.9)
 
 
-def test_a_prompt_that_never_gets_an_answer_is_given_up() -> None:
+def test_a_prompt_that_never_gets_an_answer_is_given_up():
     state = _learnt(lambda i: None if i == 7 else 1.0)
     assert state.dropped == [7]
     assert state.misses[7] == MISSES
     assert all(7 not in judging.questions_of(state, RULES, MOST) for state.rounds in range(50))
 
 
-def test_tokens_are_those_that_were_counted_last_and_more_where_the_estimate_was_too_low() -> None:
+def test_tokens_are_those_that_were_counted_last_and_more_where_the_estimate_was_too_low():
     state = _state()
     _play(state, _half_right, tokens=70)
     assert state.prompt_tokens == [70] * PROMPTS
@@ -232,7 +230,7 @@ def test_tokens_are_those_that_were_counted_last_and_more_where_the_estimate_was
     assert max(state.prompt_tokens) == 75
 
 
-def test_only_checks_that_always_passed_at_first_are_watched() -> None:
+def test_only_checks_that_always_passed_at_first_are_watched():
     state = _state()
     for n in range(LEARNT + 2):
         assert not _play(
@@ -252,13 +250,13 @@ def test_only_checks_that_always_passed_at_first_are_watched() -> None:
 
 
 @pytest.mark.parametrize(("passed", "alarms"), [(LEARNT, 1), (LEARNT - 1, 0)])
-def test_a_check_is_watched_that_passed_as_often_as_it_takes(passed: int, alarms: int) -> None:
+def test_a_check_is_watched_that_passed_as_often_as_it_takes(passed: int, alarms: int):
     state = _state()
     _play(state, _half_right, passed, checks={"chat": "PASS"})
     assert len(_play(state, _half_right, FAILING + 2, checks={"chat": "FAIL"})) == alarms
 
 
-def test_a_smoke_test_that_had_to_stop_says_nothing_of_checks() -> None:
+def test_a_smoke_test_that_had_to_stop_says_nothing_of_checks():
     state = _state()
     for checks, stopped in [({"chat": "PASS"}, "")] * LEARNT + [({"chat": "FAIL"}, "gone")] * 5:
         seen = Seen(
@@ -277,7 +275,7 @@ def test_a_smoke_test_that_had_to_stop_says_nothing_of_checks() -> None:
     assert not state.rows["chat"].failing
 
 
-def test_what_is_asked_follows_from_seed_and_round_alone() -> None:
+def test_what_is_asked_follows_from_seed_and_round_alone():
     asked = []
     for value in (_half_right, lambda i: 0.0):
         state = _learnt(_half_right)
@@ -286,7 +284,7 @@ def test_what_is_asked_follows_from_seed_and_round_alone() -> None:
     assert asked[0] == asked[1]
 
 
-def test_answers_that_the_scorer_cannot_judge_are_no_failed_requests_and_no_wrong_answers() -> None:
+def test_answers_that_the_scorer_cannot_judge_are_no_failed_requests_and_no_wrong_answers():
     state = _learnt(_half_right)
     for _ in range(60):
         asked = judging.questions_of(state, RULES, MOST)
@@ -304,7 +302,7 @@ def test_answers_that_the_scorer_cannot_judge_are_no_failed_requests_and_no_wron
         assert judging.judge(state, seen, RULES) == []
 
 
-def test_a_scorer_that_raises_is_noted_of_a_round() -> None:
+def test_a_scorer_that_raises_is_noted_of_a_round():
     def score(sample, response):
         raise KeyError(response.text)
 
@@ -348,7 +346,7 @@ def _deliver(
     return asyncio.run(deliver(to, ALARM, connection, environ or {}, told.append)), told
 
 
-def test_a_command_hears_no_secret_of_the_endpoint_and_no_shell_reads_it() -> None:
+def test_a_command_hears_no_secret_of_the_endpoint_and_no_shell_reads_it():
     secret = {"MY_KEY": "a", "OPENAI_API_KEY": "b", "TEAM_TOKEN": "c", "USER_OF": "d"}
     script = (
         "import os, sys; sys.exit(set(os.environ) - {'LC_CTYPE'} != {'PATH', 'PAGER'} or"
@@ -359,7 +357,7 @@ def test_a_command_hears_no_secret_of_the_endpoint_and_no_shell_reads_it() -> No
     assert _deliver(to, around) == ({"command": True}, [])
 
 
-def test_a_variable_for_the_command_has_to_be_there() -> None:
+def test_a_variable_for_the_command_has_to_be_there():
     with pytest.raises(PlanError, match=r"watch\.alarm_env: not set in the environment: PAGER_KEY"):
         delivery("mail me", None, {}, ["PAGER_KEY"])
     with pytest.raises(PlanError, match=r"watch\.alarm_env needs --on-alarm-command"):
@@ -374,9 +372,7 @@ def test_a_variable_for_the_command_has_to_be_there() -> None:
         ((sys.executable, "-c", "import time; time.sleep(60)"), "did not finish within 0.5 s"),
     ],
 )
-def test_a_command_that_fails_is_told(
-    command: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_fails_is_told(command: tuple[str, ...], said: str, monkeypatch):
     monkeypatch.setattr(alarming, "COMMAND_S", 0.5 if "60" in command[-1] else 60.0)
     took, told = _deliver(Delivery(command=command))
     assert took == {"command": False}
@@ -384,8 +380,8 @@ def test_a_command_that_fails_is_told(
 
 
 def test_a_webhook_is_tried_again_where_that_may_help_and_its_address_is_not_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(alarming, "PAUSE_S", 0.0)
     endpoint = Endpoint(refusals=[503, 429, 503, 404, 500])
     told = []
@@ -412,14 +408,14 @@ def test_a_webhook_is_tried_again_where_that_may_help_and_its_address_is_not_tol
 @pytest.mark.parametrize(
     "url", ["https://", "http://[::1", "http://host:99999/", "http://host:port/", "host/hook"]
 )
-def test_a_webhook_that_is_no_address_is_refused_beforehand(url: str) -> None:
+def test_a_webhook_that_is_no_address_is_refused_beforehand(url: str):
     with pytest.raises(PlanError, match="--webhook: expected"):
         delivery(None, url, {})
 
 
 def test_a_webhook_that_no_resolver_takes_does_not_end_the_watch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(alarming, "PAUSE_S", 0.0)
     told = []
     to = delivery(None, "http://xn--/hook", {})

@@ -69,7 +69,7 @@ def _round(state: State, nats: Callable[[int], float | None], most: int = 20) ->
 
 
 @pytest.mark.parametrize("with_probes", [False, True])
-def test_all_alarms_share_one_budget(with_probes: bool) -> None:
+def test_all_alarms_share_one_budget(with_probes: bool):
     state = _state()
     if not with_probes:
         state.probes = None
@@ -87,7 +87,7 @@ def test_all_alarms_share_one_budget(with_probes: bool) -> None:
 )
 def test_a_cycle_asks_each_probe_once_in_an_order_of_its_own(
     count: int, most: int, sizes: list[int]
-) -> None:
+):
     state, orders = _state(count), list[list[int]]()
     for _ in range(3):
         order = list[int]()
@@ -111,9 +111,7 @@ def test_a_cycle_asks_each_probe_once_in_an_order_of_its_own(
         (0, f"0 of 20 probes are beyond 0.6 nat, where {ALLOWED_FAR:.0%} are allowed"),
     ],
 )
-def test_the_share_that_may_be_beyond_is_that_of_the_floor_which_was_passed(
-    beyond: int, may: str
-) -> None:
+def test_the_share_that_may_be_beyond_is_that_of_the_floor_which_was_passed(beyond: int, may: str):
     """A reference that is noisy may have a floor above what counts as far."""
     state = _state(20)
     found = SeenProbes(
@@ -139,7 +137,7 @@ def test_the_share_that_may_be_beyond_is_that_of_the_floor_which_was_passed(
     assert alarm.told.endswith(may), alarm.told
 
 
-def test_a_strong_fault_alarms_in_its_first_round_at_any_time() -> None:
+def test_a_strong_fault_alarms_in_its_first_round_at_any_time():
     """Fourteen of twenty probes are beyond the floor, at a new watch and after a month."""
     for rounds in (0, 4320):
         state = _state(200)
@@ -151,7 +149,7 @@ def test_a_strong_fault_alarms_in_its_first_round_at_any_time() -> None:
 
 
 @pytest.mark.parametrize(("rounds", "of_20", "of_200"), [(1, 8, 28), (4320, 12, 34)])
-def test_an_alarm_takes_these_probes_beyond_the_floor(rounds: int, of_20: int, of_200: int) -> None:
+def test_an_alarm_takes_these_probes_beyond_the_floor(rounds: int, of_20: int, of_200: int):
     state = _state(200)
     state.probes.rounds, state.probes.cycles = rounds, max(1, rounds // 10)
     for tried, least, span in ((20, of_20, 0), (200, of_200, 1)):
@@ -163,7 +161,7 @@ def test_an_alarm_takes_these_probes_beyond_the_floor(rounds: int, of_20: int, o
 
 
 @pytest.mark.parametrize("place", range(10))
-def test_a_strong_fault_alarms_in_its_first_round_anywhere_in_a_cycle(place: int) -> None:
+def test_a_strong_fault_alarms_in_its_first_round_anywhere_in_a_cycle(place: int):
     state = _state(200)
     for _ in range(10 + place):
         assert not _round(state, lambda i: NEAR)
@@ -171,7 +169,7 @@ def test_a_strong_fault_alarms_in_its_first_round_anywhere_in_a_cycle(place: int
     assert alarm.figures["probes"] == 20
 
 
-def test_a_weaker_fault_alarms_by_the_probes_of_its_cycle() -> None:
+def test_a_weaker_fault_alarms_by_the_probes_of_its_cycle():
     """Four of twenty probes are too few in one round, and enough in some of them together."""
     state = _state(200)
     for _ in range(9):
@@ -182,13 +180,13 @@ def test_a_weaker_fault_alarms_by_the_probes_of_its_cycle() -> None:
     assert 1 < state.rounds < 7
 
 
-def test_few_very_far_probes_are_named_by_their_share() -> None:
+def test_few_very_far_probes_are_named_by_their_share():
     state = _state(200)
     alarms = _play(state, choose_probes(state, 20), [VERY_FAR] * 6 + [NEAR] * 14)
     assert [alarm.figures["far"] for alarm in alarms] == [6]
 
 
-def test_a_missing_answer_counts_as_one_like_the_reference() -> None:
+def test_a_missing_answer_counts_as_one_like_the_reference():
     missing, near = _state(), _state()
     asked = choose_probes(missing, 20)
     _play(missing, asked, [BEYOND] * 3 + [None] * 17)
@@ -200,7 +198,7 @@ def test_a_missing_answer_counts_as_one_like_the_reference() -> None:
     assert (before.place, before.rounds) == (place, 1)
 
 
-def test_forgotten_evidence_begins_a_new_cycle() -> None:
+def test_forgotten_evidence_begins_a_new_cycle():
     state = _state()
     _round(state, lambda i: BEYOND)
     state.probes = forget_probes(state.probes)
@@ -235,14 +233,14 @@ def _highest(repeats: bool, seed: int) -> float:
 @pytest.mark.parametrize("repeats", [False, True])
 def test_healthy_watches_at_the_edge_are_accused_in_at_most_the_budgeted_share(
     repeats: bool,
-) -> None:
+):
     """A level is the chance that the evidence ever exceeds 1 / level."""
     highest = [_highest(repeats, seed) for seed in range(WATCHES)]
     for level, allowed in ((0.002, 0), (0.02, 2), (0.1, 10)):
         assert sum(one >= -math.log(level) for one in highest) <= allowed, level
 
 
-def test_the_rounds_of_a_long_healthy_watch_at_the_edge_have_half_of_the_budget_exactly() -> None:
+def test_the_rounds_of_a_long_healthy_watch_at_the_edge_have_half_of_the_budget_exactly():
     """The chance of an alarm by a round is computed for each of 100,000 rounds, and summed."""
     state, total, unshared = _state(100), 0.0, 0.0
     state.probes.cycles = 1
@@ -282,7 +280,7 @@ def _list_rounds(tried: int) -> Iterator[tuple[float, ProbeCounts]]:
 @pytest.mark.parametrize(("repeats", "most"), [(True, 0.3), (False, 0.6)])
 def test_a_cycle_of_a_healthy_server_at_the_edge_is_within_its_level_exactly(
     repeats: bool, most: float
-) -> None:
+):
     """The chance that the evidence of a cycle ever exceeds c is at most 1 / c.
 
     Looks are after each probe, which is more often than in a watch. A server that repeats itself is
@@ -315,7 +313,7 @@ def _cross(count: int, nats: float, *, repeats: bool) -> float:
     return crossed
 
 
-def test_the_shares_of_all_rounds_and_cycles_are_one_budget() -> None:
+def test_the_shares_of_all_rounds_and_cycles_are_one_budget():
     """Rounds and cycles have half of it each, so the evidence is that of a share less a half."""
     total = math.fsum(compute_starting_share(k) for k in range(1, 10_000))
     assert 0.8 < total < 1.0

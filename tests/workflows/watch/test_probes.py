@@ -133,9 +133,7 @@ class _Watched:
         return (line for line in self.lines if line.startswith("warning: "))
 
 
-def test_a_healthy_endpoint_with_its_own_noise_is_not_accused(
-    reference: Path, tmp_path: Path
-) -> None:
+def test_a_healthy_endpoint_with_its_own_noise_is_not_accused(reference: Path, tmp_path):
     watched = _Watched(_model(), reference, tmp_path)
     assert watched.run(60) == 0
     assert watched.kinds == []
@@ -154,9 +152,7 @@ def test_a_healthy_endpoint_with_its_own_noise_is_not_accused(
     assert watched.state["probes"]["cycles"] == 15
 
 
-def test_requantised_weights_alarm_in_the_first_round_without_a_baseline(
-    reference: Path, tmp_path: Path
-) -> None:
+def test_requantised_weights_alarm_in_the_first_round_without_a_baseline(reference: Path, tmp_path):
     watched = _Watched(_model(numerics=0.4), reference, tmp_path)
     watched.more = {"ends": True}
     assert watched.run(5) == 1
@@ -185,8 +181,8 @@ def test_requantised_weights_alarm_in_the_first_round_without_a_baseline(
 
 
 def test_a_fault_that_begins_later_alarms_in_its_first_rounds_and_evidence_can_be_forgotten(
-    reference: Path, tmp_path: Path
-) -> None:
+    reference: Path, tmp_path
+):
     watched = _Watched(_model(), reference, tmp_path)
     assert watched.run(7) == 0
     watched.endpoint.model = _model(numerics=0.4)
@@ -201,7 +197,7 @@ def test_a_fault_that_begins_later_alarms_in_its_first_rounds_and_evidence_can_b
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
-def test_failures_of_probes_are_no_evidence(share: float, reference: Path, tmp_path: Path) -> None:
+def test_failures_of_probes_are_no_evidence(share: float, reference: Path, tmp_path):
     watched = _Watched(_model(), reference, tmp_path)
     assert watched.run(1) == 0
     watched.endpoint.model = _model(failing=share)
@@ -214,13 +210,13 @@ def test_failures_of_probes_are_no_evidence(share: float, reference: Path, tmp_p
     assert any(said in line for line in watched.lines)
 
 
-def test_a_fault_shows_although_half_of_the_probes_fail(reference: Path, tmp_path: Path) -> None:
+def test_a_fault_shows_although_half_of_the_probes_fail(reference: Path, tmp_path):
     watched = _Watched(_model(failing=0.5, numerics=1.0), reference, tmp_path)
     watched.run(4)
     assert watched.kinds == ["numerics"]
 
 
-def test_an_endpoint_that_is_down_is_asked_no_probes(reference: Path, tmp_path: Path) -> None:
+def test_an_endpoint_that_is_down_is_asked_no_probes(reference: Path, tmp_path):
     watched = _Watched(_model(), reference, tmp_path)
     watched.run(1)
     watched.endpoint.failing = 1
@@ -239,8 +235,8 @@ def test_an_endpoint_that_is_down_is_asked_no_probes(reference: Path, tmp_path: 
     [({"plain": True}, "reports no log-probabilities"), ({"chat_only": True}, "no completions")],
 )
 def test_an_endpoint_that_the_reference_does_not_fit_is_warned_of_once(
-    fault: dict[str, bool], told: str, reference: Path, tmp_path: Path
-) -> None:
+    fault: dict[str, bool], told: str, reference: Path, tmp_path
+):
     watched = _Watched(_model(**fault), reference, tmp_path)
     assert watched.run(4) == 0
     assert watched.run(6) == 0
@@ -254,7 +250,7 @@ def test_an_endpoint_that_the_reference_does_not_fit_is_warned_of_once(
     assert "; 10 of 10 probes are like the reference; " in watched.lines[-1]
 
 
-def test_log_probabilities_that_end_are_found_out(reference: Path, tmp_path: Path) -> None:
+def test_log_probabilities_that_end_are_found_out(reference: Path, tmp_path):
     watched = _Watched(_model(), reference, tmp_path)
     watched.run(1)
     watched.endpoint.model = _model(plain=True, numerics=1.0)
@@ -265,8 +261,8 @@ def test_log_probabilities_that_end_are_found_out(reference: Path, tmp_path: Pat
 
 
 def test_an_endpoint_that_refuses_salts_is_asked_half_as_much_within_the_budget(
-    reference: Path, tmp_path: Path
-) -> None:
+    reference: Path, tmp_path
+):
     watched = _Watched(_model(salts=False), reference, tmp_path)
     assert watched.run(3) == 0
     (warning,) = watched.list_warnings()
@@ -276,7 +272,7 @@ def test_an_endpoint_that_refuses_salts_is_asked_half_as_much_within_the_budget(
     assert all(one["tokens"] <= BUDGET for one in rounds)
 
 
-def test_a_reference_without_salts_is_asked_without_them(tmp_path: Path) -> None:
+def test_a_reference_without_salts_is_asked_without_them(tmp_path):
     file = _register(tmp_path, _model(salts=False), floor=FLOOR)
     watched = _Watched(_model(), file, tmp_path / "o")
     watched.more = {"tokens": 12_000}
@@ -289,7 +285,7 @@ def test_a_reference_without_salts_is_asked_without_them(tmp_path: Path) -> None
     assert all(one["tokens"] <= 12_000 for one in watched.rounds)
 
 
-def test_probes_continue_after_a_restart_or_a_kill(reference: Path, tmp_path: Path) -> None:
+def test_probes_continue_after_a_restart_or_a_kill(reference: Path, tmp_path):
     watched = _Watched(_model(), reference, tmp_path)
     watched.run(2)
     earlier = (tmp_path / record.STATE_FILE).read_bytes()
@@ -308,7 +304,7 @@ def test_probes_continue_after_a_restart_or_a_kill(reference: Path, tmp_path: Pa
     assert record.plain(loaded.probes) == whole["probes"]
 
 
-def test_another_reference_in_the_folder_is_refused(reference: Path, tmp_path: Path) -> None:
+def test_another_reference_in_the_folder_is_refused(reference: Path, tmp_path):
     watched = _Watched(_model(), reference, tmp_path / "o")
     watched.run(1)
     other = tmp_path / "other.json"
@@ -322,9 +318,7 @@ def test_another_reference_in_the_folder_is_refused(reference: Path, tmp_path: P
         watched.run(1)
 
 
-def test_folders_of_older_versions_are_resumed_and_get_no_probes(
-    reference: Path, tmp_path: Path
-) -> None:
+def test_folders_of_older_versions_are_resumed_and_get_no_probes(reference: Path, tmp_path):
     watched = _Watched(_model(), None, tmp_path)
     watched.run(1)
     old = watched.state
@@ -340,7 +334,7 @@ def test_folders_of_older_versions_are_resumed_and_get_no_probes(
         watched.run(1)
 
 
-def test_a_reference_that_cannot_accuse_is_refused(reference: Path, tmp_path: Path) -> None:
+def test_a_reference_that_cannot_accuse_is_refused(reference: Path, tmp_path):
     file = tmp_path / "x.json"
     known = read_reference(reference)
     write_reference(file, msgspec.structs.replace(known, floor=None))
@@ -348,7 +342,7 @@ def test_a_reference_that_cannot_accuse_is_refused(reference: Path, tmp_path: Pa
         read_watch_reference(file, 20)
 
 
-def test_the_figures_of_the_probes_are_served(reference: Path, tmp_path: Path) -> None:
+def test_the_figures_of_the_probes_are_served(reference: Path, tmp_path):
     from prometheus_client import generate_latest
 
     watched = _Watched(_model(numerics=0.4), reference, tmp_path)
@@ -364,7 +358,7 @@ def test_the_figures_of_the_probes_are_served(reference: Path, tmp_path: Path) -
     assert evidence >= limit
 
 
-def test_tokens_that_no_server_counted_are_estimated(reference: Path) -> None:
+def test_tokens_that_no_server_counted_are_estimated(reference: Path):
     known = read_watch_reference(reference, PER_ROUND)
     probe = known.known.probes[0]
     assert known.count_tokens(probe) == probe.reading.prompt_tokens + 2

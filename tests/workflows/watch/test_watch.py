@@ -66,7 +66,7 @@ def _rounds(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / record.ROUNDS_FILE).read_text().splitlines()]
 
 
-def test_a_healthy_endpoint_is_watched_within_the_budget_and_not_accused(tmp_path: Path) -> None:
+def test_a_healthy_endpoint_is_watched_within_the_budget_and_not_accused(tmp_path):
     endpoint, lines = Endpoint(), list[str]()
 
     async def run(url):
@@ -90,8 +90,8 @@ def test_a_healthy_endpoint_is_watched_within_the_budget_and_not_accused(tmp_pat
 
 
 def test_an_endpoint_that_turns_bad_is_noticed_also_over_restarts_and_told_once(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     endpoint, lines, out = Endpoint(), list[str](), tmp_path / "told.jsonl"
     script = (
         "import sys, os; open(sys.argv[1], 'a').write(sys.stdin.read() +"
@@ -134,7 +134,7 @@ def test_an_endpoint_that_turns_bad_is_noticed_also_over_restarts_and_told_once(
     assert sum(line.startswith("ALARM accuracy") for line in lines) == 1
 
 
-def test_an_alarm_ends_the_watch_and_stands_until_it_is_forgotten(tmp_path: Path) -> None:
+def test_an_alarm_ends_the_watch_and_stands_until_it_is_forgotten(tmp_path):
     endpoint, lines = Endpoint(), list[str]()
 
     async def run(url):
@@ -157,7 +157,7 @@ def test_an_alarm_ends_the_watch_and_stands_until_it_is_forgotten(tmp_path: Path
     assert state["bets"]["accuracy"]["rounds"] == 5
 
 
-def test_answers_that_turn_empty_are_told_apart(tmp_path: Path) -> None:
+def test_answers_that_turn_empty_are_told_apart(tmp_path):
     endpoint = Endpoint(chat=False)
 
     async def run(url):
@@ -170,7 +170,7 @@ def test_answers_that_turn_empty_are_told_apart(tmp_path: Path) -> None:
     assert endpoint.server.bodies[-1]["prompt"].endswith("Answer:")
 
 
-def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path: Path) -> None:
+def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path):
     endpoint, lines = Endpoint(), list[str]()
     job = _job("http://127.0.0.1:9/v1")
 
@@ -204,7 +204,7 @@ def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path: Path) -> N
     }
 
 
-def test_failures_alone_are_never_an_accuracy_alarm(tmp_path: Path) -> None:
+def test_failures_alone_are_never_an_accuracy_alarm(tmp_path):
     endpoint = Endpoint()
 
     async def run(url):
@@ -216,9 +216,7 @@ def test_failures_alone_are_never_an_accuracy_alarm(tmp_path: Path) -> None:
     assert [alarm["kind"] for alarm in _state(tmp_path)["alarms"]] == ["failures"]
 
 
-def test_a_check_that_always_passed_has_to_fail_three_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_that_always_passed_has_to_fail_three_times(tmp_path, monkeypatch):
     names = (*FIRST, "json", "json_schema", "json_portable", "tools")
     monkeypatch.setattr(
         story, "choose_checks", lambda level: [one for one in CHECKS if one.name in names]
@@ -249,7 +247,7 @@ def test_a_check_that_always_passed_has_to_fail_three_times(
     assert all(one["tokens"] <= 20_000 for one in _rounds(tmp_path))
 
 
-def test_figures_are_served_on_this_machine(tmp_path: Path) -> None:
+def test_figures_are_served_on_this_machine(tmp_path):
     async def run(url):
         metrics = Metrics()
         with serve(metrics, 0) as port:
@@ -273,7 +271,7 @@ def test_figures_are_served_on_this_machine(tmp_path: Path) -> None:
     _with(Endpoint().server, run)
 
 
-def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path: Path) -> None:
+def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path):
     with pytest.raises(EndpointError):
         asyncio.run(watch(_job("http://127.0.0.1:9/v1"), tmp_path, environ={}))
 
@@ -292,7 +290,7 @@ def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path: P
     _with(Endpoint().server, run)
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_told(tmp_path):
     (tmp_path / record.STATE_FILE).mkdir()
     with pytest.raises(RunFolderError, match="cannot be read"):
         record.load(tmp_path, {})
@@ -302,13 +300,13 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", [b"", b"{}", b"[1]", b'{"bound": "\xff"}', b"\xff"])
-def test_a_damaged_state_is_told(state: bytes, tmp_path: Path) -> None:
+def test_a_damaged_state_is_told(state: bytes, tmp_path):
     (tmp_path / record.STATE_FILE).write_bytes(state)
     with pytest.raises(RunFolderError, match="cannot be read"):
         record.load(tmp_path, {})
 
 
-def test_the_state_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_the_state_of_another_version_is_refused(tmp_path):
     async def run(url):
         await watch(_job(url), tmp_path, environ={})
         file = tmp_path / record.STATE_FILE
@@ -322,12 +320,12 @@ def test_the_state_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
-def test_a_port_that_is_none_is_told(port: int) -> None:
+def test_a_port_that_is_none_is_told(port: int):
     with pytest.raises(PlanError, match="cannot be used"), serve(Metrics(), port):
         pass
 
 
-def test_what_a_server_says_of_a_hold_out_prompt_is_nowhere(tmp_path: Path) -> None:
+def test_what_a_server_says_of_a_hold_out_prompt_is_nowhere(tmp_path):
     server = ScriptedServer(
         lambda request: json_reply({"detail": request.body}, 422),
         paths=["/v1/chat/completions"],
@@ -355,7 +353,7 @@ def test_what_a_server_says_of_a_hold_out_prompt_is_nowhere(tmp_path: Path) -> N
     _with(server, both)
 
 
-def test_a_kill_between_the_line_and_the_state_loses_nothing(tmp_path: Path) -> None:
+def test_a_kill_between_the_line_and_the_state_loses_nothing(tmp_path):
     async def run(url):
         job = _job(url, rounds=7)
         await watch(job, tmp_path, environ={})
@@ -393,7 +391,7 @@ def _replayed(folder: Path, job: WatchJob, rounds: int) -> Any:
     return record.plain(fresh)
 
 
-def test_a_watch_that_ends_in_its_baseline_says_that_nothing_was_judged(tmp_path: Path) -> None:
+def test_a_watch_that_ends_in_its_baseline_says_that_nothing_was_judged(tmp_path):
     """Its document says so, however it ends, with the number of rounds that are missing."""
 
     def tell(url):
