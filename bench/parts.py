@@ -27,9 +27,9 @@ OTHER = "the rest"
 PAGE, ASKING = "the page", "asking"
 STAGES = {
     PAGE: r"cli/_ending\.py",
-    "prompts kept": r"records/prompts\.py|_keep_prompts",
-    "report": r"steps/report_run\.py|report/ci/|report/summary/",
-    "prepare": r"evaluation/prepare\.py|steps/open_tasks\.py",
+    "prompts kept": r"storage/prompts\.py|_keep_prompts",
+    "report": r"evaluation/report_run\.py|report/ci|report/summary/",
+    "prepare": r"evaluation/prepare\.py|evaluation/open_tasks\.py",
     "probe": r"evaluation/capabilities/",
 }
 """The stages of a run, each by its frames; everything else is asking."""
@@ -40,12 +40,12 @@ INNER: Mapping[str, Mapping[str, str]] = {
         "pictures, without their process": r"report/pictures/|report/drawing",
     },
     ASKING: {
-        "connections, event loop, system": r"client/http1/|client/step_ledger",
-        "wire format": r"client/wire_format/|client/request_",
+        "connections, event loop, system": r"client/http1/|client/transport",
+        "wire format": r"client/wire_format/|client/request",
         "attempts, patience, tries": r"client/",
         "scoring": r"/scorers/|/tasks/|results/scoring",
-        "accumulator": r"evaluation/results/(accumulator|sample_table|answer|unlisted|_scorer)",
-        "alarm": r"results/degradation|stats/",
+        "accumulator": r"evaluation/results/(accumulator|sample_table|task_result)",
+        "alarm": r"results/degradation|_alarm|stats/",
         "journal and scores": r"storage/",
         "engine": r"evaluation/engine/|evaluation/",
         "masking": r"masking\.py|secret_",
