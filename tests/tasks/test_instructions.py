@@ -308,6 +308,7 @@ def test_a_missing_or_damaged_archive_is_named(tmp_path):
         tools.load(roots, tools.PUNKT)
 
 
+@NEEDS_DATA
 def test_a_missing_package_is_found_before_any_request(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "langdetect", None)
     with pytest.raises(PlanError, match="optional packages") as raised:
