@@ -141,7 +141,7 @@ ELSEWHERE = {
     "serve-eval itself ends": "tests/cli/test_interrupts.py",
     "an answer is withdrawn": "tests/client/test_steps.py",
     "an attempt of a judge": "tests/evaluation/judging/test_judging.py",
-    "an attempt of one repeat": "tests/evaluation/results/test_repaired.py",
+    "an attempt of one repeat": "tests/verdicts/test_repaired.py",
 }
 """Rows whose events are no attempts, or need more than one server, and the files of their tests."""
 
