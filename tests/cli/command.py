@@ -6,15 +6,12 @@ kills, closed streams and imports are tested in processes of their own.
 """
 
 import io
-import json
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from serve_eval.cli.app import main
@@ -93,11 +90,6 @@ def in_a_process(
     )
     _check(done, exits, prints, tells)
     return done
-
-
-def read_json(file: str | os.PathLike[str]) -> Any:
-    """Return the content of a file that a command wrote."""
-    return json.loads(Path(file).read_bytes())
 
 
 def _split(arguments: tuple[str | os.PathLike[str], ...]) -> list[str]:

@@ -6,7 +6,8 @@ import jsonschema
 import pytest
 
 from tests.cases.made import write_biochatter
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

@@ -13,7 +13,8 @@ import pytest
 from serve_eval.workflows import doctor as findings
 from serve_eval.workflows.demo import acts
 from serve_eval.workflows.doctor import EXTRAS, FILES, PROGRAMS
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 

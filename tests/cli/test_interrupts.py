@@ -25,7 +25,8 @@ from serve_eval.schema.media import prompt_sha256, uniform
 from serve_eval.storage.journal import read
 from serve_eval.storage.scores import read_scores
 from serve_eval.tasks.gsm8k import task
-from tests.cli.command import environment, read_json, serve_eval
+from tests.cli.command import environment, serve_eval
+from tests.json_files import read_json
 
 _AT_AN_IMPORT = """
 import os, sys

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.workflows.smoke.server import Quirks, create
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

@@ -25,8 +25,9 @@ from serve_eval.storage.file_names import PROOFS_FILE
 from serve_eval.storage.journal import read, withdrawals
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.tasks.word_problems import task
-from tests.cli.command import environment, read_json, serve_eval
+from tests.cli.command import environment, serve_eval
 from tests.client.kept import Doubling, DoublingServer, doubling
+from tests.json_files import read_json
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
 
 TWICE = Doubling(every=40, delay_s=(0.001, 0.02), slow_s=0.002)

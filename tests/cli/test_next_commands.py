@@ -22,7 +22,8 @@ from serve_eval.schema import Spec
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.view.document import make_document
 from serve_eval.workflows.view.overview import read_folder
-from tests.cli.command import environment, read_json, serve_eval
+from tests.cli.command import environment, serve_eval
+from tests.json_files import read_json
 from tests.standin.deployments import free_port
 from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, sound
 

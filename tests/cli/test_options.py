@@ -27,7 +27,8 @@ from serve_eval.plan.plan_file import KEYS
 from serve_eval.plan.resolve import resolve
 from serve_eval.plugins.setting import Setting, list_declared
 from serve_eval.yaml_source import read
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,8 @@ from serve_eval.stats.planning import (
     compute_margin,
     compute_paired_power,
 )
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

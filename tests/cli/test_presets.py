@@ -15,7 +15,8 @@ from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.worker import create
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 from serve_eval.protocol.presets import read_presets
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import ScriptedServer, answer, fail, models
 from tests.scripted_server.server import serve_in_thread
 

@@ -41,7 +41,8 @@ from serve_eval.schema import (
     TaskProgressed,
 )
 from serve_eval.workflows.events import _Reporter
-from tests.cli.command import environment, read_json, serve_eval
+from tests.cli.command import environment, serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import ScriptedServer, answer, fail
 
 FAILED = {FailureKind.TIMEOUT: 2, FailureKind.HTTP_ERROR: 1}

@@ -10,7 +10,8 @@ import pytest
 
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Spec
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.workflows.references import foreign_files as foreign
 from tests.workflows.smoke.server import Quirks, create
 

@@ -17,7 +17,8 @@ from typer.testing import CliRunner, Result
 
 from serve_eval.cli.app import app
 from serve_eval.errors import PlanError, ReferenceFileError
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models
 
 OWN = """\

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from serve_eval.schema import REHEARSED
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from serve_eval.storage.file_names import PAGE_FILE
-from tests.cli.command import in_a_process, read_json, serve_eval
+from tests.cli.command import in_a_process, serve_eval
 from tests.client.faulty_server import FaultyServer, http
 from tests.client.faulty_server import answer as as_answer
+from tests.json_files import read_json
 from tests.scripted_server import (
     HttpRequest,
     Reply,

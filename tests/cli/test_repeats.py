@@ -22,7 +22,8 @@ from serve_eval.schema import AccuracySpec, Plan, Report, Sample, Spec
 from serve_eval.storage import run_folder
 from serve_eval.verdicts import references
 from serve_eval.workflows.references.register import register
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
-from tests.cli.command import environment, in_a_process, read_json, serve_eval
+from tests.cli.command import environment, in_a_process, serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import serve_in_thread
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

@@ -16,7 +16,8 @@ from serve_eval.cli import _dry_run
 from serve_eval.launchers import simulated
 from serve_eval.launchers._process.server_process import own_server
 from serve_eval.schema import Plan, Spec
-from tests.cli.command import environment, in_a_process, read_json, serve_eval
+from tests.cli.command import environment, in_a_process, serve_eval
+from tests.json_files import read_json
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

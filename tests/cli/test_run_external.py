@@ -15,7 +15,8 @@ import pytest
 from serve_eval.schema import DataRoots
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.tasks.gsm8k import task
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 
 MODEL = "my-org/my-model"
 

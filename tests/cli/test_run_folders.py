@@ -13,7 +13,8 @@ from serve_eval.storage.folder_results import CONTINUED_DAYS
 from serve_eval.storage.json_files import FOLDER_FORMAT
 from serve_eval.storage.report_file import REPORT_SCHEMA
 from serve_eval.storage.story_files import COMPARE
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

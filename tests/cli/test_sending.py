@@ -37,7 +37,8 @@ from serve_eval.schema import (
 )
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import (
     HttpRequest,
     Reply,

@@ -15,7 +15,8 @@ from serve_eval.checks.kinds.answering import PROMPT
 from serve_eval.checks.row import SentRequest
 from serve_eval.masking import Masking
 from serve_eval.workflows.smoke import smoke
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.standin.deployments import environment, free_port, running, wait_healthy
 from tests.workflows.smoke.server import Quirks, create
 

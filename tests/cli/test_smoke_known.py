@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from serve_eval.checks.kinds.quality import questions
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.workflows.smoke.server import Quirks, create
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from serve_eval.cli._suite_dry_run import show
 from serve_eval.workflows.suite.file import read
-from tests.cli.command import environment, read_json, serve_eval
+from tests.cli.command import environment, serve_eval
+from tests.json_files import read_json
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

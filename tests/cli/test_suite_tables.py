@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from serve_eval.report.results_table import FORMATS
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

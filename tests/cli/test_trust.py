@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cli.command import in_a_process, read_json, serve_eval
+from tests.cli.command import in_a_process, serve_eval
+from tests.json_files import read_json
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

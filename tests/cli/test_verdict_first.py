@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import environment, in_a_process, read_json, serve_eval
+from tests.cli.command import environment, in_a_process, serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import ScriptedServer, answer, models
 from tests.workflows.verify.model_server import ModelServer
 

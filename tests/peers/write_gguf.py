@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.launchers._embedded.model import Array, read
-from tests.cli.command import read_json
+from tests.json_files import read_json
 
 NAMES = {
     "input_layernorm": "attn_norm",

@@ -25,7 +25,8 @@ from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plan.resolve import resolve_address
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Endpoint, Spec
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.workflows.invariants.faulty_servers import code_in
 from tests.workflows.tools.on_standin import write_tool_answers
 

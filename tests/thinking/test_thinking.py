@@ -12,7 +12,8 @@ from serve_eval.client.client import Client
 from serve_eval.evaluation.engine.send import QUESTION, send_to_thinker
 from serve_eval.launchers._standin.generation import ThoughtsForm
 from serve_eval.schema import Endpoint, Limits, Message, Request, Response, SamplingParams
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, json_reply, stream
 from tests.thinking.commands import (
     ENOUGH,

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.peers.conftest import MODEL
 from tests.vllm.conftest import FLOOR, TABLE
 

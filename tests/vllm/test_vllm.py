@@ -24,7 +24,8 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.report.run.details import describe_engines
 from serve_eval.schema import DataRoots, Endpoint, Plan, Spec, VerdictOutcome
 from serve_eval.tasks.word_problems import task as word_problems
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.peers.conftest import MODEL, WAYS, Ours, evaluated, smoke_rows
 from tests.peers.peers import LACKS, NOT_OF_THIS_MODEL, Peer
 from tests.vllm.conftest import TABLE, address, skipping

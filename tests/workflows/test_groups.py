@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from serve_eval.workflows.diagnose.evidence import read
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, models
 
 PASSAGES, EACH = 40, 5

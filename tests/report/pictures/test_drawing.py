@@ -17,8 +17,9 @@ from aiohttp import web
 from serve_eval.report.drawing_process import drawing_ahead
 from serve_eval.report.pictures import Picture, draw_boxes
 from serve_eval.report.pictures.picture import draw_all, name_extra
-from tests.cli.command import environment, read_json, serve_eval
+from tests.cli.command import environment, serve_eval
 from tests.clock import until
+from tests.json_files import read_json
 from tests.scripted_server import HttpRequest, ScriptedServer, answer
 
 GOOD = draw_boxes("lengths", {"a": [1.0, 2.0, 3.0]}, "tokens")

@@ -31,7 +31,8 @@ from serve_eval.workflows.attribute.attribute import (
     prepare_asking,
     worker,
 )
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import external
 from tests.standin.deployments import Deployed, deployed
 

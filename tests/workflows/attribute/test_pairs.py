@@ -36,7 +36,8 @@ from serve_eval.workflows.attribute import legs
 from serve_eval.workflows.attribute.attribute import attribute, prepare_asking
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.story import diagnose
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.launchers.conftest import own_machine, plan_of, standin
 from tests.scripted_server import HttpRequest, Reply, answer, external
 from tests.standin.deployments import deployed

@@ -27,7 +27,8 @@ from serve_eval.workflows.bisect.configurations import Configurations, between_p
 from serve_eval.workflows.bisect.document import make_document
 from serve_eval.workflows.bisect.search import BisectRules
 from serve_eval.workflows.bisect.testing import HeldServer
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.workflows.bisect.searches import (
     BROKEN,
     INCLUDED,

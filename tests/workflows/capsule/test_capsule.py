@@ -23,7 +23,7 @@ from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, cr
 from serve_eval.schema import Connection, Endpoint, Limits, Spec
 from serve_eval.workflows.capsule.capsule import capsules
 from serve_eval.workflows.diagnose.story import diagnose
-from tests.cli.command import read_json
+from tests.json_files import read_json
 from tests.scripted_server import EVERY_PATH, ScriptedServer, external, json_reply
 from tests.workflows.diagnose.server import Said, Server, answers_to, plan_for, run, sound
 

@@ -31,7 +31,8 @@ from serve_eval.workflows.compare.compare import CompareRules, CompareSide, comp
 from serve_eval.workflows.compare.document import make_document
 from serve_eval.workflows.compare.rows import describe_agreement_of, summarise_compared
 from serve_eval.workflows.compare.verdict import compare_folders
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import ScriptedServer, answer, external
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

@@ -34,7 +34,8 @@ from serve_eval.workflows.compare.rows import (
     summarise_compared,
 )
 from serve_eval.workflows.diagnose.story import diagnose
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, external, models
 from tests.workflows.load.batch_server import targets_of
 

@@ -42,7 +42,8 @@ from serve_eval.workflows.invariants.canary_codes import (
     search_codes,
 )
 from serve_eval.workflows.invariants.canary_document import make_document
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import ScriptedServer, answer, external, fail, stream
 from tests.workflows.invariants.faulty_servers import Exchange, copier
 

@@ -27,7 +27,8 @@ from serve_eval.schema.media import prompt_sha256
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.check import ALPHA, check
 from serve_eval.workflows.invariants.document import make_document
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import Reply, ScriptedServer, after, answer, external, hand_over
 
 N = 40

@@ -19,7 +19,8 @@ from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.cache_use import are_fewer, why_not_pressed
 from serve_eval.workflows.invariants.caching import fill, make_text
 from serve_eval.workflows.invariants.document import make_document
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import ScriptedServer, answer, fail
 from tests.workflows.invariants.faulty_servers import (
     BlockCache,

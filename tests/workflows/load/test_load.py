@@ -19,7 +19,8 @@ from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.load.document import make_document
 from serve_eval.workflows.load.passes import shuffle_loads
 from serve_eval.workflows.load.story import check_loads, measure_load
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
 from tests.workflows.load.batch_server import BatchServer, draw, plan_of, targets_of
 

@@ -23,7 +23,8 @@ from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.resolve import resolve
 from serve_eval.schema import Limits, Plan, Sample, Shard, Spec
 from serve_eval.storage.run_folder import hold
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import serve_in_thread
 
 

@@ -33,7 +33,7 @@ from serve_eval.schema import (
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.workflows.suite.execution import evaluate_suite
 from serve_eval.workflows.suite.preparation import groups, open_folder, read_kept_report
-from tests.cli.command import read_json
+from tests.json_files import read_json
 
 TODAY = date(2026, 11, 21)
 

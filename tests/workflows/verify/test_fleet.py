@@ -25,7 +25,8 @@ from serve_eval.schema import VerificationOutcome as Outcome
 from serve_eval.workflows.verify.document import make_document
 from serve_eval.workflows.verify.fleet import CANDIDATES, FIRST, MAJORITY, find_middle, list_names
 from serve_eval.workflows.verify.legs import describe_path, name_parts, warn_of_path
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.workflows.verify.model_server import ModelServer
 
 NUMERICS = 0.02

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.workflows.verify.model_server import ModelServer
 
 NUMERICS = 0.02

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from serve_eval.launchers._kubernetes.surroundings import IN_A_POD
-from tests.cli.command import in_a_process, read_json, serve_eval
+from tests.cli.command import in_a_process, serve_eval
+from tests.json_files import read_json
 from tests.launchers.kubernetes.mock_cluster import MockCluster, pod
 from tests.workflows.verify.model_server import ModelServer
 

@@ -30,7 +30,8 @@ from serve_eval.workflows.verify.document import CHUNK, make_document
 from serve_eval.workflows.verify.legs import parse_worker
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import register, verify
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 from tests.scripted_server import external, raw
 from tests.workflows.verify.model_server import ModelServer
 

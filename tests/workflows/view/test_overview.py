@@ -22,7 +22,8 @@ from serve_eval.series.read_runs import read_runs
 from serve_eval.storage.report_file import read_report, write_report
 from serve_eval.workflows.view.document import make_document
 from serve_eval.workflows.view.overview import read_folder
-from tests.cli.command import read_json, serve_eval
+from tests.cli.command import serve_eval
+from tests.json_files import read_json
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

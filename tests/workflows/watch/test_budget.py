@@ -31,7 +31,8 @@ from serve_eval.workflows.watch.asking import (
 from serve_eval.workflows.watch.bets import ACCURACY, FLOOR_ALPHA
 from serve_eval.workflows.watch.document import describe_unjudged, say_gap
 from serve_eval.workflows.watch.job import PROMPTS, of_plan
-from tests.cli.command import environment, read_json, serve_eval
+from tests.cli.command import environment, serve_eval
+from tests.json_files import read_json
 from tests.workflows.verify.model_server import ModelServer
 from tests.workflows.watch.changing_endpoint import DAY, NIGHT, START, Endpoint, Watch, by_day
 
