@@ -102,7 +102,7 @@ def test_options_of_the_rule_are_tried_on_a_finished_run(tmp_path):
     assert found == {"10": (1, "FAIL"), "90": (0, "PASS")}
     assert (run / "report.json").read_bytes() == before
     alias = tmp_path / "alias"
-    done = serve_eval(f"run -m org/alias --no-reference -o {alias} {ASKED}", exits=3)
+    done = serve_eval(f"run {ASKED} -m org/alias --no-reference -o {alias}", exits=3)
     serve_eval(f"judge {alias} {refs}", exits=3)
     done = serve_eval(f"judge {alias} --set reference_model=org/m {refs}", exits=0)
 

@@ -31,7 +31,7 @@ from serve_eval.schema import DataRoots, MediaFile, MediaPart, Request, Spec, Te
 from serve_eval.tasks.mmlu import SUBJECTS
 from tests.root import ROOT
 from tests.tasks.made_data import NAMES, spec_of, write_all
-from tests.tasks.task_rows import Mistake, blame
+from tests.tasks.mistakes import Mistake, blame
 
 FILE = Path(__file__).with_name("golden_prompts.json")
 SHARED = ROOT.parent / "shared" / "data"

@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from tests.tasks.task_rows import ROOT, Mistake, blame, check_files
+from tests.root import ROOT
+from tests.tasks.mistakes import Mistake, blame, check_files
 
 
 def main() -> None:

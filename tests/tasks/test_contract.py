@@ -33,7 +33,8 @@ from tests.tasks.golden_prompts import (
     variants,
 )
 from tests.tasks.made_data import NAMES, spec_of, write_jsonl, write_longbench_v2, write_videomme
-from tests.tasks.task_rows import DATA_HEAD, TASKS_HEAD, Mistake, list_folders, renew_row
+from tests.tasks.mistakes import Mistake
+from tests.tasks.task_rows import DATA_HEAD, TASKS_HEAD, list_folders, renew_row
 
 LIKELIHOOD = [
     Spec(name=name, options={"scoring": "loglikelihood"}) for name in ("mmlu", "word_problems")
