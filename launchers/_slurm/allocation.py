@@ -256,7 +256,7 @@ class Spot:
 
 
 def spots(parts: Sequence[Part], gpus_per_node: int) -> list[Spot]:
-    """Return a spot for every part, in their order.
+    """Return the spots of the parts, in the order of the parts.
 
     A server that fits into a node gets GPUs on the first node with enough left. A wider one gets
     whole nodes, with its ranks evenly spread. The orchestrator runs on the first node. Raises

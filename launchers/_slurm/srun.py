@@ -308,9 +308,9 @@ def files(held: int, log_dir: Path) -> dict[Path, str]:
 
 
 def count_held_ports(first_nodes: Sequence[int], wrapped: Sequence[bool]) -> Iterator[int]:
-    """Yield for every server the number of ports to hold.
+    """Yield the number of ports to hold before each server starts.
 
-    They belong to the wrapped servers before it on its first node.
+    The ports are those of the wrapped servers that start earlier on its first node.
     """
     before: dict[int, int] = {}
     for node, one in zip(first_nodes, wrapped, strict=True):

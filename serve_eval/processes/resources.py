@@ -14,7 +14,7 @@ from pathlib import Path
 from serve_eval.errors import PlanError
 
 SPARE = 100
-"""Descriptors for everything except connections: journals, logs, libraries, the event loop."""
+"""Descriptors that a run needs for journals, logs, libraries and the event loop."""
 
 
 def ensure_descriptors(in_flight: int) -> None:

@@ -183,8 +183,9 @@ class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
 class RunningShare:
     """The share of bad answers among the latest `window` considered requests, at several requests.
 
-    `at` counts requests from 1 over the run. `by_start` is in the order of their starts, `by_end`
-    in that of their ends, in which long answers come late for every endpoint.
+    `at` counts requests from 1 over the run. `by_start` has the shares in the order
+    in which requests started, `by_end` in the order in which they ended. Long answers end late,
+    whatever the endpoint.
     """
 
     window: int

@@ -214,8 +214,8 @@ EXTERNAL, SIMULATED = "external", "simulated"
 _CHANGING: Final = frozenset(
     {"command", "env", "gpus", "host", "image", "pass_env", "port", "ports", "servers", "weights"}
 )
-"""Options of launchers that may change from night to night: where and of which build servers are.
-What they are, such as their parallelism, makes another deployment."""
+"""Options of launchers that may change from night to night: the place and the build of servers.
+Other options, such as their parallelism, make another deployment."""
 _CHANGING_ENDINGS: Final = ("_timeout_s", "_dir", "_url", "_port", "_file")
 
 

@@ -124,7 +124,7 @@ FIRST_DRAWS = 499
 LEAST_SPREAD = 0.05
 """Least standard deviation of a loss inside a slice, as a share of the largest change of a prompt.
 
-Where every right answer is lost, all draws are equal, and only rounding tells them apart.
+If a run lost all right answers, all draws are equal, and only rounding errors differ.
 """
 
 

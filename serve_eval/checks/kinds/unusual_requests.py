@@ -14,7 +14,7 @@ from serve_eval.evaluation.capabilities import read_context
 from serve_eval.tasks._passkey import NOISE
 
 IDS = list(range(100, 108))
-"""Token ids that are small enough for every vocabulary."""
+"""Token ids that any vocabulary contains."""
 UNKNOWN_FIELD = "serve_eval_unknown_field"
 TOO_LONG = 1.25
 """Length of the over-long prompt, as a multiple of the context."""
@@ -47,7 +47,7 @@ async def batch(session: CheckSession) -> CheckResult:
 async def unknown_field(session: CheckSession) -> CheckResult:
     """Report whether an unknown field is refused or ignored. Both are right.
 
-    Where fields are ignored, a misspelt field goes unnoticed.
+    An endpoint that ignores fields does not report a misspelt one.
     """
     answer = await session.post({**session.body("Hello", max_tokens=1), UNKNOWN_FIELD: 1})
     if answer.refused:
