@@ -9,15 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from serve_eval.launchers._fleet import session as free_gpus
-from serve_eval.launchers._fleet import session as places
+from serve_eval.launchers._fleet import session as fleet_session
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._fleet.session import session
 from serve_eval.launchers._options import FrontDoor, GpuChoice, TimeLimits
 from serve_eval.launchers._trtllm import containers, deployments, kv_transfer
-from serve_eval.launchers._trtllm import (
-    deployments as promises,
-)
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.containers import Container
 from serve_eval.launchers._trtllm.deployments import DeploymentChoice, Disaggregated
@@ -67,12 +63,12 @@ def job_size(context: LaunchContext, options: ContainerOptions) -> JobSize:
 
 def expects(context: LaunchContext, options: ContainerOptions) -> list[str]:
     """Return the parts of the path that the servers promise."""
-    return promises.list_expected(deployments.choose_deployment(options))
+    return deployments.list_expected(deployments.choose_deployment(options))
 
 
 def lint(context: LaunchContext, options: ContainerOptions) -> list[str]:
     """Return warnings about options of both sides that should be equal."""
-    return promises.list_disagreements(deployments.choose_deployment(options), context.model)
+    return deployments.list_disagreements(deployments.choose_deployment(options), context.model)
 
 
 @asynccontextmanager
@@ -92,7 +88,7 @@ async def launch(context: LaunchContext, options: ContainerOptions) -> AsyncIter
         ways = replace(ways, nvlink=await asyncio.to_thread(kv_transfer.nvlink))
     ports = free_ports(options.host, options.port, len(planned) - 1)
     async with (
-        free_gpus.reserve(options.gpus, planned, context.notify) as reserved,
+        fleet_session.reserve(options.gpus, planned, context.notify) as reserved,
         session(
             _servers(
                 context, replace(options, gpus=reserved.gpus), ports, uuid.uuid4().hex[:12], ways
@@ -125,7 +121,7 @@ def _servers(
     deployment = deployments.choose_deployment(options)
     containers.check(options, deployment, deployments.list_models(deployment, context))
     context = replace(context, log_dir=context.log_dir.absolute())  # mounted under its own path
-    placed = places.place_parts(
+    placed = fleet_session.place_parts(
         list_parts(deployment, context),
         gpus=options.gpus,
         host=options.host,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from serve_eval.errors import PlanError
-from serve_eval.launchers._fleet import session as places
+from serve_eval.launchers._fleet import session as fleet_session
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._fleet.session import session
 from serve_eval.launchers._options import LOOPBACK, TimeLimits
@@ -177,7 +177,7 @@ def _servers(
     parts = list_parts(deployment, context)
     _check_configs(parts, choose_flavour(deployment))
     count = sum(part.width for part in parts)
-    placed = places.place_parts(
+    placed = fleet_session.place_parts(
         parts, gpus=list(range(count)), host=LOOPBACK, port=_port(read), ports=ports
     )
     built = build_servers(

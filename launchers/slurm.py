@@ -25,24 +25,17 @@ from serve_eval.launchers._machine import lock_files
 from serve_eval.launchers._options import TimeLimits
 from serve_eval.launchers._process.environment import for_helpers
 from serve_eval.launchers._slurm import (
-    allocation as node_placement,
-)
-from serve_eval.launchers._slurm import (
-    allocation as sbatch,
+    allocation as slurm_allocation,
 )
 from serve_eval.launchers._slurm import (
     running_steps,
     srun,
     step_container,
 )
-from serve_eval.launchers._slurm import (
-    srun as rank_tasks,
-)
 from serve_eval.launchers._slurm.allocation import USUAL_GPUS, Allocation, around_us, find_running
 from serve_eval.launchers._slurm.job_script import job_script
 from serve_eval.launchers._slurm.srun import SlurmSteps
 from serve_eval.launchers._trtllm import deployments, kv_transfer
-from serve_eval.launchers._trtllm import deployments as promises
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.deployments import Deployment, DeploymentChoice, Disaggregated
 from serve_eval.launchers._trtllm.kv_transfer import Ways
@@ -104,7 +97,7 @@ def job_size(context: LaunchContext, options: SlurmOptions) -> JobSize:
     """Return the nodes and GPUs that a new job needs for these servers, wherever we are now."""
     gpus = options.gpus_per_node
     if gpus is None:
-        gpus = min(sbatch.list_gpus() or [USUAL_GPUS])
+        gpus = min(slurm_allocation.list_gpus() or [USUAL_GPUS])
     return _plan_job(context, options, Allocation(gpus_per_node=gpus)).size
 
 
@@ -114,12 +107,12 @@ def _script(plan: PlannedJob) -> str:
 
 def expects(context: LaunchContext, options: SlurmOptions) -> list[str]:
     """Return the parts of the path that the servers promise."""
-    return promises.list_expected(deployments.choose_deployment(options))
+    return deployments.list_expected(deployments.choose_deployment(options))
 
 
 def lint(context: LaunchContext, options: SlurmOptions) -> list[str]:
     """Return warnings about options of both sides that should be equal."""
-    return promises.list_disagreements(deployments.choose_deployment(options), context.model)
+    return deployments.list_disagreements(deployments.choose_deployment(options), context.model)
 
 
 @asynccontextmanager
@@ -213,14 +206,14 @@ def _plan_job(
         )
         context = replace(context, log_dir=context.log_dir.absolute())
     parts = list_parts(deployment, context)
-    spots = node_placement.spots(parts, allocation.gpus_per_node)
-    count = node_placement.node_count(spots)
-    nodes = allocation.nodes or tuple(options.nodes or node_placement.node_names(count))
-    placed = node_placement.place_parts(
+    spots = slurm_allocation.spots(parts, allocation.gpus_per_node)
+    count = slurm_allocation.node_count(spots)
+    nodes = allocation.nodes or tuple(options.nodes or slurm_allocation.node_names(count))
+    placed = slurm_allocation.place_parts(
         parts,
         spots,
         nodes,
-        first_port=first_port or options.port or node_placement.FIRST_PORT,
+        first_port=first_port or options.port or slurm_allocation.FIRST_PORT,
         bind=options.bind,
     )
     servers = build_servers(
@@ -231,12 +224,12 @@ def _plan_job(
         ways=_ways(deployment) if count == 1 else None,
         tag=tag,
     )
-    placement = node_placement.placement(servers, spots, nodes)
+    placement = slurm_allocation.placement(servers, spots, nodes)
     wrapped = [
-        part.width > 0 and bool(rank_tasks.wrapper_of(options.wrapper, len(spot.nodes)))
+        part.width > 0 and bool(srun.wrapper_of(options.wrapper, len(spot.nodes)))
         for part, spot in zip(parts, spots, strict=True)
     ]
-    held = rank_tasks.count_held_ports([spot.nodes[0] for spot in spots], wrapped)
+    held = srun.count_held_ports([spot.nodes[0] for spot in spots], wrapped)
     return PlannedJob(
         deployment=deployment,
         servers=[

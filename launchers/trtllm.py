@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from serve_eval.launchers._fleet import session as free_gpus
-from serve_eval.launchers._fleet import session as places
+from serve_eval.launchers._fleet import session as fleet_session
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._fleet.session import session
 from serve_eval.launchers._options import FrontDoor, GpuChoice, TimeLimits
@@ -65,7 +64,7 @@ async def launch(context: LaunchContext, options: TrtllmOptions) -> AsyncIterato
     """
     shown = _servers(context, options)  # report wrong options before looking for GPUs
     async with (
-        free_gpus.reserve(options.gpus, shown, context.notify) as reserved,
+        fleet_session.reserve(options.gpus, shown, context.notify) as reserved,
         session(
             _servers(
                 context,
@@ -85,7 +84,7 @@ async def launch(context: LaunchContext, options: TrtllmOptions) -> AsyncIterato
 def _servers(
     context: LaunchContext, options: TrtllmOptions, ports: list[int] | None = None
 ) -> list[Server]:
-    placed = places.place_parts(
+    placed = fleet_session.place_parts(
         list_parts(options, context),
         gpus=options.gpus,
         host=options.host,

@@ -13,8 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from serve_eval.launchers._fleet import session as free_gpus
-from serve_eval.launchers._fleet import session as places
+from serve_eval.launchers._fleet import session as fleet_session
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._fleet.session import session
 from serve_eval.launchers._options import FrontDoor, GpuChoice, TimeLimits
@@ -87,7 +86,7 @@ async def launch(context: LaunchContext, options: DisaggregatedOptions) -> Async
     ways = replace(_ways(options), nvlink=await asyncio.to_thread(kv_transfer.nvlink))
     ports, tag = free_ports(options.host, options.port, count), uuid.uuid4().hex[:12]
     async with (
-        free_gpus.reserve(options.gpus, planned, context.notify) as reserved,
+        fleet_session.reserve(options.gpus, planned, context.notify) as reserved,
         session(
             _servers(context, replace(options, gpus=reserved.gpus), ports, ways=ways, tag=tag),
             context,
@@ -114,7 +113,7 @@ def _servers(
     tag: str | None = None,
 ) -> list[Server]:
     """Return the context servers, the generation servers and the orchestrator."""
-    placed = places.place_parts(
+    placed = fleet_session.place_parts(
         list_parts(options, context),
         gpus=options.gpus,
         host=options.host,

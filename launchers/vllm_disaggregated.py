@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.launchers._fleet import session
-from serve_eval.launchers._fleet import session as free_gpus
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._fleet.session import serve_commands
 from serve_eval.launchers._process.server_process import check_installed
@@ -82,7 +81,7 @@ async def launch(
     # Files of another launch may belong to another model, which their names do not show.
     tag = f"{SHOWN_TAG}-{uuid.uuid4().hex[:12]}"
     model = session.find_model(context, options.model)
-    async with free_gpus.reserve(options.gpus, planned, context.notify) as reserved:
+    async with session.reserve(options.gpus, planned, context.notify) as reserved:
         context.notify(kv_transfer.describe_transfer(told))
         try:
             async with serve_commands(

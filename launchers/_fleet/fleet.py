@@ -20,7 +20,6 @@ from pathlib import Path
 from serve_eval.errors import LaunchError, NoProgramError
 from serve_eval.launchers._fleet.running import Running, first_end
 from serve_eval.launchers._machine import hosts, local_gpus, lock_files
-from serve_eval.launchers._machine import local_gpus as neighbours
 from serve_eval.launchers._machine.local_gpus import BACK_S, PAUSE_S, Gpu
 from serve_eval.launchers._machine.memory_kills import kills
 from serve_eval.launchers._options import LOOPBACK
@@ -83,10 +82,10 @@ async def fleet(
     ports = [port for server in local for port in _list_ports(server) if port]
     things = [*names, *(f"port-{port}" for port in ports), f"folder-{log_dir}"]
     with lock_files.lock_names(things, held=held, shown=names) as locks:
-        used = await neighbours.check_free(gpus, used, notify)
+        used = await local_gpus.check_free(gpus, used, notify)
         for server in local:
             _check_free(server)
-        for line in neighbours.warnings(named, gpus, used):
+        for line in local_gpus.warnings(named, gpus, used):
             notify(line)
         _write(servers, log_dir)
         try:

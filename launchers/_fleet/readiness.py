@@ -10,7 +10,6 @@ from typing import Any
 
 from serve_eval.errors import LaunchError
 from serve_eval.launchers._fleet import loading
-from serve_eval.launchers._fleet import loading as bounded_reply
 from serve_eval.launchers._fleet.running import Running, Watching, first_end
 from serve_eval.launchers._logs.causes import SAME, Refusals, find_known
 from serve_eval.launchers._process.server_process import WATCH_S
@@ -118,7 +117,7 @@ async def _healthy(
     starting.discard(server.name)
     with suppress(httpx.TransportError, ValueError):
         url = server.url + ("/cluster_info" if cluster else server.health)
-        reply = await bounded_reply.request(client, "GET", url, timeout_s=timeout_s)
+        reply = await loading.request(client, "GET", url, timeout_s=timeout_s)
         if loading.says_so(reply):
             starting.add(server.name)
         return reply.status_code == 200 and (not cluster or bool(reply.json().get("is_ready")))
@@ -149,7 +148,7 @@ async def _wait_for_answer(
     end, most = began + timeout_s, began + timeout_s + start_timeout_s
     while not permanent and (left := end - (sent := time.monotonic())) > 0:
         asked = asyncio.create_task(
-            bounded_reply.request(
+            loading.request(
                 client, "POST", front.url + "/v1/completions", body=body, timeout_s=left
             )
         )

@@ -17,7 +17,6 @@ from serve_eval.launchers._fleet.readiness import ready
 from serve_eval.launchers._fleet.running import FatalWatch, Watching
 from serve_eval.launchers._logs.causes import UNKNOWN_OPTION
 from serve_eval.launchers._machine import hosts, local_gpus, lock_files
-from serve_eval.launchers._machine import local_gpus as neighbours
 from serve_eval.launchers._machine.local_gpus import AUTO, Gpu, Named
 from serve_eval.launchers._options import LOOPBACK, EngineOptions, TimeLimits
 from serve_eval.launchers._process import environment
@@ -317,12 +316,12 @@ async def reserve(
         while True:
             used = await asyncio.to_thread(local_gpus.memory_used)
             offered = _list_offered(used)
-            busy = await asyncio.to_thread(neighbours.in_use, offered.values(), used)
+            busy = await asyncio.to_thread(local_gpus.in_use, offered.values(), used)
             free, locks, unheld, why = _take(offered, busy, needed, stack)
             if len(free) == needed:
                 break
             stack.close()
-            late = await asyncio.to_thread(neighbours.late, unheld, used)
+            late = await asyncio.to_thread(local_gpus.late, unheld, used)
             if len(free) + len(late) < needed or (
                 deadline is not None and time.monotonic() > deadline
             ):
@@ -337,9 +336,9 @@ async def reserve(
                     hint="Try again when more are free, or use fewer servers or less parallelism.",
                 )
             if deadline is None:
-                deadline = time.monotonic() + neighbours.BACK_S
-                notify(neighbours.waits(late))
-            await asyncio.sleep(neighbours.PAUSE_S)
+                deadline = time.monotonic() + local_gpus.BACK_S
+                notify(local_gpus.waits(late))
+            await asyncio.sleep(local_gpus.PAUSE_S)
         yield Reserved(free, locks)
 
 

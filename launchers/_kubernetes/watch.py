@@ -16,7 +16,6 @@ import httpx
 
 from serve_eval.errors import LaunchError
 from serve_eval.launchers._fleet import loading
-from serve_eval.launchers._fleet import loading as bounded_reply
 from serve_eval.launchers._fleet.loading import BoundedReply
 from serve_eval.launchers._kubernetes import logs
 from serve_eval.launchers._kubernetes.cluster import (
@@ -150,13 +149,13 @@ async def wait_for_completion(
 
 async def _ask(client: httpx.AsyncClient, model: str, timeout_s: float) -> BoundedReply:
     body = {"model": model, "max_tokens": 4, "temperature": 0.0}
-    reply = await bounded_reply.request(
+    reply = await loading.request(
         client, "POST", "/completions", body={**body, "prompt": "Hello"}, timeout_s=timeout_s
     )
     if reply.status_code not in (404, 405):
         return reply
     chat = {**body, "messages": [{"role": "user", "content": "Hello"}]}
-    other = await bounded_reply.request(
+    other = await loading.request(
         client, "POST", "/chat/completions", body=chat, timeout_s=timeout_s
     )
     return other if other.status_code not in (404, 405) else reply

@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from serve_eval.launchers._http.requests import encode
-from serve_eval.launchers._standin import config as auth
+from serve_eval.launchers._standin import config as standin_config
 from serve_eval.launchers._standin.cluster import Router
 from serve_eval.launchers._standin.config import Orchestrator
 from serve_eval.launchers._standin.fields import CompletionRequest, Request
@@ -125,7 +125,9 @@ class Legs:
         headers["X-TRTLLM-Msgpack"] = "1"
         if self._asks_metrics:
             headers[RETURN] = "1"
-        headers |= auth.headers(self.config.auth_key, body.get("disaggregated_params") or {})
+        headers |= standin_config.headers(
+            self.config.auth_key, body.get("disaggregated_params") or {}
+        )
         return self.client.post(
             f"http://{url}{path}", data=msgspec.msgpack.encode(body), headers=headers
         )

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from serve_eval.launchers._http.requests import RefusedRequest, bad_request, encode, trtllm_error
 from serve_eval.launchers._http.server import json_response
-from serve_eval.launchers._standin import config as auth
+from serve_eval.launchers._standin import config as standin_config
 from serve_eval.launchers._standin import metrics, model
 from serve_eval.launchers._standin.faults import Faults, is_at
 from serve_eval.launchers._standin.fields import (
@@ -182,7 +182,7 @@ class _Worker:
         if self.faults.tells_key:
             log(f"the key is {self.config.auth_key}")
         if self.flavour == "main" and params is not None:
-            auth.check(self.config.auth_key, params.model_dump(), http.headers)
+            standin_config.check(self.config.auth_key, params.model_dump(), http.headers)
 
     def _breaks(self, number: int) -> bool:
         return self.faults.fail_stream is not None and self.faults.is_drawn(number)

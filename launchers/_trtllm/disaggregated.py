@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 from serve_eval.errors import PlanError
 from serve_eval.launchers._machine import hosts
 from serve_eval.launchers._trtllm import kv_transfer, version
-from serve_eval.launchers._trtllm import version as router_types
 from serve_eval.schema import PerfMetricsFolders
 
 TRANSCEIVER = "cache_transceiver_config"
@@ -240,7 +239,7 @@ def orchestrator(
             content[side]["urls"] = urls
         router = routers[side]
         if router is not None:
-            content[side]["router"] = router_types.section(side, router)
+            content[side]["router"] = version.section(side, router)
     if discovery is not None:
         content[CLUSTER] = dict(discovery)
     return content

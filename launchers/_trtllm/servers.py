@@ -16,7 +16,6 @@ from serve_eval.frozen import freeze
 from serve_eval.launchers._machine.local_gpus import AUTO, Named
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._trtllm import command_line, disaggregated, kv_transfer
-from serve_eval.launchers._trtllm import disaggregated as metrics
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.deployments import (
     Aggregated,
@@ -77,7 +76,7 @@ def list_parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
     ]
     types = [command_line.value_of("--kv_cache_dtype", side.extra_args) for side in sides.values()]
     if deployment.perf_metrics:
-        read = [{**metrics.WORKER, **content} for content in read]
+        read = [{**disaggregated.WORKER, **content} for content in read]
     contents = disaggregated.agree_configs(read[0], read[1], deployment.cache_transceiver, types)
     found = [
         _part(f"{role(kind)}_{i}", kind, side, deployment.backend, content, f"launcher.{kind}")
@@ -280,9 +279,9 @@ def _orchestrator(
     more, env = deployment.orchestrator, {"TRTLLM_DISAGG_NO_RETRY": "1", **deployment.env}
     told = None
     if deployment.perf_metrics:
-        more = {**metrics.orchestrator_keys(context.log_dir), **more}
-        env = {**metrics.orchestrator_env(context.log_dir), **env}
-        told = metrics.locate_folders(more, env)
+        more = {**disaggregated.orchestrator_keys(context.log_dir), **more}
+        env = {**disaggregated.orchestrator_env(context.log_dir), **env}
+        told = disaggregated.locate_folders(more, env)
     content = disaggregated.orchestrator(place.host, place.port, addresses, routers, section, more)
     file = context.log_dir / f"{ORCHESTRATOR}.yaml"
     limit = deployment.request_timeout_s or max(REQUEST_S, math.ceil(2 * context.patience_s))

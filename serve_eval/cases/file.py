@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 from serve_eval import yaml_source
 from serve_eval.cases import biochatter, form
-from serve_eval.cases import form as unquoted
 from serve_eval.cases.form import case_problems, has_cases
 from serve_eval.errors import PlanError, install_hint
 from serve_eval.frozen import freeze
@@ -337,7 +336,7 @@ class _Reader:
             return
 
         written = {} if theirs else document.written
-        for keys, message in unquoted.list_in_prompt(content, written, path).items():
+        for keys, message in form.list_in_prompt(content, written, path).items():
             self._add(document, (*path, *keys), f"{path[0]}: case {name}: {message}")
 
         def where(*keys: object) -> str:
@@ -351,7 +350,7 @@ class _Reader:
                 where=where,
                 folder=folder,
                 biochatter=theirs,
-                unquoted=unquoted.list_expected(content, written, path),
+                unquoted=form.list_expected(content, written, path),
             )
         )
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from serve_eval.cases import biochatter, prompts
-from serve_eval.cases import expansion as keys
+from serve_eval.cases import biochatter, expansion, prompts
 from serve_eval.cases.biochatter import Lacking
 from serve_eval.cases.case_scorers import check_scorer, is_foreign, scorer_of, spec_of, usual_scorer
 from serve_eval.cases.expansion import CaseGroups, Expanded, ExpansionError, count, expand
@@ -223,16 +222,16 @@ class QuestionMaker:
         if problems:
             raise _Wrong(one.name, ("expected",), f"{'; '.join(problems)} (scorer {spec.name})")
         override = _override(one.content.get("sampling"), values)
-        question = keys.question_sha256(turns, self.sampling, override)
+        question = expansion.question_sha256(turns, self.sampling, override)
         return CaseQuestion(
-            id=keys.sample_id(one.name, question),
+            id=expansion.sample_id(one.name, question),
             name=one.name,
             turns=turns,
             override=override,
             expected=expected,
             scorer=spec,
             question=question,
-            md5=keys.compat_md5(one.content),
+            md5=expansion.compat_md5(one.content),
             holdout=case.holdout,
             where=case.where(),
             as_biochatter=theirs,
@@ -357,7 +356,7 @@ def _list_skipped(case: RawCase, lacking: Lacking, most: int) -> list[Skipped]:
     """Return one entry per expanded case, or only one if it does not expand to at most `most`."""
     try:
         if isinstance(case.content.get("input"), Mapping) and count(case.content) <= most:
-            found = [(one.name, keys.compat_md5(one.content)) for one in expand(case.content)]
+            found = [(one.name, expansion.compat_md5(one.content)) for one in expand(case.content)]
         else:
             found = [(case.name, "")]
     except ExpansionError:

@@ -19,18 +19,6 @@ from serve_eval.checks.kinds import (
     tokens,
     unusual_requests,
 )
-from serve_eval.checks.kinds import (
-    answering as sdk,
-)
-from serve_eval.checks.kinds import (
-    ending as first_token,
-)
-from serve_eval.checks.kinds import (
-    quality as reasoning,
-)
-from serve_eval.checks.kinds import (
-    sampling as probabilities,
-)
 from serve_eval.checks.kinds.tokens import prompt_tokens_check
 from serve_eval.checks.row import CheckOutcome, CheckResult, CheckRow, SentRequest, fail_check
 from serve_eval.checks.session import Check, CheckSession, StillStarting
@@ -58,17 +46,17 @@ def choose_checks(
     every = [
         *reach.CHECKS,
         *answering.CHECKS,
-        *reasoning.REASONING_CHECKS,
+        *quality.REASONING_CHECKS,
         *ending.CHECKS,
         *sampling.CHECKS,
-        *first_token.FIRST_TOKEN_CHECKS,
-        *probabilities.PROBABILITY_CHECKS,
+        *ending.FIRST_TOKEN_CHECKS,
+        *sampling.PROBABILITY_CHECKS,
         *chat_features.GUIDED_CHECKS,
         *chat_features.CHECKS,
         *unusual_requests.CHECKS,
         *tokens.CHECKS,
         *([] if local is None else [prompt_tokens_check(local)]),
-        *sdk.SDK_CHECKS,
+        *answering.SDK_CHECKS,
         *unusual_requests.LOAD_CHECKS,
         *quality.CHECKS,
         *given,

@@ -119,13 +119,12 @@ def encrypt(
     The file must be valid, and must not refer to images, sounds or videos.
     """
     from serve_eval.cases import file as case_file
-    from serve_eval.cases import file as holdout
     from serve_eval.cli._ending import print_list
     from serve_eval.report.document.listing import ListEntry, Listing
 
     case_file.read([str(file)])
-    target = to or file.with_name(file.name + holdout.ENDING)
-    holdout.encrypt(file, target, os.environ.get(holdout.VARIABLE, ""))
+    target = to or file.with_name(file.name + case_file.ENDING)
+    case_file.encrypt(file, target, os.environ.get(case_file.VARIABLE, ""))
     told = f"{target} written. Keep {file} and the key out of every repository"
     print_list(Listing(told, [ListEntry(str(target), "encrypted")]), shown)
 

@@ -129,13 +129,13 @@ def _job(
 ) -> WatchJob:
     """Return the job to watch. Raises PlanError for invalid options."""
     from serve_eval.workflows.watch import asking
-    from serve_eval.workflows.watch import job as pool
+    from serve_eval.workflows.watch import job as watch_job
     from serve_eval.workflows.watch.alarming import delivery
     from serve_eval.workflows.watch.judging import WatchRules
     from serve_eval.workflows.watch.story import LEAST_PROMPTS, WatchJob
 
     every = re.fullmatch(r"(0|\d+(?:\.\d+)?(?=[smh]))([smh]?)", asked.every)
-    limit = pool.PROMPTS if prompts.limit is None else prompts.limit
+    limit = watch_job.PROMPTS if prompts.limit is None else prompts.limit
     usual = 8 if judged.reference_value is None else 2
     passes = usual if judged.passes is None else judged.passes
     problems = [] if every else [f"--every: must be a time such as 10m, not {asked.every!r}"]
@@ -155,7 +155,7 @@ def _job(
     )
     return WatchJob(
         plan=plan,
-        pool=pool.of_plan(plan) if plan.tasks else None,
+        pool=watch_job.of_plan(plan) if plan.tasks else None,
         prompts=limit,
         rules=WatchRules(
             passes=passes,
@@ -212,9 +212,9 @@ def _cost(job: WatchJob) -> list[str]:
     """Return the cost, estimated from above."""
     from serve_eval.checks.run import choose_checks
     from serve_eval.workflows.watch import asking
-    from serve_eval.workflows.watch import job as pool
+    from serve_eval.workflows.watch import job as watch_job
 
-    asked = job.pool or pool.generate_pool(job.prompts, chat=True)
+    asked = job.pool or watch_job.generate_pool(job.prompts, chat=True)
     checks = asking.checks_of(choose_checks("quick")) if job.smoke else []
     smoke = asking.smoke_tokens(checks)
     spending = asking.budget(

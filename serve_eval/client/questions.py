@@ -19,7 +19,7 @@ from serve_eval.client.tls import other_scheme
 from serve_eval.client.transport import RequestHead, Transport
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.client.wire_format.wire import UNREADABLE
-from serve_eval.protocol import chat_template as tokenizer
+from serve_eval.protocol import chat_template
 from serve_eval.schema import Endpoint, Failure, FailureKind, is_stand_in
 
 ENGINE_S = 10.0
@@ -307,7 +307,7 @@ def special_tokens(body: bytes) -> dict[str, str]:
         content = msgspec.json.decode(body)
     except UNREADABLE:
         return {}
-    return tokenizer.read_texts(content) if isinstance(content, dict) else {}
+    return chat_template.read_texts(content) if isinstance(content, dict) else {}
 
 
 _RETRIES = re.compile(

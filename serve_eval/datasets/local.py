@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.datasets import source as manifest
+from serve_eval.datasets import source as datasets_source
 from serve_eval.datasets.known import KNOWN
 from serve_eval.datasets.source import Source as Source
 from serve_eval.datasets.source import download
@@ -84,7 +84,7 @@ class DataFile:
     @property
     def source(self) -> SourceFile:
         """The file's entry in the report."""
-        return SourceFile(path=str(self.path), sha256=manifest.sha256(self.content))
+        return SourceFile(path=str(self.path), sha256=datasets_source.sha256(self.content))
 
 
 def candidates(source: Source, roots: DataRoots) -> list[Path]:
@@ -258,7 +258,7 @@ def read_file(path: Path) -> DataFile:
         content = path.read_bytes()
     except OSError as error:
         raise DatasetError(f"{path}: {error.strerror}") from error
-    manifest.check(path, content)
+    datasets_source.check(path, content)
     return DataFile(path, content)
 
 

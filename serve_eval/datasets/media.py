@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from serve_eval.datasets import source as manifest
+from serve_eval.datasets import source as datasets_source
 from serve_eval.errors import DatasetError, install_hint
 from serve_eval.schema import AudioForm, MediaFile, MediaForm, MediaPart
 from serve_eval.schema.media import HEAD_BYTES, IMAGES, SOUNDS, VIDEOS, make_part, recognise_media
@@ -69,7 +69,7 @@ def _part(
                 size += len(piece)
     except OSError as error:
         raise DatasetError(f"{source}: {error.strerror or error}") from error
-    manifest.check_sha256(source, checksum.hexdigest())
+    datasets_source.check_sha256(source, checksum.hexdigest())
     return MediaFile(
         form=form,
         path=str(source.absolute()),

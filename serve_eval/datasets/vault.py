@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from serve_eval.datasets import source as manifest
+from serve_eval.datasets import source as datasets_source
 from serve_eval.datasets.source import HubSource, Source, download
 from serve_eval.errors import DatasetError
 from serve_eval.frozen import freeze
@@ -92,7 +92,7 @@ def fetch(
     target = folder_of(source, root)
     with TemporaryDirectory() as scratch:
         got, revision = _get(source, Path(scratch), get, from_hub)
-        entries, found = dict(manifest.read(root).files), []
+        entries, found = dict(datasets_source.read(root).files), []
         for path, file in got.items():
             key = (target / path).relative_to(root).as_posix()
             digest, before = _file_digest(file), entries.get(key)
@@ -105,7 +105,7 @@ def fetch(
                         "Keep the existing copy, or fetch the new one into another folder: -o DIR."
                     ),
                 )
-            entries[key] = before or manifest.Entry(
+            entries[key] = before or datasets_source.Entry(
                 sha256=digest,
                 bytes=file.stat().st_size,
                 data_set=name,
@@ -119,13 +119,13 @@ def fetch(
             found.append(FetchedSet(data_set=name, path=target / path, state=OK, sha256=digest))
         for path, file in got.items():
             _place(file, target / path)
-        manifest.write(root, manifest.Manifest(files=entries))
+        datasets_source.write(root, datasets_source.Manifest(files=entries))
     return found
 
 
 def verify(sets: Mapping[str, Source], root: Path) -> list[FetchedSet]:
     """Return every recorded file of the sets and every one with a known checksum, in set order."""
-    recorded = manifest.read(root).files
+    recorded = datasets_source.read(root).files
     found: list[FetchedSet] = []
     for name, source in sets.items():
         entries = {
@@ -205,4 +205,4 @@ def _get(
 
 
 def _file_digest(path: Path) -> str:
-    return manifest.sha256(path.read_bytes())
+    return datasets_source.sha256(path.read_bytes())

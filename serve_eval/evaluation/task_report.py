@@ -42,7 +42,6 @@ from serve_eval.shell_words import quote_path
 from serve_eval.storage.answer_origins import Served
 from serve_eval.storage.order_seed import OrderSeeds
 from serve_eval.verdicts import many_tests, pairing, reference_noise, repaired, validity
-from serve_eval.verdicts import validity as reference_cuts
 from serve_eval.verdicts.rules import _acceptance, _classic
 from serve_eval.verdicts.rules._classic import NO_PAIRS
 from serve_eval.verdicts.validity import remarks
@@ -312,7 +311,7 @@ def add_cut_effect(
     """
     task, dataset = task_run.prepared.task, task_run.prepared.dataset
     right = task_run.accumulator.with_cuts_right() if result.cut else None
-    better = reference_cuts.with_cuts_right(task, dataset, reference)
+    better = validity.with_cuts_right(task, dataset, reference)
 
     def judge_own() -> Verdict:
         assert right is not None

@@ -18,7 +18,6 @@ import msgspec
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.reach import CONNECTION, list_reached
 from serve_eval.plugins import extensions, registry
-from serve_eval.plugins import registry as withheld
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS
 from serve_eval.schema import Plan
 from serve_eval.storage import ownership, run_folder, sessions
@@ -200,7 +199,7 @@ def adopt_code(saved: Plan, include_path: Sequence[str], replaced: Collection[st
     "launcher", "verdict".
     """
     extensions.include(include_path)
-    withheld.withhold(path for path in saved.include_path if path not in include_path)
+    registry.withhold(path for path in saved.include_path if path not in include_path)
     wanted = [("serve_eval.tasks", task) for task in saved.tasks]
     wanted += [] if "launcher" in replaced else [(LAUNCHERS, saved.launcher)]
     wanted += [] if "verdict" in replaced else [(VERDICTS, saved.verdict)]
@@ -212,8 +211,8 @@ def adopt_code(saved: Plan, include_path: Sequence[str], replaced: Collection[st
         or (spec.name.startswith(f"{extensions.LM_EVAL}:") and not include_path)
     ]
     if unknown and saved.include_path:
-        having = [path for one in unknown for path in withheld.find_withheld(*one)]
-        raise withheld.explain_withheld(
+        having = [path for one in unknown for path in registry.find_withheld(*one)]
+        raise registry.explain_withheld(
             [f"{registry.kind_of(folder)} {name!r}" for folder, name in unknown],
             list(dict.fromkeys(having)) or saved.include_path,
         )

@@ -14,7 +14,7 @@ from functools import partial, reduce
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.evaluation import deployment, settle
-from serve_eval.evaluation import launch as launched_path
+from serve_eval.evaluation import launch as evaluation_launch
 from serve_eval.evaluation.ask_tasks import wants_again
 from serve_eval.evaluation.build_report import environment
 from serve_eval.evaluation.capabilities import probe, warn_of_guided_decoding
@@ -69,7 +69,7 @@ async def open_endpoint(
         connect(plan, session.endpoint, session.environ) as client,
     ):
         client.liveness.notify = notify
-        session.endpoint = launched_path.describe(plan, session.endpoint)
+        session.endpoint = evaluation_launch.describe(plan, session.endpoint)
         session.companions.join(client)
         if rerun == "version":  # The server's version is known only now.
             await open_again(

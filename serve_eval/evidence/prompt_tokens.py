@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol, Self
 from serve_eval.errors import PlanError, install_hint
 from serve_eval.frozen import freeze
 from serve_eval.protocol import chat_template
-from serve_eval.protocol import chat_template as special_tokens
 from serve_eval.protocol.chat_template import Render
 from serve_eval.schema import Prompt
 
@@ -264,7 +263,7 @@ class LocalTokenizer:
         rendering: Callable[..., Render] = chat_template.Rendering,
     ) -> None:
         self._tokenizer, self.side, self.today = tokenizer, f"the folder {folder}", today
-        bos = special_tokens.read_special_tokens(folder).get("bos_token")
+        bos = chat_template.read_special_tokens(folder).get("bos_token")
         self._bos = None if bos is None else tokenizer.find(bos)
         self._renderings: list[Render] = []
         self._no_template = ""

@@ -59,9 +59,9 @@ def skip_without_room(plan: Plan) -> None:
 @cache
 def has_gpu(kind: str) -> bool:
     """Return True if a GPU here is of this kind: a part of its name, or sm90."""
-    from serve_eval.launchers._machine import local_gpus as smi
+    from serve_eval.launchers._machine import local_gpus
 
-    lines = smi.ask("--query-gpu=name,compute_cap", "--format=csv,noheader") or []
+    lines = local_gpus.ask("--query-gpu=name,compute_cap", "--format=csv,noheader") or []
     for line in lines:
         name, _, capability = line.rpartition(",")
         architecture = f"sm{capability.strip().replace('.', '')}"

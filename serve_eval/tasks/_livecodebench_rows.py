@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.datasets import local
-from serve_eval.datasets import source as manifest
+from serve_eval.datasets import source as datasets_source
 from serve_eval.errors import DatasetError
 from serve_eval.schema import SourceFile
 from serve_eval.schema.score import GivenPiece
@@ -70,7 +70,7 @@ def read_problems(path: Path) -> tuple[SourceFile, list[ContestProblem]]:
                 at += len(line)
     except OSError as error:
         raise DatasetError(f"{path}: {error.strerror}") from error
-    manifest.check_sha256(path, whole.hexdigest())
+    datasets_source.check_sha256(path, whole.hexdigest())
     return SourceFile(path=str(path), sha256=whole.hexdigest()), found
 
 

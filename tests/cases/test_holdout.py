@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from serve_eval.cases import file
-from serve_eval.cases import file as holdout
 from serve_eval.cases.questions import questions
 from serve_eval.errors import PlanError
 from tests.cases.made import counting
@@ -39,7 +38,7 @@ def sealed(tmp_path) -> Path:
 
 def test_the_file_tells_nothing_and_the_key_tells_all(sealed: Path, monkeypatch):
     assert b"vault" not in sealed.read_bytes()
-    monkeypatch.setenv(holdout.VARIABLE, KEY)
+    monkeypatch.setenv(file.VARIABLE, KEY)
     [one] = questions(file.read([str(sealed)]), "secret").asked
     assert (one.turns[-1].text, one.holdout) == ("Question of the vault?", True)
 
@@ -59,7 +58,7 @@ def test_the_file_tells_nothing_and_the_key_tells_all(sealed: Path, monkeypatch)
     ],
 )
 def test_without_the_right_key_nothing_is_read(sealed: Path, key: str, message: str, monkeypatch):
-    monkeypatch.setenv(holdout.VARIABLE, key)
+    monkeypatch.setenv(file.VARIABLE, key)
     with pytest.raises(PlanError) as error:
         file.read([str(sealed)])
     assert message in str(error.value)
@@ -67,7 +66,7 @@ def test_without_the_right_key_nothing_is_read(sealed: Path, key: str, message: 
 
 
 def test_a_damaged_file_is_told(sealed: Path, monkeypatch):
-    monkeypatch.setenv(holdout.VARIABLE, KEY)
+    monkeypatch.setenv(file.VARIABLE, KEY)
     sealed.write_bytes(sealed.read_bytes()[:-20])
     with pytest.raises(PlanError, match="cannot be decrypted"):
         file.read([str(sealed)])

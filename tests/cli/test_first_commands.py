@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.workflows import doctor as findings
+from serve_eval.workflows import doctor as workflows_doctor
 from serve_eval.workflows.demo import acts
 from serve_eval.workflows.doctor import EXTRAS, FILES, PROGRAMS
 from tests.cli.command import serve_eval
@@ -24,19 +24,19 @@ ROOT = Path(__file__).resolve().parents[2]
     [(256, FILES, "ok"), (256, -1, "ok"), (256, FILES - 1, "problem"), (64, 64, "problem")],
 )
 def test_too_few_open_files_are_a_problem_with_a_fix(soft: int, hard: int, state: str):
-    found = findings._look_at_files(soft, hard)
+    found = workflows_doctor._look_at_files(soft, hard)
     assert found.state == state
     assert bool(found.fix) == (state == "problem")
 
 
 def test_gpus_are_counted_by_kind():
-    assert findings._look_at_gpus(["H100", "H100", "A10"]).text == "2 x H100, 1 x A10"
-    assert findings._look_at_gpus(None).state == "absent"
+    assert workflows_doctor._look_at_gpus(["H100", "H100", "A10"]).text == "2 x H100, 1 x A10"
+    assert workflows_doctor._look_at_gpus(None).state == "absent"
 
 
 def test_an_extra_names_the_packages_that_it_lacks():
     lines = ["numpy>=2", "no-such-package>=1; extra == 'hub'", 'pyyaml; extra == "hub"']
-    hub = next(one for one in findings._look_for_extras(lines) if one.name == "[hub]")
+    hub = next(one for one in workflows_doctor._look_for_extras(lines) if one.name == "[hub]")
     assert (hub.state, hub.text) == ("absent", "without no-such-package; needed by datasets fetch")
     assert hub.fix.endswith("[hub]'")
 

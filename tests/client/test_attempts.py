@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.client.attempts import outcome, timing
-from serve_eval.client.attempts import timing as patience_module
 from serve_eval.client.attempts.timing import (
     SAMPLE,
     SLACK_S,
@@ -123,7 +122,7 @@ async def test_a_wait_is_over_at_its_limits_and_the_limit_of_the_sample_comes_fi
 ):
     """The sample has 30 s from second 100, and each piece of its answer 10 s."""
     clock = [100.0]
-    monkeypatch.setattr(patience_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     patience = Patience(sample_s=30.0, stall_s=10.0)
     patience.held = held
 

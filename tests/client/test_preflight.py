@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.client import tls as scheme
+from serve_eval.client import tls as client_tls
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
 from serve_eval.errors import EndpointError
@@ -194,8 +194,8 @@ async def test_which_scheme_is_right(monkeypatch, url: str, tls: bool, plain: bo
     async def speaks(host, port, context):
         return (b"" if tls else None) if context is not None else b"HTTP/" if plain else None
 
-    monkeypatch.setattr(scheme, "_read_first_bytes", speaks)
-    told = await scheme.other_scheme(url)
+    monkeypatch.setattr(client_tls, "_read_first_bytes", speaks)
+    told = await client_tls.other_scheme(url)
     assert told.endswith(said)
     assert bool(told) is bool(said)
 
@@ -324,7 +324,7 @@ def test_a_list_of_models_that_breaks_off_is_said():
 async def test_a_server_that_is_silent_when_asked_for_its_scheme_is_not_waited_for(
     monkeypatch,
 ):
-    monkeypatch.setattr(scheme, "PROBE_S", 0.1)
+    monkeypatch.setattr(client_tls, "PROBE_S", 0.1)
 
     async def mute(reader, writer):
         await reader.read()
@@ -332,4 +332,7 @@ async def test_a_server_that_is_silent_when_asked_for_its_scheme_is_not_waited_f
 
     async with await asyncio.start_server(mute, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        assert await asyncio.wait_for(scheme.other_scheme(f"https://127.0.0.1:{port}/v1"), 10) == ""
+        assert (
+            await asyncio.wait_for(client_tls.other_scheme(f"https://127.0.0.1:{port}/v1"), 10)
+            == ""
+        )

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from serve_eval.cli.app import app
 from serve_eval.datasets import local, vault
-from serve_eval.datasets import source as manifest
+from serve_eval.datasets import source as datasets_source
 from serve_eval.datasets.known import KNOWN
 from serve_eval.datasets.source import HubSource, Source, download
 from serve_eval.errors import DatasetError
@@ -66,15 +66,15 @@ def test_an_unknown_checksum_is_recorded_at_the_first_fetch_and_kept(source: Sou
     root = tmp_path / "root"
     found = vault.fetch("toy", source, root)
     assert [(one.path, one.state) for one in found] == [(root / "toy/test.jsonl", "ok")]
-    entry = manifest.read(root).files["toy/test.jsonl"]
+    entry = datasets_source.read(root).files["toy/test.jsonl"]
     assert (entry.sha256, entry.bytes, entry.licence, entry.known) == (
-        manifest.sha256(ROWS),
+        datasets_source.sha256(ROWS),
         len(ROWS),
         "MIT",
         False,
     )
     assert vault.fetch("toy", source, root) == found
-    assert manifest.read(root).files["toy/test.jsonl"] == entry
+    assert datasets_source.read(root).files["toy/test.jsonl"] == entry
 
 
 def test_a_source_that_changed_is_an_error_and_nothing_is_replaced(
@@ -86,13 +86,15 @@ def test_a_source_that_changed_is_an_error_and_nothing_is_replaced(
     with pytest.raises(DatasetError, match="the source has changed"):
         vault.fetch("toy", source, root)
     assert (root / "toy/test.jsonl").read_bytes() == ROWS
-    assert vault.fetch("toy", source, tmp_path / "other")[0].sha256 == manifest.sha256(ROWS * 2)
+    assert vault.fetch("toy", source, tmp_path / "other")[0].sha256 == datasets_source.sha256(
+        ROWS * 2
+    )
 
 
 def test_a_known_checksum_is_checked_before_anything_is_written(source: Source, tmp_path):
-    good = replace(source, sha256={"test.jsonl": manifest.sha256(ROWS)})
+    good = replace(source, sha256={"test.jsonl": datasets_source.sha256(ROWS)})
     vault.fetch("toy", good, tmp_path / "good")
-    assert manifest.read(tmp_path / "good").files["toy/test.jsonl"].known
+    assert datasets_source.read(tmp_path / "good").files["toy/test.jsonl"].known
     bad = replace(source, sha256={"test.jsonl": "0" * 64})
     with pytest.raises(DatasetError, match="does not have the known checksum 0000"):
         vault.fetch("toy", bad, tmp_path / "bad")
@@ -131,7 +133,7 @@ def test_verify_tells_what_is_the_same_what_changed_and_what_is_gone(source: Sou
 def test_a_copy_that_was_put_in_place_by_hand_is_verified_by_its_known_checksum(
     source: Source, tmp_path
 ):
-    known = replace(source, sha256={"test.jsonl": manifest.sha256(ROWS)})
+    known = replace(source, sha256={"test.jsonl": datasets_source.sha256(ROWS)})
     (tmp_path / "org/toy").mkdir(parents=True)
     file = tmp_path / "org/toy/test.jsonl"
     file.write_bytes(ROWS)
@@ -171,7 +173,7 @@ def test_the_hub_s_files_are_copied_and_their_commit_is_recorded(tmp_path):
         "test-0.parquet",
     ]
     assert not (root / "toy/main/test-0.parquet").is_symlink()
-    assert manifest.read(root).files["toy/main/test-0.parquet"].revision == COMMIT
+    assert datasets_source.read(root).files["toy/main/test-0.parquet"].revision == COMMIT
     with pytest.raises(DatasetError, match="has none of"):
         vault.fetch("toy", _hub(snapshot, patterns=("a/*",)), root, from_hub=lambda _: snapshot)
 
@@ -217,8 +219,8 @@ def test_an_address_that_has_nothing_is_an_error(source: Source, tmp_path):
 
 
 def test_a_broken_manifest_is_named(tmp_path):
-    (tmp_path / manifest.NAME).write_text("{")
-    with pytest.raises(DatasetError, match=manifest.NAME):
+    (tmp_path / datasets_source.NAME).write_text("{")
+    with pytest.raises(DatasetError, match=datasets_source.NAME):
         vault.verify(KNOWN, tmp_path)
 
 
@@ -231,7 +233,9 @@ def test_the_command_lists_fetches_verifies_and_says_where(source: Source, tmp_p
     done = run.invoke(app, ["data", "fetch", "toy", "-o", str(root)])
     assert f"--dataset-root {root}" in done.output
     assert (
-        json.loads((root / manifest.NAME).read_bytes())["files"]["toy/test.jsonl"]["data_set"]
+        json.loads((root / datasets_source.NAME).read_bytes())["files"]["toy/test.jsonl"][
+            "data_set"
+        ]
         == "toy"
     )
     monkeypatch.setenv("SERVE_EVAL_DATASET_ROOT", str(root))

@@ -11,7 +11,6 @@ from aiohttp import web
 
 from serve_eval.launchers._embedded.server import create_app as embedded
 from serve_eval.launchers._http import server
-from serve_eval.launchers._http import server as arrival
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._simulated.simulator import SimulatorConfig
 from serve_eval.launchers._simulated.simulator import create_app as simulated
@@ -36,8 +35,8 @@ def _simulated(folder: Path) -> web.Application:
 
 @pytest.fixture(autouse=True)
 def limits(monkeypatch) -> None:
-    monkeypatch.setattr(arrival, "HEAD_S", SHORT_S)
-    monkeypatch.setattr(arrival, "BODY_S", SHORT_S)
+    monkeypatch.setattr(server, "HEAD_S", SHORT_S)
+    monkeypatch.setattr(server, "BODY_S", SHORT_S)
     monkeypatch.setattr(server, "KEEPALIVE_S", NEVER_S)
     monkeypatch.setattr(server, "LINGERING_S", SHORT_S)
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import LaunchError
-from serve_eval.launchers._fleet import running as log_watch
-from serve_eval.launchers._fleet import running as process_activity
+from serve_eval.launchers._fleet import running as fleet_running
 from serve_eval.launchers._fleet.running import Activity, LogWatch, Used, busy, ends, measure_use
 from serve_eval.launchers._logs.lines import LogLines
 from serve_eval.launchers._logs.signs import Strength
@@ -202,10 +201,8 @@ def test_idle_processes_are_told_from_busy_ones():
 
 def test_the_processes_below_one_are_looked_at(monkeypatch):
     used = {7: Used(0.0, 0)}
-    monkeypatch.setattr(
-        process_activity, "descendants", lambda root: list(used) if root == 5 else []
-    )
-    monkeypatch.setattr(process_activity, "measure_use", used.get)
+    monkeypatch.setattr(fleet_running, "descendants", lambda root: list(used) if root == 5 else [])
+    monkeypatch.setattr(fleet_running, "measure_use", used.get)
     activity = Activity(5)
     assert activity.idle_s(100.0) == 0.0
     assert activity.idle_s(103.0) == 3.0
@@ -230,7 +227,7 @@ def test_several_are_idle_together_or_not_at_all(tmp_path):
 
 
 def test_the_times_are_those_of_the_docs():
-    times = log_watch
+    times = fleet_running
     assert (times.SETTLE_S, times.CONFIRM_S, times.CAUGHT_S, times.STILL_S, times.UNSEEN_S) == (
         1.5,
         2,
@@ -262,7 +259,7 @@ def test_an_orchestrator_works_as_long_as_those_that_it_waits_for(tmp_path):
         server(name, tmp_path, 1, hurried, here=False) for name in ("context_0", "orchestrator")
     ]
     clock = [1000.0]
-    look = log_watch.Watching(pair, lambda: clock[0]).look
+    look = fleet_running.Watching(pair, lambda: clock[0]).look
     (tmp_path / "orchestrator.log").write_text(UNKNOWN)
     for _ in range(100):
         with (tmp_path / "context_0.log").open("a") as log:
@@ -273,13 +270,13 @@ def test_an_orchestrator_works_as_long_as_those_that_it_waits_for(tmp_path):
     assert look() is None
     clock[0] += 2
     assert str(look()) == "orchestrator: IndexError: tuple index out of range"
-    assert hurried == {"orchestrator": log_watch.DEAD_S, "context_0": log_watch.OTHERS_S}
+    assert hurried == {"orchestrator": fleet_running.DEAD_S, "context_0": fleet_running.OTHERS_S}
 
 
 def test_a_server_that_is_well_waits_for_others_however_long(tmp_path):
     clock = [1000.0]
     pair = [server(name, tmp_path, 1, {}, here=False) for name in ("context_0", "generation_0")]
-    watching = log_watch.Watching(pair, lambda: clock[0])
+    watching = fleet_running.Watching(pair, lambda: clock[0])
 
     def writes(text, seconds):
         with (tmp_path / "context_0.log").open("a") as log:
@@ -300,7 +297,9 @@ def test_a_server_that_is_well_waits_for_others_however_long(tmp_path):
 
 def test_what_was_written_just_before_all_are_well_is_forgotten(tmp_path):
     clock = [1000.0]
-    watching = log_watch.Watching([server("trtllm", tmp_path, 1, {}, here=False)], lambda: clock[0])
+    watching = fleet_running.Watching(
+        [server("trtllm", tmp_path, 1, {}, here=False)], lambda: clock[0]
+    )
     (tmp_path / "trtllm.log").write_text(f"{FRAMES}RuntimeError: Executor worker returned error\n")
     watching.all_are_well()
     with (tmp_path / "trtllm.log").open("a") as log:
@@ -314,7 +313,9 @@ def test_what_was_written_just_before_all_are_well_is_forgotten(tmp_path):
 
 def test_a_server_that_is_well_and_gives_up_with_a_known_cause_is_dead(tmp_path):
     clock = [1000.0]
-    watching = log_watch.Watching([server("trtllm", tmp_path, 1, {}, here=False)], lambda: clock[0])
+    watching = fleet_running.Watching(
+        [server("trtllm", tmp_path, 1, {}, here=False)], lambda: clock[0]
+    )
     watching.is_well("trtllm")
     (tmp_path / "trtllm.log").write_text(
         "[TRT-LLM] [E] Executor worker returned error: CUDA out of memory\n"
@@ -328,9 +329,9 @@ def test_processes_are_those_of_a_server_and_for_an_orchestrator_of_all(tmp_path
     context, front = (
         server(name, tmp_path, pid, {}) for pid, name in enumerate(("context_0", "orchestrator"), 7)
     )
-    assert log_watch.roots(context, [context, front]) == [7]
-    assert log_watch.roots(front, [context, front]) == [7, 8]
+    assert fleet_running.roots(context, [context, front]) == [7]
+    assert fleet_running.roots(front, [context, front]) == [7, 8]
     for hidden in ({"here": False}, {"image": "an-image"}):
         other = server("context_0", tmp_path, 9, {}, **hidden)
-        assert log_watch.roots(other, [other, front]) == []
-        assert log_watch.roots(front, [other, front]) == []
+        assert fleet_running.roots(other, [other, front]) == []
+        assert fleet_running.roots(front, [other, front]) == []

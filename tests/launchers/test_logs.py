@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.launchers._logs import lines as growing_log
+from serve_eval.launchers._logs import lines as logs_lines
 from serve_eval.launchers._logs.causes import (
     TRTLLM,
     VLLM,
@@ -96,15 +96,15 @@ def test_memory_is_bounded_for_a_line_without_an_end(log: Path):
     for _ in range(40):
         add(log, b"x" * 50_000)
         assert lines.read() == []
-        assert len(lines._partial) <= growing_log.LONGEST_LINE
+        assert len(lines._partial) <= logs_lines.LONGEST_LINE
     add(log, b"\nafter\n")
     found = texts(lines.read())
-    assert [len(found[0]), found[1]] == [growing_log.LONGEST_LINE, "after"]
+    assert [len(found[0]), found[1]] == [logs_lines.LONGEST_LINE, "after"]
 
 
 def test_of_a_log_that_grows_too_fast_the_end_is_read(log: Path):
     add(log, b"first\n" + b"y" * 99 + b"\n")
-    add(log, (b"z" * 99 + b"\n") * (growing_log.MOST_AT_ONCE // 100) + b"last\n")
+    add(log, (b"z" * 99 + b"\n") * (logs_lines.MOST_AT_ONCE // 100) + b"last\n")
     lines = LogLines(log)
     found = texts(lines.read())
     assert found[-1] == "last"

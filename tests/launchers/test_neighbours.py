@@ -21,11 +21,8 @@ import pytest
 
 from serve_eval.errors import LaunchError, NoRoomError, PlanError
 from serve_eval.launchers import container, llama_cpp, trtllm, trtllm_disaggregated
-from serve_eval.launchers._fleet import fleet
-from serve_eval.launchers._fleet import session as free_gpus
+from serve_eval.launchers._fleet import fleet, session
 from serve_eval.launchers._machine import local_gpus, lock_files
-from serve_eval.launchers._machine import local_gpus as neighbours
-from serve_eval.launchers._machine import local_gpus as nvidia_smi
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.schema import LaunchContext
 from tests.launchers.machine import Smi, gone, smi
@@ -38,8 +35,8 @@ CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 @pytest.fixture(autouse=True)
 def short(monkeypatch) -> None:
     """Shorten the wait for memory that is freed late."""
-    monkeypatch.setattr(neighbours, "BACK_S", 0.3)
-    monkeypatch.setattr(neighbours, "PAUSE_S", 0.02)
+    monkeypatch.setattr(local_gpus, "BACK_S", 0.3)
+    monkeypatch.setattr(local_gpus, "PAUSE_S", 0.02)
 
 
 @pytest.fixture
@@ -56,7 +53,7 @@ async def launched(context: LaunchContext, gpus: Any = None, count: int = 1) -> 
     The GPUs are taken and the process is started as the launchers do it.
     """
     [shown] = local_gpus.blocks([("one", count)], gpus, os.environ)
-    async with free_gpus.reserve(gpus, [_server(shown)], context.notify) as taken:
+    async with session.reserve(gpus, [_server(shown)], context.notify) as taken:
         [found] = local_gpus.blocks([("one", count)], taken.gpus, os.environ)
         async with fleet.fleet(
             [_server(found)],
@@ -153,7 +150,7 @@ WAITS_LONGER = WAITS.replace("0.3 s", "60 s")
 @pytest.fixture
 def patient(monkeypatch) -> None:
     """Wait longer for memory than a busy machine needs for the queries."""
-    monkeypatch.setattr(neighbours, "BACK_S", 60.0)
+    monkeypatch.setattr(local_gpus, "BACK_S", 60.0)
 
 
 def _comes_back(smi: Smi, looks: int, then: str = "0, GPU-a, 3") -> None:
@@ -197,7 +194,7 @@ def test_memory_that_does_not_come_back_is_refused(
 ):
     smi.tells("0, GPU-a, 70000")
     began = time.monotonic()
-    assert f"GPU 0 has 70000 MiB in use: {neighbours.NOBODY_TOLD}" in refused(context, gpus)
+    assert f"GPU 0 has 70000 MiB in use: {local_gpus.NOBODY_TOLD}" in refused(context, gpus)
     assert said == [WAITS]
     assert time.monotonic() - began >= 0.3
 
@@ -242,7 +239,7 @@ def test_nvidia_smi_in_trouble_breaks_no_launch(
     does: str, context: LaunchContext, smi: Smi, said: list[str], monkeypatch
 ):
     smi.does(f"echo $$ > {smi.folder}/pid; {does}")
-    monkeypatch.setattr(nvidia_smi, "SMI_S", 0.3)
+    monkeypatch.setattr(local_gpus, "SMI_S", 0.3)
     monkeypatch.setattr(local_gpus, "SIGNS", ("proc/self",))
     launch(context)
     assert (
@@ -278,7 +275,7 @@ async def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list
                     pass
     assert str(caught.value).splitlines() == [
         "launcher.gpus: auto: 2 GPUs are needed, and 1 of 5 free",
-        f"GPU 0 has 70000 MiB in use: {neighbours.NOBODY_TOLD}",
+        f"GPU 0 has 70000 MiB in use: {local_gpus.NOBODY_TOLD}",
         *(
             f"GPU {n} is used by another launch of serve-eval (process {os.getpid()})"
             for n in (1, 2, 3)

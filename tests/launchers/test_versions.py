@@ -22,7 +22,6 @@ from serve_eval.launchers._fleet import fleet
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._standin.options import Flavour, group
 from serve_eval.launchers._trtllm import disaggregated, kv_transfer, version
-from serve_eval.launchers._trtllm import version as known_flags
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.servers import build_servers, list_parts
 from serve_eval.launchers._trtllm.version import FLAG, adapt
@@ -206,8 +205,8 @@ def test_a_dry_run_shows_what_is_known_without_asking(
     assert kv_transfer.NAME not in "".join(before[0].values())
     for flavour, option in (("old", "--extra_llm_api_options"), ("main", "--config")):
         for command in ("serve", "disaggregated"):
-            key = known_flags.cache_key((str(executable), command), os.environ, None)
-            known_flags.remember(key, flags(flavour, command))
+            key = version.cache_key((str(executable), command), os.environ, None)
+            version.remember(key, flags(flavour, command))
         assert (
             option
             in trtllm_disaggregated.commands(

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from serve_eval.schema import DataRoots
-from serve_eval.tasks._instructions import checks as tools
+from serve_eval.tasks._instructions import checks as instructions_checks
 from serve_eval.tasks._instructions.checks import English, KindCheck
 from serve_eval.tasks._instructions.following import variants
 from serve_eval.tasks._instructions.ifbench_forms import FORMS
@@ -61,8 +61,8 @@ def compare() -> list[Compared]:
     nltk.data.path.insert(0, str(folder))
     nltk.download = lambda *names, **options: False  # both originals ask for data when imported
     logging.getLogger("lm_eval").setLevel(logging.CRITICAL)  # it names texts without a language
-    langdetect.DetectorFactory.seed = tools.LANGUAGE_SEED
-    english = tools.load(DataRoots(roots=(folder,)), *tools.FOLDERS)
+    langdetect.DetectorFactory.seed = instructions_checks.LANGUAGE_SEED
+    english = instructions_checks.load(DataRoots(roots=(folder,)), *instructions_checks.FOLDERS)
     answers = [row["response"] for row in _rows("ifbench", "sample_output.jsonl")]
     from lm_eval.tasks.ifeval import utils
 

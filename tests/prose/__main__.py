@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 
 from tests.prose import count
-from tests.prose import count as draw
-from tests.prose import count as source
 from tests.prose.count import LISTED
 
 
@@ -31,9 +29,9 @@ def main() -> None:
         for phrase, instead in LISTED.items():
             print(f"{phrase:40} {instead}")
     elif given.draw:
-        print("\n".join(draw.draw_files(root, given.draw, given.seed)))
+        print("\n".join(count.draw_files(root, given.draw, given.seed)))
     elif given.draw_messages:
-        print("\n".join(draw.draw_messages(root, given.draw_messages, given.seed)))
+        print("\n".join(count.draw_messages(root, given.draw_messages, given.seed)))
     elif given.below:
         _print_findings(root, given.below)
     else:
@@ -51,17 +49,17 @@ def _print_figures(roots: list[Path]) -> None:
 
 def _print_findings(root: Path, below: str) -> None:
     folder = root / below
-    for file in source.python_files(root, source.PACKAGES + source.OTHERS):
+    for file in count.python_files(root, count.PACKAGES + count.OTHERS):
         if file.is_relative_to(folder):
-            for prose in source.docstrings(file):
+            for prose in count.docstrings(file):
                 if count.opens_with_question(prose.text):
                     print(
                         f"{file.relative_to(root)}:{prose.line} opens with {prose.text.split()[0]}"
                     )
-            for kind in (source.docstrings, source.comments, source.messages):
+            for kind in (count.docstrings, count.comments, count.messages):
                 for prose, phrase in count.listed(kind(file)):
                     print(f"{file.relative_to(root)}:{prose.line} {phrase}")
-    for prose, phrase in count.listed(source.find_pages(root)):
+    for prose, phrase in count.listed(count.find_pages(root)):
         if prose.file.is_relative_to(folder):
             print(f"{prose.file.relative_to(root)}:{prose.line} {phrase}")
 

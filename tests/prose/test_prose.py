@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.prose import count
-from tests.prose import count as draw
-from tests.prose import count as source
 from tests.prose.count import PHRASES, Prose
 from tests.root import ROOT
 
 
-@pytest.mark.parametrize("folders", [source.PACKAGES, source.OTHERS])
+@pytest.mark.parametrize("folders", [count.PACKAGES, count.OTHERS])
 def test_docstrings_do_not_open_with_a_question_word(folders: tuple[str, ...]):
-    asking, docstrings = count.asking_docstrings(source.python_files(ROOT, folders))
+    asking, docstrings = count.asking_docstrings(count.python_files(ROOT, folders))
     assert docstrings > 1000
     assert asking == []
 
@@ -27,7 +25,7 @@ def test_a_docstring_that_asks_is_counted(tmp_path):
 
 
 def test_no_sentence_of_a_page_opens_with_a_question_word():
-    found = list(count.asking_sentences(source.find_pages(ROOT)))
+    found = list(count.asking_sentences(count.find_pages(ROOT)))
     assert [f"{prose.file.name}:{prose.line} {text}" for prose, text in found] == []
 
 
@@ -47,7 +45,7 @@ def test_no_sentence_of_a_page_opens_with_a_question_word():
 )
 def test_a_sentence_that_opens_with_a_clause_is_found(tmp_path, text: str, found: list[str]):
     (tmp_path / "README.md").write_text(text)
-    assert [hit[1] for hit in count.asking_sentences(source.find_pages(tmp_path))] == found
+    assert [hit[1] for hit in count.asking_sentences(count.find_pages(tmp_path))] == found
 
 
 SENT = "_judge_prompts.py"
@@ -60,7 +58,7 @@ def test_no_docstring_comment_or_message_has_a_listed_phrase():
 
 
 def test_no_page_has_a_listed_phrase():
-    found = list(count.listed(source.find_pages(ROOT)))
+    found = list(count.listed(count.find_pages(ROOT)))
     assert [f"{prose.file.name}:{prose.line} {phrase}" for prose, phrase in found] == []
 
 
@@ -80,10 +78,10 @@ def run(name: str) -> str:
 def test_each_kind_of_text_is_found(tmp_path):
     file = tmp_path / "module.py"
     file.write_text(SOURCE)
-    docstrings = [(prose.line, prose.text) for prose in source.docstrings(file)]
+    docstrings = [(prose.line, prose.text) for prose in count.docstrings(file)]
     assert docstrings == [(1, "Whether it counts."), (5, "So many."), (9, "Return it.")]
-    assert [prose.text for prose in source.comments(file)] == ["somebody reads this beside that"]
-    assert [prose.text for prose in source.messages(file)] == ["{} is told anew, for ever"]
+    assert [prose.text for prose in count.comments(file)] == ["somebody reads this beside that"]
+    assert [prose.text for prose in count.messages(file)] == ["{} is told anew, for ever"]
 
 
 @pytest.mark.parametrize(
@@ -114,17 +112,17 @@ def test_phrases_are_whole_words(text: str, found: list[str]):
 
 def test_pages_are_read_without_their_code(tmp_path):
     (tmp_path / "README.md").write_text("Somebody.\n\n```\nanew\n```\n\nthe flag `beside`\n")
-    assert [phrase for _, phrase in count.listed(source.find_pages(tmp_path))] == ["Somebody"]
-    assert list(source.find_pages(tmp_path))[1] == Prose(
+    assert [phrase for _, phrase in count.listed(count.find_pages(tmp_path))] == ["Somebody"]
+    assert list(count.find_pages(tmp_path))[1] == Prose(
         tmp_path / "README.md", 7, "the flag `code`\n"
     )
 
 
 def test_a_seed_draws_the_same_files_and_messages(tmp_path):
-    files = draw.draw_files(ROOT, 30, 1)
+    files = count.draw_files(ROOT, 30, 1)
     assert len(set(files)) == 30
-    assert files == draw.draw_files(ROOT, 30, 1) != draw.draw_files(ROOT, 30, 2)
+    assert files == count.draw_files(ROOT, 30, 1) != count.draw_files(ROOT, 30, 2)
     (tmp_path / "serve_eval").symlink_to(ROOT / "serve_eval" / "verdicts")  # a part is read sooner
-    messages = draw.draw_messages(tmp_path, 5, 1)
+    messages = count.draw_messages(tmp_path, 5, 1)
     assert len(set(messages)) == 5
-    assert messages == draw.draw_messages(tmp_path, 5, 1) != draw.draw_messages(tmp_path, 5, 2)
+    assert messages == count.draw_messages(tmp_path, 5, 1) != count.draw_messages(tmp_path, 5, 2)

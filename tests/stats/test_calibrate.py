@@ -30,11 +30,11 @@ from tests.stats import (
     calibrate_drift,
     calibrate_flips,
     calibrate_onset,
+    calibrate_paired,
+    calibrate_repeats,
     calibrate_watch,
     calibrate_workers,
 )
-from tests.stats import calibrate_paired as calibrate_paired_calibrate
-from tests.stats import calibrate_repeats as calibrate_repeats_calibrate
 from tests.stats.calibrate_paired import Job, beyond, draw, interval, share
 from tests.stats.calibrate_repeats import BuildJob, MarginJob, draw_cells, lose
 
@@ -277,33 +277,27 @@ def test_an_interval_is_exact_and_marks_what_is_beyond():
 
 
 def test_the_prompts_that_anchors_take():
-    assert calibrate_paired_calibrate.anchor_sizes(0.034) == [4378, 3276, 2655, 1574, 1058]
+    assert calibrate_paired.anchor_sizes(0.034) == [4378, 3276, 2655, 1574, 1058]
 
 
 @pytest.mark.slow
 def test_a_small_calibration_prints_every_table(monkeypatch):
-    monkeypatch.setattr(calibrate_paired_calibrate, "REPLICATES", 20)
-    monkeypatch.setattr(calibrate_paired_calibrate, "SUITES", 1)
+    monkeypatch.setattr(calibrate_paired, "REPLICATES", 20)
+    monkeypatch.setattr(calibrate_paired, "SUITES", 1)
     jobs = {
-        "LEVEL_JOBS": calibrate_paired_calibrate.measure,
-        "POWER_JOBS": calibrate_paired_calibrate.measure,
-        "MARGIN_JOBS": calibrate_paired_calibrate.exclude,
+        "LEVEL_JOBS": calibrate_paired.measure,
+        "POWER_JOBS": calibrate_paired.measure,
+        "MARGIN_JOBS": calibrate_paired.exclude,
     }
     parts = {}
     for name, simulate in jobs.items():
-        few = [job for job in getattr(calibrate_paired_calibrate, name) if job.n <= 200][:3]
-        monkeypatch.setattr(calibrate_paired_calibrate, name, few)
+        few = [job for job in getattr(calibrate_paired, name) if job.n <= 200][:3]
+        monkeypatch.setattr(calibrate_paired, name, few)
         parts[name.split("_")[0].lower()] = [simulate(job) for job in few]
-    assert parts["level"] == [
-        calibrate_paired_calibrate.measure(job) for job in calibrate_paired_calibrate.LEVEL_JOBS
-    ]
-    name = next(iter(calibrate_paired_calibrate.SUITE_JOBS))
-    parts["suite"] = {name: calibrate_paired_calibrate.suite(name, 0)}
-    rows = [
-        line
-        for line in calibrate_paired_calibrate.tables(parts).splitlines()
-        if line.startswith("|")
-    ]
+    assert parts["level"] == [calibrate_paired.measure(job) for job in calibrate_paired.LEVEL_JOBS]
+    name = next(iter(calibrate_paired.SUITE_JOBS))
+    parts["suite"] = {name: calibrate_paired.suite(name, 0)}
+    rows = [line for line in calibrate_paired.tables(parts).splitlines() if line.startswith("|")]
     assert len(rows) == 5 * 2 + 3 + 3 + 3 + 1 + 3
     assert {row.count("|") for row in rows} == {12, 8, 9, 5, 7}
 
@@ -331,10 +325,10 @@ def test_the_drawn_cells_are_those_of_the_seed_and_of_all_sizes():
 
 @pytest.mark.parametrize("seed", [52, 2026])
 def test_margins_of_drawn_cells_keep_their_level(seed: int, monkeypatch):
-    monkeypatch.setattr(calibrate_repeats_calibrate, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
+    monkeypatch.setattr(calibrate_repeats, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
     jobs = [job for job in draw_cells(seed, 8)[0] if job.k * job.m * job.n < 20_000][:4]
     for job in jobs:
-        found = calibrate_repeats_calibrate.exclude(job)
+        found = calibrate_repeats.exclude(job)
         if found.of:
             assert found.at_margin <= acceptance_region(found.of, 0.06)[1], job
 
@@ -349,8 +343,8 @@ def test_margins_of_drawn_cells_keep_their_level(seed: int, monkeypatch):
     ids=lambda job: f"{job.shape} {job.kind}",
 )
 def test_the_worst_builds_keep_their_level_and_break_that_of_signs(job: BuildJob, monkeypatch):
-    monkeypatch.setattr(calibrate_repeats_calibrate, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
-    found = calibrate_repeats_calibrate.prove(job)
+    monkeypatch.setattr(calibrate_repeats, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
+    found = calibrate_repeats.prove(job)
     most = acceptance_region(REPLICATES_CALIBRATE_REPEATS, 0.05)[1]
     assert found.auto[0] <= most < found.flips[0]
 
@@ -360,8 +354,8 @@ def test_the_worst_builds_keep_their_level_and_break_that_of_signs(job: BuildJob
 )
 def test_the_power_given_up_for_symmetric_differences_is_small(job: BuildJob, monkeypatch):
     """With the end of the whole range, 30 prompts with 8 answers would give up 5.4 points."""
-    monkeypatch.setattr(calibrate_repeats_calibrate, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
-    found = calibrate_repeats_calibrate.prove(job)
+    monkeypatch.setattr(calibrate_repeats, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
+    found = calibrate_repeats.prove(job)
     assert found.flips[0] - found.auto[0] <= 0.05 * REPLICATES_CALIBRATE_REPEATS
 
 
@@ -369,7 +363,7 @@ def test_the_cells_measure_the_automatic_test():
     job = BuildJob("Beta(.2, .1)", "redrawn", 30, 3, 2)
     random = numpy.random.default_rng(4)
     for _ in range(20):
-        pairs = calibrate_repeats_calibrate.draw_build(job, random)
+        pairs = calibrate_repeats.draw_build(job, random)
         exchange = drop_test(pairs, "exchange").p
         end = average_largest_gain(pairs, at_best=False)
         equal = equal_accuracy_test(pairs.worst.round(12), end).p_mid
@@ -382,20 +376,20 @@ def test_a_small_calibration_prints_every_table_calibrate_repeats(
     monkeypatch,
 ):
     for name, value in (("REPLICATES", 10), ("SUITES", 1), ("DRAWN", 1)):
-        monkeypatch.setattr(calibrate_repeats_calibrate, name, value)
-    margins = [job for job in calibrate_repeats_calibrate.MARGIN_JOBS if job.k < 64][:2]
+        monkeypatch.setattr(calibrate_repeats, name, value)
+    margins = [job for job in calibrate_repeats.MARGIN_JOBS if job.k < 64][:2]
     builds, powers = (
-        calibrate_repeats_calibrate.BUILD_JOBS[:2],
-        calibrate_repeats_calibrate.POWER_JOBS[-1:],
+        calibrate_repeats.BUILD_JOBS[:2],
+        calibrate_repeats.POWER_JOBS[-1:],
     )
-    monkeypatch.setattr(calibrate_repeats_calibrate, "POWER_JOBS", powers)
-    name = next(iter(calibrate_repeats_calibrate.SUITE_JOBS))
-    text = calibrate_repeats_calibrate.write_tables(
+    monkeypatch.setattr(calibrate_repeats, "POWER_JOBS", powers)
+    name = next(iter(calibrate_repeats.SUITE_JOBS))
+    text = calibrate_repeats.write_tables(
         margins,
-        [calibrate_repeats_calibrate.exclude(job) for job in margins],
+        [calibrate_repeats.exclude(job) for job in margins],
         builds,
-        [calibrate_repeats_calibrate.prove(job) for job in [*builds, *powers]],
-        {name: calibrate_repeats_calibrate.run_suites(name)},
+        [calibrate_repeats.prove(job) for job in [*builds, *powers]],
+        {name: calibrate_repeats.run_suites(name)},
     )
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 4 * 2 + 2 + 2 + 1 + 1
@@ -403,5 +397,5 @@ def test_a_small_calibration_prints_every_table_calibrate_repeats(
 
 
 def test_a_margin_that_is_no_drop_of_the_shape_is_left_out(monkeypatch):
-    monkeypatch.setattr(calibrate_repeats_calibrate, "REPLICATES", 3)
-    assert calibrate_repeats_calibrate.exclude(MarginJob("all .12 (floor)", 10, 1, 1, 0.2)).of == 0
+    monkeypatch.setattr(calibrate_repeats, "REPLICATES", 3)
+    assert calibrate_repeats.exclude(MarginJob("all .12 (floor)", 10, 1, 1, 0.2)).of == 0

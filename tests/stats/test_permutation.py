@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats import no_worse as prompt_permutation
+from serve_eval.stats import no_worse as stats_no_worse
 from serve_eval.stats import permutation
 from serve_eval.stats.no_worse import (
     LEAST_P,
@@ -295,7 +295,7 @@ def test_a_shortcut_for_many_prompts_is_near_the_exact_value(
         AnsweredPrompt(None, {WORKERS[rng.integers(3)]: (rng.random(8) < p).tolist()})
         for p in chance
     ]
-    monkeypatch.setattr(prompt_permutation, "CHEAP", 10**12)
+    monkeypatch.setattr(stats_no_worse, "CHEAP", 10**12)
     exact = [no_worse_by_prompt(prompts, name) for name in WORKERS]
-    monkeypatch.setattr(prompt_permutation, "CHEAP", 0)
+    monkeypatch.setattr(stats_no_worse, "CHEAP", 0)
     assert [no_worse_by_prompt(prompts, name) for name in WORKERS] == pytest.approx(exact, abs=0.01)

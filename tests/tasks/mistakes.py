@@ -15,19 +15,11 @@ from serve_eval.plugins.returned import describe_fields
 from tests.root import ROOT
 
 TASKS = "serve_eval/tasks"
-
-
 ADDED = (TASKS, "serve_eval/scorers", "serve_eval/verdicts/rules")
 """Folders to which people add files."""
-
-
 MADE = "tests/tasks/made_data.py"
-
-
 _PLACED = re.compile(r"serve_eval/\S+\.py:(\d+:)? ")
 """The beginning of a message that names its file."""
-
-
 AGAIN = "then run make task-pages again"
 
 

@@ -18,7 +18,7 @@ from serve_eval.plan.prepared_task import request_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Need, Outcome, Response, Sample, Score, Spec, Task
 from serve_eval.tasks import ifbench, ifeval
-from serve_eval.tasks._instructions import checks as tools
+from serve_eval.tasks._instructions import checks
 from serve_eval.tasks._instructions.checks import English
 from serve_eval.tasks._instructions.examples import EXAMPLES, propose_texts
 from serve_eval.tasks._instructions.following import Following, variants
@@ -49,7 +49,7 @@ TOO_FEW = (
 def english(tmp_path_factory) -> English:
     root = tmp_path_factory.mktemp("root")
     write_nltk_data(root / "nltk_data")
-    return tools.load(DataRoots(roots=(root,)), *tools.FOLDERS)
+    return checks.load(DataRoots(roots=(root,)), *checks.FOLDERS)
 
 
 @pytest.mark.parametrize("kind", CHECKS)
@@ -295,17 +295,17 @@ def test_a_row_that_cannot_be_checked_is_refused(row: dict[str, Any], told: str)
 def test_a_missing_or_damaged_archive_is_named(tmp_path):
     roots = DataRoots(roots=(tmp_path,))
     with pytest.raises(DatasetError, match="NLTK data was not found") as raised:
-        tools.load(roots, tools.PUNKT)
+        checks.load(roots, checks.PUNKT)
     assert "serve-eval data fetch nltk_data" in raised.value.hint
     (tmp_path / "nltk_data/tokenizers").mkdir(parents=True)
     archive = tmp_path / "nltk_data/tokenizers/punkt_tab.zip"
     archive.write_bytes(b"no archive")
     with pytest.raises(DatasetError, match=r"punkt_tab\.zip"):
-        tools.load(roots, tools.PUNKT)
+        checks.load(roots, checks.PUNKT)
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("punkt_tab/german/abbrev_types.txt", "")
     with pytest.raises(DatasetError, match=r"english/abbrev_types\.txt"):
-        tools.load(roots, tools.PUNKT)
+        checks.load(roots, checks.PUNKT)
 
 
 @NEEDS_DATA
@@ -318,9 +318,9 @@ def test_a_missing_package_is_found_before_any_request(monkeypatch):
 
 def test_a_language_is_always_the_same():
     texts = ("er es ja", "con in es", "un in die")  # each has three languages without a seed
-    assert all(len({tools.detect_language(text) for _ in range(30)}) == 1 for text in texts)
-    assert tools.detect_language("Dies ist ein deutscher Satz.") == "de"
-    assert tools.detect_language("12 34") is None
+    assert all(len({checks.detect_language(text) for _ in range(30)}) == 1 for text in texts)
+    assert checks.detect_language("Dies ist ein deutscher Satz.") == "de"
+    assert checks.detect_language("12 34") is None
 
 
 @NEEDS_DATA
@@ -362,7 +362,7 @@ def test_the_recorded_verdicts_of_ifbench_are_found_again():
     """Verdicts that need NLTK's archives are compared where these are next to the real data."""
     folder, roots = SHARED / "ifbench", DataRoots(roots=(SHARED,))
     try:
-        english, without = tools.load(roots, *tools.FOLDERS), frozenset()
+        english, without = checks.load(roots, *checks.FOLDERS), frozenset()
     except DatasetError:
         english, without = English((), None, frozenset(), None), frozenset({"ratio:stop_words"})
     strict, loose = (

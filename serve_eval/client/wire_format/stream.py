@@ -12,7 +12,6 @@ from itertools import pairwise
 import msgspec
 
 from serve_eval.client.wire_format import bodies, odd_bodies, wire
-from serve_eval.client.wire_format import odd_bodies as told_errors
 from serve_eval.client.wire_format.bodies import (
     USUAL_OBJECTS,
     Body,
@@ -200,11 +199,11 @@ class StreamedAnswer:
     def _take_frame(self, parsed: Body, payload: bytes, now: float) -> None:
         """Take what an event holds around its choices. Raises InvalidResponse for an error."""
         if parsed.error is not None or parsed.object not in USUAL_OBJECTS:
-            told_errors.refuse_error(parsed, payload, answered=bool(parsed.choices))
+            odd_bodies.refuse_error(parsed, payload, answered=bool(parsed.choices))
         self._object = parsed.object
         usage = parsed.usage
         if not parsed.choices and (usage is None or not self.complete):
-            told_errors.refuse_signs(payload)
+            odd_bodies.refuse_signs(payload)
         if usage is not None:
             if usage.completion_tokens is None:
                 self._aside.add(payload, now)
@@ -212,7 +211,7 @@ class StreamedAnswer:
                 self._usage = usage
             self._fingerprint = bodies.fingerprint(parsed.system_fingerprint)
         elif not parsed.choices:
-            told_errors.refuse_named(payload)
+            odd_bodies.refuse_named(payload)
             self._aside.add(payload, now)
         if self._id is None:
             self._id = bodies.answer_id(parsed.id)
@@ -233,7 +232,7 @@ class StreamedAnswer:
         if not told:
             self._set_aside(choice, payload, now)
         elif choice.error is not None:
-            told_errors.refuse_choice_error(choice, payload, answered=True)
+            odd_bodies.refuse_choice_error(choice, payload, answered=True)
         if told:
             if self.complete:  # ignoring it would score a mixture of two answers
                 raise InvalidResponse("the answer continues after its finish_reason")
@@ -246,9 +245,9 @@ class StreamedAnswer:
 
     def _set_aside(self, choice: WireChoice, payload: bytes, now: float) -> None:
         """Keep a piece without content. Raises InvalidResponse for an error instead of one."""
-        told_errors.refuse_choice_error(choice, payload, answered=False)
+        odd_bodies.refuse_choice_error(choice, payload, answered=False)
         if choice.finish_reason:
-            told_errors.refuse_signs(payload)
+            odd_bodies.refuse_signs(payload)
         self._aside.add(payload, now, choice)
 
     def _end(self, reason: str, choice: WireChoice) -> None:
@@ -292,7 +291,7 @@ class StreamedAnswer:
             self._reasoning.append(thought)
         if delta.tool_calls:
             self._calls.add(delta.tool_calls)
-        if delta.error is not None and told_errors.is_error(delta.error, answered=True):
+        if delta.error is not None and odd_bodies.is_error(delta.error, answered=True):
             raise InvalidResponse("an error within a piece of the answer", _encode(delta.error))
         if content or thought or delta.tool_calls:
             self.last_at = now

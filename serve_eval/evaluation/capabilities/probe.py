@@ -9,7 +9,6 @@ from serve_eval.client.client import Client
 from serve_eval.client.preflight import refuse, trial
 from serve_eval.datasets.small_media import dot, number
 from serve_eval.evaluation.capabilities import features
-from serve_eval.evaluation.capabilities import features as logprobs
 from serve_eval.evaluation.capabilities.features import probe_guided_decoding
 from serve_eval.evaluation.capabilities.probe_request import (
     CONTEXT,
@@ -66,16 +65,16 @@ async def _logprobs(
 ) -> dict[str, Ability]:
     """Probe the log-probabilities of prompts, and what the tasks read from them."""
     found: dict[str, Ability] = {}
-    found[Need.PROMPT_LOGPROBS], told = await logprobs.prompt_logprobs(client)
+    found[Need.PROMPT_LOGPROBS], told = await features.prompt_logprobs(client)
     if told is None:
         return found
     if Need.CONTINUATION_LOGPROBS in needs:
-        found[Need.CONTINUATION_LOGPROBS] = logprobs.continuation_logprobs(told)
+        found[Need.CONTINUATION_LOGPROBS] = features.continuation_logprobs(told)
     if Need.LIKELIEST_TOKENS in needs:
-        found[Need.LIKELIEST_TOKENS] = logprobs.likeliest_tokens(told)
-    begun = [p for p in asked if p.task.prompt_logprobs and logprobs.PREFIX in p.task.protocol]
+        found[Need.LIKELIEST_TOKENS] = features.likeliest_tokens(told)
+    begun = [p for p in asked if p.task.prompt_logprobs and features.PREFIX in p.task.protocol]
     if begun:
-        found[Need.FIRST_TOKEN] = await logprobs.first_token(client, begun[0].task.extra)
+        found[Need.FIRST_TOKEN] = await features.first_token(client, begun[0].task.extra)
     return found
 
 

@@ -10,7 +10,6 @@ from serve_eval.evaluation.capabilities.sampling import describe_defaults
 from serve_eval.evaluation.deployment import describe
 from serve_eval.evidence.path_facts import ROLES
 from serve_eval.report import lines
-from serve_eval.report import lines as repeats
 from serve_eval.report.attribution import COLUMNS, list_workers
 from serve_eval.report.document import Block
 from serve_eval.report.lines import number, plain
@@ -136,8 +135,8 @@ def _figures(task: TaskReport) -> Iterator[str]:
     if task.traffic.acceptance is not None:
         yield lines.acceptance(task.traffic.acceptance, task.verdict.acceptance)
     if result.stability is not None:
-        yield repeats.describe_repeats(result)
-        yield f"repeats: {repeats.describe_agreement(result.stability)}"
+        yield lines.describe_repeats(result)
+        yield f"repeats: {lines.describe_agreement(result.stability)}"
     if result.aggregation != MEAN.name:
         yield f"the value is the {result.aggregation}"
     if beside := {**result.parts, **result.secondary}:

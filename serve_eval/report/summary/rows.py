@@ -13,7 +13,6 @@ from serve_eval.plan.applicable_reference import write_taking
 from serve_eval.plan.command_line import HOW_TO_TAKE, write_resume_command
 from serve_eval.plugins.registry import name_folders
 from serve_eval.report import lines
-from serve_eval.report import lines as repeats
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.figures import SummaryTask, figure
 from serve_eval.schema import (
@@ -84,8 +83,8 @@ def describe_repeats(task: SummaryTask) -> Iterator[Row]:
     """Yield the line about the repeats of a task and how far they agree."""
     if task.result.stability is not None:
         whose = f"{task.names[0]}: " if task.names[0] else ""
-        yield "repeats", f"{whose}{repeats.describe_repeats(task.result)}"
-        yield "spread", f"{whose}{repeats.describe_agreement(task.result.stability)}"
+        yield "repeats", f"{whose}{lines.describe_repeats(task.result)}"
+        yield "spread", f"{whose}{lines.describe_agreement(task.result.stability)}"
 
 
 def describe_cuts(task: SummaryTask) -> Iterator[Row]:
@@ -181,7 +180,7 @@ def describe_change(verdict: Verdict, metric: Metric) -> Row:
     answers = f"on these {prompts}, {runs} and {paired.candidate_runs} answers to each"
     said = [f"{shown} (95 % interval {answers if repeated else f'over {prompts}{groups}'})"]
     if paired.down is not None and paired.up is not None:
-        said.append(repeats.count_turned(paired))
+        said.append(lines.count_turned(paired))
     if paired.p is not None:
         null = ", against any build of equal accuracy" if repeated else ""
         said.append(f"{figures.p_in_words(paired.p)}{null}")

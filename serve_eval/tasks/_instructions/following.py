@@ -29,7 +29,7 @@ from serve_eval.schema import (
     Scored,
     Task,
 )
-from serve_eval.tasks._instructions import checks as english
+from serve_eval.tasks._instructions import checks as instructions_checks
 from serve_eval.tasks._instructions.checks import English, KindCheck
 from serve_eval.tasks._instructions.examples import WRONG, propose_texts
 from serve_eval.tasks._samples import tabulate
@@ -77,8 +77,8 @@ class Following:
         Raises DatasetError without an archive, PlanError without a package.
         """
         for name in self._packages:
-            english.package(name)
-        self._english = english.load(roots, *self._archives)
+            instructions_checks.package(name)
+        self._english = instructions_checks.load(roots, *self._archives)
         return self._english
 
     def sample(self, row: Mapping[str, Any], file: local.DataFile, number: int) -> Sample:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ExternalCodeError, ServeEvalError
-from serve_eval.evidence import score_pairs as cut_right
+from serve_eval.evidence import score_pairs as evidence_score_pairs
 from serve_eval.evidence.answer_pairs import TaskAnswers
 from serve_eval.evidence.score_pairs import score_pairs
 from serve_eval.plugins.values import VerdictRule, load_verdict_rule
@@ -99,7 +99,7 @@ def _judge_sides(
         policy = repaired.read_policy(rule.options)
         verdict = repaired.settle(verdict, bounded, doubt, policy, after, exact=judging.needs_texts)
     if not judging.needs_texts:
-        right = cut_right.with_cuts_right(a), cut_right.with_cuts_right(b)
+        right = evidence_score_pairs.with_cuts_right(a), evidence_score_pairs.with_cuts_right(b)
 
         def judge_right(before: TaskAnswers, after: TaskAnswers) -> Verdict:
             pairs, _ = _pair(task, before, after, judging, None)
@@ -107,7 +107,7 @@ def _judge_sides(
             assert value is not None
             return judge(after.task.result, pairs, replace(reference, value=value))
 
-        cut = cut_right.count_cut(a), cut_right.count_cut(b)
+        cut = evidence_score_pairs.count_cut(a), evidence_score_pairs.count_cut(b)
         verdict = validity.add_effect(
             verdict,
             replace(after, cut=after.cut or ({Cut.MAX_TOKENS: cut[1]} if cut[1] else {})),

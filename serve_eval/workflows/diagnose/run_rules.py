@@ -26,13 +26,6 @@ from serve_eval.workflows.diagnose import (
     unanswered,
     unlike,
 )
-from serve_eval.workflows.diagnose import course as repaired
-from serve_eval.workflows.diagnose import course as unfinished
-from serve_eval.workflows.diagnose import endings as cut
-from serve_eval.workflows.diagnose import extraction as template
-from serve_eval.workflows.diagnose import setting as other_protocol
-from serve_eval.workflows.diagnose import setting as server_defaults
-from serve_eval.workflows.diagnose import unlike as surplus
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
 from serve_eval.workflows.diagnose.finding import (
     ALPHA,
@@ -48,19 +41,19 @@ from serve_eval.workflows.diagnose.unlike import UNLIKE
 
 TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = (
     unanswered.failures,
-    repaired.find_repaired,
-    cut.find_truncated,
-    cut.find_unclosed_reasoning,
-    cut.find_stopped_in_reasoning,
-    cut.stop_string,
-    cut.empty,
+    course.find_repaired,
+    endings.find_truncated,
+    endings.find_unclosed_reasoning,
+    endings.find_stopped_in_reasoning,
+    endings.stop_string,
+    endings.empty,
     endings.find_misfiled,
     endings.find_looping,
     endings.find_unlisted,
-    template.template_marks,
-    template.find_end_tokens,
-    template.run_on,
-    template.find_doubled_bos,
+    extraction.template_marks,
+    extraction.find_end_tokens,
+    extraction.run_on,
+    extraction.find_doubled_bos,
     extraction.find_stated,
     extraction.extractors,
     extraction.unreadable,
@@ -69,7 +62,7 @@ TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = 
     course.drift,
     course.concurrency,
     course.find_retried,
-    other_protocol.find_other_protocol,
+    setting.find_other_protocol,
     setting.data,
     setting.find_unsupported,
     setting.too_few,
@@ -100,13 +93,13 @@ def findings(
         for task in evidence.tasks
         for finding in rule(evidence, task)
     ]
-    found += server_defaults.find_added(evidence, other, name)
+    found += setting.find_added(evidence, other, name)
     data: Data = {}
     searched = alone and any(task.lost or _has_answers(task) for task in evidence.tasks)
     if searched:
         data = read_data(evidence)
     found = _keep_surplus(evidence, found, data, other, name)
-    found = other_protocol.demote_cuts(found)
+    found = setting.demote_cuts(found)
     if searched:
         found += [
             one for task in evidence.tasks for one in unlike.find_unlike(evidence, task, data)
@@ -119,7 +112,7 @@ def findings(
     )
     if first and even:  # nothing else explains the loss, so the difference is the likeliest cause
         first = [replace(one, leads=True, rather=breakdown.OTHER_LAUNCH) for one in first]
-    ended = unfinished.find_unfinished(evidence)
+    ended = course.find_unfinished(evidence)
     return (*ended, *first, *order_findings((*found, *even)))
 
 
@@ -141,10 +134,10 @@ def _keep_surplus(
     kept = list(found)
     for task in evidence.tasks:
         if other is None:
-            before = surplus.read_reference(task, data)
+            before = unlike.read_reference(task, data)
         else:
-            before = surplus.read_side(name, there[task.name]) if task.name in there else None
-        kept = surplus.keep_surplus(kept, task, before)
+            before = unlike.read_side(name, there[task.name]) if task.name in there else None
+        kept = unlike.keep_surplus(kept, task, before)
     return kept
 
 

@@ -19,7 +19,6 @@ from serve_eval.schema import Comparison, SuiteRow, VerdictOutcome
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.storage.story_results import find_suite_rows
 from serve_eval.workflows.diagnose import between, paired_answers, run_rules, setting, slicing
-from serve_eval.workflows.diagnose import run_rules as sides
 from serve_eval.workflows.diagnose.breakdown import Breakdown, break_down
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, describe_end, find_end
 from serve_eval.workflows.diagnose.finding import Finding, list_leading, order_findings
@@ -151,7 +150,7 @@ def find_between(
 
     `comparison` is its result, or None if it did not finish; `of_b` are the findings about B alone.
     """
-    found = [*sides.prompt_tokens(a, b), *sides.find_mixed(a, b, comparison)]
+    found = [*run_rules.prompt_tokens(a, b), *run_rules.find_mixed(a, b, comparison)]
     found += setting.find_unlike_defaults(a, b)
     pairs = list(paired_answers.pair_answers(a, b, comparison))
     found += between.find_differences(pairs)

@@ -22,7 +22,7 @@ from serve_eval.evidence.probe_floor import measure_distance
 from serve_eval.frozen import freeze
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, LostAnswer, Probe, ProbeReading, Response
-from serve_eval.workflows.watch import job as pool
+from serve_eval.workflows.watch import job as watch_job
 from serve_eval.workflows.watch import judging
 from serve_eval.workflows.watch.bets import ACCURACY, FLOOR_ALPHA
 from serve_eval.workflows.watch.job import QuestionPool, WatchSession
@@ -59,7 +59,7 @@ async def ask_round(session: WatchSession) -> Seen:
     ) as client:
         if due:
             await _smoke(session, client, seen)
-        results = [take_first(one) for one in await pool.ask(client, session.pool, positions)]
+        results = [take_first(one) for one in await watch_job.ask(client, session.pool, positions)]
         await _note_all(session, seen, results)
         await ask_probes(session, client, seen)
     seen.seconds = clock.wall_s
@@ -117,7 +117,7 @@ async def note(
         seen.prompt_tokens.append(0)
         seen.tokens += state.prompt_tokens[position]
         return
-    found = await pool.worth(asked, position, result, apart)
+    found = await watch_job.worth(asked, position, result, apart)
     if isinstance(found, Unfinished):
         seen.unscored += 1
         seen.first_unscored = seen.first_unscored or _explain_unscored(asked, position, found)
@@ -187,7 +187,7 @@ async def ask_probes(session: WatchSession, client: Client, seen: Seen) -> None:
     server = AskedServer(
         name=session.job.base_url,
         client=client,
-        in_flight=pool.IN_FLIGHT,
+        in_flight=watch_job.IN_FLIGHT,
         route=reference.known.route,
         salted=probes.salted and reference.known.salted,
         attempts=1,

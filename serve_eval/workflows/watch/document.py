@@ -16,7 +16,6 @@ from serve_eval.report.page.content import DataCell, DataColumn, DataTable, Pict
 from serve_eval.report.pictures import Picture, TrendBand, TrendPoint, draw_distribution, draw_trend
 from serve_eval.schema import ResultHeader
 from serve_eval.workflows.watch import bets, judging, record
-from serve_eval.workflows.watch import bets as day
 from serve_eval.workflows.watch.alarming import BROKEN
 from serve_eval.workflows.watch.job import WatchJob
 from serve_eval.workflows.watch.judging import WatchRules
@@ -352,9 +351,11 @@ def say_gap(state: State, rules: WatchRules) -> str | None:
     """Return what a learnt baseline may not conclude, with the option that mends it, or None."""
     if state.accuracy is None or rules.reference is not None or not state.blocks:
         return None
-    gap = day.describe_gap(state)
+    gap = bets.describe_gap(state)
     return (
-        None if gap is None else f"{gap} (--set watch.baseline_hours={day.FULL_DAY:g} covers a day)"
+        None
+        if gap is None
+        else f"{gap} (--set watch.baseline_hours={bets.FULL_DAY:g} covers a day)"
     )
 
 

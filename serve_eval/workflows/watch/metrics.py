@@ -21,8 +21,6 @@ except ImportError as error:
 
 
 HOST = "127.0.0.1"
-
-
 PREFIX = "serve_eval_watch"
 
 

@@ -21,7 +21,6 @@ from serve_eval.cli._streams import LongSteps
 from serve_eval.client.client import Client
 from serve_eval.errors import DatasetError, PlanError, ServerEndedError
 from serve_eval.evaluation.engine import runner
-from serve_eval.evaluation.engine import runner as upkeep
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LEAST_ANSWERS, LoadSession, StarvationWatch
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
@@ -68,7 +67,7 @@ async def test_the_lag_is_the_most_by_which_a_timer_was_late(
 ):
     session, now, late = made(), [50.0], iter((0.25, 0.75, 0.5))
     monkeypatch.setattr(
-        upkeep.asyncio, "get_running_loop", lambda: SimpleNamespace(time=lambda: now[0])
+        runner.asyncio, "get_running_loop", lambda: SimpleNamespace(time=lambda: now[0])
     )
 
     async def sleep(seconds):
@@ -76,9 +75,9 @@ async def test_the_lag_is_the_most_by_which_a_timer_was_late(
         if now[0] > 60.0:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr(upkeep.asyncio, "sleep", sleep)
+    monkeypatch.setattr(runner.asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        await upkeep.measure_lag(session)
+        await runner.measure_lag(session)
     assert session.lag_s == pytest.approx(0.75)
 
 
@@ -252,7 +251,7 @@ async def test_each_doubt_withdraws_once():
             await asyncio.sleep(0)
 
     session, found = Doubted(), []
-    task = asyncio.create_task(upkeep.withdraw(cast("LoadSession", session), []))
+    task = asyncio.create_task(runner.withdraw(cast("LoadSession", session), []))
     for _ in range(2):
         session.doubt.set()
         for _ in range(20):

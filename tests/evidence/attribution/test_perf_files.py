@@ -24,7 +24,6 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.attribution import trace_files
-from serve_eval.evidence.attribution import trace_files as perf_files
 from serve_eval.evidence.attribution.clock_offset import WorkerRecord, record
 from serve_eval.evidence.attribution.matching import METRICS, TRACES
 from serve_eval.evidence.attribution.trace_files import (
@@ -448,7 +447,7 @@ def test_a_key_that_files_tell_is_not_written_down(plan: Plan, tmp_path, monkeyp
     key = "sk-of-the-front-door"
     named = {"gen_server": f"{key}:1"}
     monkeypatch.setattr(
-        perf_files, "record", lambda told, *times: record({**told, **named}, *times)
+        trace_files, "record", lambda told, *times: record({**told, **named}, *times)
     )
     monkeypatch.setenv("OPENAI_API_KEY", key)
     report, _ = run(

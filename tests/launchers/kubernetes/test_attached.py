@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from serve_eval.launchers._kubernetes import logs, watch
-from serve_eval.launchers._kubernetes import watch as waiting
 from tests.cli.command import serve_eval
 from tests.launchers.kubernetes.mock_cluster import DIGEST, SERVICE, MockCluster, pod, service
 
@@ -23,7 +22,7 @@ RESTARTED = {
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch) -> None:
     monkeypatch.setattr(watch, "POLL_S", 0.05)
-    monkeypatch.setattr(waiting, "POLL_S", 0.05)
+    monkeypatch.setattr(watch, "POLL_S", 0.05)
     monkeypatch.setattr(logs, "AGAIN_S", 0.05)
 
 

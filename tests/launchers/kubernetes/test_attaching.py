@@ -13,7 +13,6 @@ import pytest
 from serve_eval.errors import LaunchError
 from serve_eval.launchers import kubernetes
 from serve_eval.launchers._kubernetes import surroundings, watch
-from serve_eval.launchers._kubernetes import watch as waiting
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.kubernetes.mock_cluster import (
     NAMESPACE,
@@ -31,7 +30,7 @@ PULLING = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch) -> None:
     monkeypatch.setattr(watch, "POLL_S", 0.05)
-    monkeypatch.setattr(waiting, "TELL_S", 0.1)
+    monkeypatch.setattr(watch, "TELL_S", 0.1)
 
 
 async def _nothing(endpoint: Endpoint) -> None:

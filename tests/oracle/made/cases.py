@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.oracle.made import chosen, generated, nested
-from tests.oracle.made import chosen as measured
 from tests.oracle.made.drawn import Drawn, Row
 
 
@@ -204,20 +203,20 @@ CASES = (
         row=chosen.arc,
         num_fewshot=1,
     ),
-    Case(name="lambada_openai", splits={"test": 24}, row=measured.lambada),
+    Case(name="lambada_openai", splits={"test": 24}, row=chosen.lambada),
     Case(
         name="lambada_standard_cloze_yaml",
         splits={"validation": 4, "test": 24},
-        row=measured.lambada,
+        row=chosen.lambada,
     ),
-    Case(name="lambada_openai_mt_de", splits={"test": 24}, row=measured.lambada_de),
+    Case(name="lambada_openai_mt_de", splits={"test": 24}, row=chosen.lambada_de),
     Case(name="asdiv", splits={"validation": 24}, row=generated.asdiv),
-    Case(name="arithmetic_2da", splits={"validation": 24}, row=measured.arithmetic),
-    Case(name="wikitext", splits={"train": 2, "validation": 2, "test": 12}, row=measured.page),
-    Case(name="pile_arxiv", splits={"train": 12}, row=measured.text),
-    Case(name="pile_github", splits={"train": 12}, row=measured.text),
-    Case(name="pile_10k", splits={"train": 12}, row=measured.text),
-    Case(name="paloma_c4_en", splits={"val": 2, "test": 12}, row=measured.text),
+    Case(name="arithmetic_2da", splits={"validation": 24}, row=chosen.arithmetic),
+    Case(name="wikitext", splits={"train": 2, "validation": 2, "test": 12}, row=chosen.page),
+    Case(name="pile_arxiv", splits={"train": 12}, row=chosen.text),
+    Case(name="pile_github", splits={"train": 12}, row=chosen.text),
+    Case(name="pile_10k", splits={"train": 12}, row=chosen.text),
+    Case(name="paloma_c4_en", splits={"val": 2, "test": 12}, row=chosen.text),
 )
 """The tasks, generated ones first."""
 OWN_TASKS = {

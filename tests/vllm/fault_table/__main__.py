@@ -13,8 +13,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tests.vllm.deployments import Deployments
-from tests.vllm.fault_table import trials as kept
-from tests.vllm.fault_table import trials as table
+from tests.vllm.fault_table import trials as fault_table_trials
 from tests.vllm.fault_table.commands import COMMANDS, Stage
 from tests.vllm.fault_table.faults import FAULTS, SOUND, Fault
 from tests.vllm.fault_table.trials import is_done, run_trial
@@ -61,8 +60,8 @@ def main() -> None:
     given = parser.parse_args()
     top = given.folder.absolute()
     top.mkdir(parents=True, exist_ok=True)
-    if kept.MEASURED.exists() and not (top / kept.RESULTS).exists():
-        shutil.copy(kept.MEASURED, top / kept.RESULTS)
+    if fault_table_trials.MEASURED.exists() and not (top / fault_table_trials.RESULTS).exists():
+        shutil.copy(fault_table_trials.MEASURED, top / fault_table_trials.RESULTS)
     systems = {**FAULTS, **SOUND}
     chosen = {
         name: fault
@@ -71,7 +70,9 @@ def main() -> None:
     }
     until = time.monotonic() + 60 * given.minutes
     measure(chosen, given.commands.split(","), given.trials, top, until)
-    table.print_tables(kept.read(top / kept.RESULTS), systems)
+    fault_table_trials.print_tables(
+        fault_table_trials.read(top / fault_table_trials.RESULTS), systems
+    )
 
 
 if __name__ == "__main__":

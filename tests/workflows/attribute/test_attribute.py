@@ -22,7 +22,7 @@ from serve_eval.launchers._standin.options import Flavour
 from serve_eval.processes.resources import CoreLoad
 from serve_eval.schema import Attributed, Endpoint, Limits, Plan, Progress, Spec
 from serve_eval.storage.story_files import ATTRIBUTE
-from serve_eval.workflows.attribute import asking as workers
+from serve_eval.workflows.attribute import asking as attribute_asking
 from serve_eval.workflows.attribute import attribute as attributing
 from serve_eval.workflows.attribute.attribute import (
     Asking,
@@ -346,7 +346,7 @@ def test_registered_workers_are_found_in_what_the_front_door_tells():
         "is_ready": True,
         "current_workers": {"context_servers": [one], "generation_servers": []},
     }
-    assert workers.list_registered(json.dumps(body).encode()) == [
+    assert attribute_asking.list_registered(json.dumps(body).encode()) == [
         Worker("context", "http://h:8001/v1")
     ]
     for odd in (
@@ -356,7 +356,7 @@ def test_registered_workers_are_found_in_what_the_front_door_tells():
         b'{"current_workers": 3}',
         b'{"current_workers": {"context_servers": [{}]}}',
     ):
-        assert workers.list_registered(odd) == []
+        assert attribute_asking.list_registered(odd) == []
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from serve_eval.cases import file as holdout
+from serve_eval.cases import file as cases_file
 from serve_eval.client.client import Client
 from serve_eval.client.connection import SecretMask
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
@@ -383,14 +383,14 @@ def test_logs_of_one_name_are_all_kept(tmp_path):
 
 def test_a_sample_of_a_hold_out_set_needs_a_word_more(tmp_path, monkeypatch):
     pytest.importorskip("cryptography.fernet", reason="the extra holdout is not installed")
-    monkeypatch.setenv(holdout.VARIABLE, VAULT_KEY)
+    monkeypatch.setenv(cases_file.VARIABLE, VAULT_KEY)
     cases = [
         f"    - {{case: a:n{i}, input: {{prompt: 'Secret {i}?'}}, expected: {{answer: vault}}}}\n"
         for i in range(8)
     ]
     (tmp_path / "plain.yaml").write_text(f"vault:\n  cases:\n{''.join(cases)}")
     sealed = tmp_path / "vault.yaml.enc"
-    holdout.encrypt(tmp_path / "plain.yaml", sealed, VAULT_KEY)
+    cases_file.encrypt(tmp_path / "plain.yaml", sealed, VAULT_KEY)
     plan = replace(plan_for(tmp_path), no_reference=True)
     plan = replace(plan, tasks=(Spec(name="cases:vault", options={"path": str(sealed)}),))
     answers = {f"Secret {i}?": "vault" for i in range(8)}
@@ -407,7 +407,7 @@ def test_a_sample_of_a_hold_out_set_needs_a_word_more(tmp_path, monkeypatch):
         tmp_path / "out", [sample], tmp_path / "capsules", environ={}, allow_holdout=True
     )
     assert (folder / "body.json").read_bytes() in server.received
-    monkeypatch.delenv(holdout.VARIABLE)
+    monkeypatch.delenv(cases_file.VARIABLE)
     # Without the key, diagnose cannot know which samples are secret.
     [finding] = diagnose(tmp_path / "out").runs[0].findings
     assert finding.samples == ()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from serve_eval.launchers._standin import model as skills
+from serve_eval.launchers._standin import model as standin_model
 from serve_eval.schema import Message
 from serve_eval.workflows.watch import judging
 from serve_eval.workflows.watch.judging import WatchRules
@@ -45,7 +45,7 @@ class Endpoint:
             return self.model.reply(request)
         if self.failing and request.number % self.failing == 0:
             return fail(500, "Internal Server Error")
-        text = skills.answer((Message(role="user", content=request.prompt),)) or "hm"
+        text = standin_model.answer((Message(role="user", content=request.prompt),)) or "hm"
         if self.wrong and request.number % self.wrong == 0:
             text = "I do not know"
         return answer("" if self.empty else text, usage=(20, 4))

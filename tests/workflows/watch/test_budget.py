@@ -19,7 +19,6 @@ from serve_eval.plan import resolve
 from serve_eval.schema import Plan
 from serve_eval.stats.betting import floor
 from serve_eval.workflows.watch import bets
-from serve_eval.workflows.watch import bets as day
 from serve_eval.workflows.watch.asking import (
     Budget,
     budget,
@@ -425,10 +424,10 @@ def test_the_floor_is_that_of_the_worst_block():
     blocks = [[0, 1, 2, 3, 4, 5, 6, 7, 0, 3] for _ in range(400)]
     for i in range(0, 400, 10):
         answers[i][3] = answers[i][9] = 0.0
-    floor = day.find_worst_floor(answers, blocks, bets.FLOOR_ALPHA[ACCURACY])
+    floor = bets.find_worst_floor(answers, blocks, bets.FLOOR_ALPHA[ACCURACY])
     assert 0.80 < floor < 0.90
     alike = [[1.0] * 10 for _ in range(400)]
-    assert day.find_worst_floor(alike, blocks, bets.FLOOR_ALPHA[ACCURACY]) > 0.97
+    assert bets.find_worst_floor(alike, blocks, bets.FLOOR_ALPHA[ACCURACY]) > 0.97
 
 
 @pytest.mark.parametrize(
@@ -441,8 +440,8 @@ def test_the_floor_is_that_of_the_worst_block():
     ],
 )
 def test_blocks_are_named_by_their_hours(blocks: list[int], words: str):
-    assert day.describe_blocks(blocks) == words
+    assert bets.describe_blocks(blocks) == words
 
 
 def test_times_of_other_zones_are_in_utc():
-    assert day.find_block("2026-01-01T01:00:00+02:00") == 7
+    assert bets.find_block("2026-01-01T01:00:00+02:00") == 7

@@ -17,7 +17,7 @@ from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.storage.story_results import read_reference, write_reference
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import register
-from serve_eval.workflows.watch import probes as numerics
+from serve_eval.workflows.watch import probes as watch_probes
 from serve_eval.workflows.watch import record
 from serve_eval.workflows.watch.alarming import Delivery
 from serve_eval.workflows.watch.judging import WatchRules
@@ -300,7 +300,7 @@ def test_probes_continue_after_a_restart_or_a_kill(reference: Path, tmp_path):
     loaded = record.load(tmp_path, watched.state["bound"])
     loaded.probes = record.WatchedProbes(count=PROBES)
     for seen in record.later_than(tmp_path, 0)[:3]:
-        numerics.judge_probes(loaded, seen)
+        watch_probes.judge_probes(loaded, seen)
     assert record.plain(loaded.probes) == whole["probes"]
 
 

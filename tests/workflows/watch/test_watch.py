@@ -16,7 +16,7 @@ from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.plan.resolve import resolve_address
 from serve_eval.schema import HOLDOUT
 from serve_eval.workflows.smoke import smoke as smoking
-from serve_eval.workflows.watch import job as pool
+from serve_eval.workflows.watch import job as watch_job
 from serve_eval.workflows.watch import judging, record, story
 from serve_eval.workflows.watch.alarming import Delivery
 from serve_eval.workflows.watch.document import read_document
@@ -331,7 +331,7 @@ def test_what_a_server_says_of_a_hold_out_prompt_is_nowhere(tmp_path):
         paths=["/v1/chat/completions"],
         routes={"/v1/models": models("m")},
     )
-    asked = pool.generate_pool(30, chat=True)
+    asked = watch_job.generate_pool(30, chat=True)
     hidden = [replace(one, metadata={HOLDOUT: "yes"}) for one in asked.samples]
     told = []
 

@@ -15,7 +15,7 @@ from serve_eval.schema import (
     PressureUse,
     SelfFlips,
 )
-from serve_eval.workflows.invariants import canary_document as canaries
+from serve_eval.workflows.invariants import canary_document
 from serve_eval.workflows.invariants.document import make_document
 
 OUT = Path("outputs/checks")
@@ -70,7 +70,8 @@ def make_documents(text="some text"):
     made = {name: make_document(one, OUT) for name, one in checks.items()}
     searches = _list_searches(text)
     return made | {
-        f"canaries {name}": canaries.make_document(one, OUT) for name, one in searches.items()
+        f"canaries {name}": canary_document.make_document(one, OUT)
+        for name, one in searches.items()
     }
 
 
