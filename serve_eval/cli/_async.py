@@ -1,4 +1,4 @@
-"""Run the event loop of the process, and tell which answers an interruption keeps."""
+"""Run the event loop of the process, and say which answers an interruption keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Report on a session: remarks for the reader, and the verdicts.
+"""Report on a session: judge its tasks, and collect remarks for the reader.
 
 vLLM's names its version and a hash of its configuration, so that unlike servers behind one address
 have unlike ones. Hosted models change theirs without notice: several are stated, not accused.

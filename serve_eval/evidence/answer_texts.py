@@ -1,4 +1,4 @@
-"""Read the texts of answers: their signs of damage, or the place where two part.
+"""Find signs of damage in answers, and the place where two texts part.
 
 The numerics of a sound pair part texts anywhere. A fault that begins at a fixed step of generation
 (speculation, a new cache block, a captured batch size) parts them at one token.

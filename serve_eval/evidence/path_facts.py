@@ -1,4 +1,4 @@
-"""Gather the facts that prove a path: the deployed servers, with what each of them did."""
+"""Gather the facts that prove a path: the deployed servers, and what each of them did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure the distances of answers to probes against the floor by which healthy servers differ.
+"""Compare the distances of answers to probes with the floor by which healthy servers differ.
 
 A floor has one of three origins. One that the user *gave* is the largest distance of healthy
 numerics. One that siblings *measured* is the largest of almost all of their distances, and a

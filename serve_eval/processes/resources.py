@@ -1,4 +1,4 @@
-"""Prepare this process for many requests in flight, and measure how busy the cores are.
+"""Prepare this process for many requests in flight, and measure the load of the cores.
 
 If a server shares its cores with another server, or with its client, its answers take as long as
 the cores are busy with others. Linux only.

@@ -1,4 +1,4 @@
-"""Say in lines how tests of accuracy ended, one by one or at the end of a session."""
+"""Describe in lines how tests of accuracy ended, one by one or at the end of a session."""
 
 from __future__ import annotations
 

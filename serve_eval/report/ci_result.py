@@ -1,4 +1,4 @@
-"""Hold what CI systems or a chat show of a result: cases, tables, one line.
+"""Hold the parts of a result that CI systems or a chat show: cases, tables, one line.
 
 `write_line` is the only place that makes the sentence, so it is the same wherever it is shown.
 """

@@ -1,4 +1,4 @@
-"""Find and count what is wrong with tool calls or guided answers as a server gave them."""
+"""Find and count the errors of tool calls and guided answers as a server gave them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judge how far answers are apart, from each other or beyond a limit.
+"""Judge the distances between answers, to each other or beyond a limit.
 
 One endpoint answered each prompt K times and another one M times. If both are alike, the K + M
 answers to a prompt are exchangeable, so that any K of them could be the endpoint's own. The

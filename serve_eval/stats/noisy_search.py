@@ -1,4 +1,4 @@
-"""Search for a culprit by tests that err, and tell beforehand how many it takes.
+"""Search for a culprit by tests that err, and predict the number of tests.
 
 A test of a configuration says "worse" or "same". It says "worse" of one that does not fail with
 probability `alpha` at most, and "same" of one that fails with probability `beta` at most. Both are

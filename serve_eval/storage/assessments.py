@@ -1,4 +1,4 @@
-"""Keep what programs or judges say of answers, each asked only once.
+"""Keep the verdicts of programs and judges on answers, so that each is asked once.
 
 executions/<task>.jsonl of a run folder has a line for each isolation that was used, and a line per
 program. With these results a run is judged, scored again or registered without running anything,

@@ -1,4 +1,4 @@
-"""Sign saved plans, so that a plan that this user saved is distinguished from any other.
+"""Sign the plans that this user saves, and recognise them by the signature.
 
 The owner of a file proves nothing: a user who unpacks an archive or clones a repository owns its
 files. Therefore the first run creates a key, ~/.local/state/serve-eval/key (below XDG_STATE_HOME if

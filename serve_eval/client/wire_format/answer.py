@@ -1,4 +1,4 @@
-"""Turn what a server said into the response that is kept and scored.
+"""Turn the fields of a reply into the response that is kept and scored.
 
 A proxy that answers twice puts the second answer before the reply to the next request on that
 connection. From then on every sample would be scored with another sample's answer. HTTP/1.1 does

@@ -1,4 +1,4 @@
-"""Find what a server refused, or the message of a body without an answer.
+"""Find the field that a server refused, or the message of a body without an answer.
 
 Servers that validate with pydantic list each error with its type, place and message, and often
 repeat the request, so that a field's name alone proves nothing.

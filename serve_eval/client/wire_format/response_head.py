@@ -1,4 +1,4 @@
-"""Read what the head of a reply says of servers, quotas and times. Pure.
+"""Read the servers, quotas and times that the head of a reply names. Pure.
 
 Any router in front of context and generation servers can send them, with answers and with errors.
 

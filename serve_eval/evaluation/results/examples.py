@@ -1,4 +1,4 @@
-"""Find what a reader of a result wants to see next to it: a wrong answer, and the slices before."""
+"""Find what a reader of a result sees first: a wrong answer, and the slices of the run before."""
 
 from __future__ import annotations
 

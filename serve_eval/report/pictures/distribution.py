@@ -1,4 +1,4 @@
-"""Draw distributions: of measured values, or both of the classic test."""
+"""Draw distributions: those of measured values, and the two of the classic test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what the lost samples of a task look like, whether or not a rule knows the cause.
+"""Describe the lost samples of a task, whether or not a rule knows the cause.
 
 These are facts and counts, without a test: they accuse nobody.
 """

@@ -1,4 +1,4 @@
-"""Read the contents of a run folder for the rules, also what ended its command.
+"""Read a run folder for the rules, with the error that ended its command.
 
 Reading sends no requests, writes nothing, and needs no data set. Rules may use one that is there.
 """

@@ -1,4 +1,4 @@
-"""Judge which arms changed answers, to make the document of a check of invariants."""
+"""Judge which arms changed answers, and make the document of the check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check tool calls of an endpoint, to name the parser or stream at fault in a document.
+"""Check the tool calls of an endpoint, and name the parser or the stream at fault.
 
 The set is asked whole and streamed, at several numbers of requests in flight, in a random order of
 the passes. OUT/whole_1, OUT/stream_8 and so on are ordinary run folders, OUT/tools_plan.json holds

@@ -1,4 +1,4 @@
-"""Make a reference: find uncertain probes, and measure what healthy servers differ by."""
+"""Make a reference: find uncertain probes, and measure by how much healthy servers differ."""
 
 from __future__ import annotations
 

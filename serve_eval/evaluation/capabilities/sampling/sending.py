@@ -1,4 +1,4 @@
-"""Choose the neutral values that a run sends, or say what of the server remains."""
+"""Choose the neutral values that a run sends, and name the server's values that remain."""
 
 from __future__ import annotations
 
