@@ -42,8 +42,6 @@ def test_nothing_is_imported_before_a_test_asks_for_an_evaluation():
         "serve_eval.pytest_plugin.endings",
         "serve_eval.pytest_plugin.options",
         "serve_eval.pytest_plugin.plugin",
-        "serve_eval.pytest_plugin.plugin",
-        "serve_eval.pytest_plugin.plugin",
     ]
 
 
