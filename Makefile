@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: conformance demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-recipes test-vllm verify-trials pair-trials thinking-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages size mutants mutants-named clean
+.PHONY: conformance demo debian docs docs-links docs-measured release test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-recipes test-vllm verify-trials pair-trials thinking-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages size mutants mutants-named clean
 
 demo: $(VENV)/.demo
 	$(BIN)/serve-eval setup demo
@@ -146,10 +146,15 @@ docs: $(VENV)/.dev
 docs-links: $(VENV)/.dev
 	$(BIN)/python docs/_site/build.py build/links --links
 
-# What a release needs, in a separate environment: the sdist and the wheel as twine and check-wheel-contents see them, the
-# wheel installed by pipx, its command run far from the checkout, and the Dockerfile as hadolint sees it.
-release-check: $(VENV)/.dev
-	@sh tests/release_check.sh $(abspath $(BIN))/python
+# The files of docs/measured/, each with its page and the command, commit and day of its tables. ARGS=watch runs the
+# command of that file, which writes its tables or prints them.
+docs-measured: $(VENV)/.dev
+	@$(BIN)/python -m tests.measured $(ARGS)
+
+# The files of a release, in dist/VERSION, each tried as a user would: wheel and sdist, site, container image and notes.
+# Needs a network, and Docker or Podman for the image: ARGS=--no-image leaves it out, and says so in the notes.
+release: $(VENV)/.dev
+	@$(BIN)/python -m tests.release $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -163,17 +168,17 @@ lint: $(VENV)/.dev
 size: $(VENV)/.dev
 	@$(BIN)/python -m tests.size $(if $(UPDATE),--update)
 
-# Error rates of all rules by simulation, within half an hour. ARGS=write puts the tables into the docs; a name, such as
-# ARGS=paired, runs one part.
+# Error rates of all rules by simulation, within half an hour. ARGS=write puts the tables into docs/measured/; a name,
+# such as ARGS=paired, runs one part.
 calibrate: $(VENV)/.runtime
 	@$(BIN)/python -m tests.stats.calibrate_all $(ARGS)
 
 # Faults of a deployment, and the prompts that each check needs to find them, in a quarter of an hour.
-# docs/regression-checks.md holds the output.
+# docs/measured/compare-detectors.md holds the output.
 detectors: $(VENV)/.dev
 	@$(BIN)/python -m tests.detectors
 
-# Our figures compared with lm-eval's and other implementations', in a separate environment: docs/testing.md.
+# Our figures compared with lm-eval's and other implementations', in a separate environment: docs/architecture.md.
 # ARGS="lm_eval_tasks" runs one part. BIOCHATTER=DIR, LONGBENCH=DIR, TRTLLM=DIR, IFBENCH=DIR and BFCL=DIR name
 # checkouts for their parts, NLTK=DIR a folder of NLTK's data.
 oracle:
@@ -189,7 +194,7 @@ attack: $(VENV)/.dev
 golden-prompts: $(VENV)/.dev
 	@$(BIN)/python -m tests.tasks.task_pages golden-prompts
 
-# Golden prompts, rows of pages, NOTICE, README and schemas of a new task: docs/adding-a-task.md.
+# Golden prompts, rows of pages, NOTICE and schemas of a new task: docs/extending.md.
 task-pages: $(VENV)/.dev
 	@$(BIN)/python -m tests.tasks.task_pages
 
@@ -232,7 +237,7 @@ bench:
 	@failed=; for part in $(BENCH); do PYTHONDONTWRITEBYTECODE= .venv-bench/bin/python bench/$$part || failed="$$failed $${part%% *}"; done; \
 		[ -z "$$failed" ] || { echo "make bench failed in:$$failed" >&2; exit 1; }
 
-# What a sample, a page, a start and a score cost, against bench/gate.yaml, in up to 90 s: docs/testing.md. UPDATE=1
+# What a sample, a page, a start and a score cost, against bench/gate.yaml, in up to 90 s: docs/architecture.md. UPDATE=1
 # REASON="why" writes the table; GATE_BASE=COMMIT also looks at what the changes since then touch.
 bench-gate: $(VENV)/.dev
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python bench/gate.py $(if $(UPDATE),--update --reason '$(REASON)') $(if $(GATE_BASE),--base $(GATE_BASE))
@@ -249,7 +254,7 @@ bench-launch: $(VENV)/.dev
 bench-embedded: $(VENV)/.runtime
 	@$(BIN)/python bench/embedded.py $(ARGS)
 
-# Cost of one client process, and its queue before 100 and 1,000 GPUs, in ten minutes: docs/scale.md.
+# Cost of one client process, and its queue before 100 and 1,000 GPUs, in ten minutes: docs/measured/scale.md.
 bench-scale: $(VENV)/.runtime
 	@$(BIN)/python bench/scale.py $(ARGS)
 

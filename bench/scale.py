@@ -2,7 +2,7 @@
 
 Run `python bench/scale.py`, ten minutes on two cores; `--quick` tries it out. `--save FILE` keeps
 the measurements, and `--costs FILE` uses them again with other assumptions, in a minute:
-`--answers-per-gpu medium=80` replaces a rate. docs/scale.md holds the output.
+`--answers-per-gpu medium=80` replaces a rate. docs/measured/scale.md holds the output.
 
 Costs are CPU times of `serve-eval run`, which other work on the machine changes least. Delays are
 those of a queue: one process takes one answer after another (bench/queueing.py).

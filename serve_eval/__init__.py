@@ -1,6 +1,6 @@
 """Evaluate running LLM endpoints and report whether they still answer as well as they should.
 
-The names below are the public API; docs/python-api.md has examples. Each name is imported on first
+The names below are the public API; docs/extending.md has examples. Each name is imported on first
 use, so that `import serve_eval` stays cheap. This file itself imports nothing: under `python -m`
 the current folder would supply it.
 """

@@ -1,6 +1,6 @@
 """Offer the workflows as Python functions.
 
-Import them from `serve_eval`; docs/python-api.md has examples.
+Import them from `serve_eval`; docs/extending.md has examples.
 """
 
 from __future__ import annotations

@@ -177,7 +177,8 @@ def test_parameters_of_one_letter_are_those_of_the_field():
     assert letters == set()
 
 
-PAGE = (ROOT / "docs/python-api.md").read_text()
+PAGE = (ROOT / "docs/extending.md").read_text().partition("\n## From Python\n")[2]
+PAGE = PAGE.partition("\n## ")[0]
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 PRINTED = re.findall(r"^It prints `([^`]+)`", PAGE, re.MULTILINE)
 

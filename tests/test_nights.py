@@ -1,4 +1,4 @@
-"""Run the night that docs/ci.md recommends: two images, alert, page; sound, damaged, dying.
+"""Run docs/night.sh, which docs/ci.md recommends: two images, alert, page; sound, damaged, dying.
 
 The images are the stand-in for trtllm-serve. tests/peers has a night of a real llama-server.
 """
@@ -23,7 +23,6 @@ from tests.cli.command import environment
 from tests.root import ROOT
 from tests.standin.deployments import write_answers
 
-BLOCK = re.compile(r"```sh\n(#!/bin/sh\n.*?)```", re.DOTALL)
 PROGRAMS = Path(sys.executable).parent
 """The folder with the command serve-eval of these tests."""
 
@@ -48,9 +47,9 @@ class Night:
 
 
 def read_script() -> str:
-    """Return the script of the page."""
-    [script] = BLOCK.findall((ROOT / "docs/ci.md").read_text())
-    return str(script)
+    """Return the script that the page links."""
+    assert "](night.sh)" in (ROOT / "docs/ci.md").read_text()
+    return (ROOT / "docs/night.sh").read_text()
 
 
 def variables(folder: Path) -> dict[str, str]:

@@ -68,7 +68,7 @@ def test_the_sdist_holds_what_building_testing_and_linting_need(dist: Path):
         "README.md",
         "bench/goals.py",
         "constraints.txt",
-        "docs/testing.md",
+        "docs/architecture.md",
         "pyproject.toml",
         "references/gsm8k.yaml",
         "tests/conftest.py",

@@ -19,28 +19,33 @@ from sphinx.cmd.build import main as run_sphinx
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent
 REFERENCE = "reference"
+REFERENCE_ROW = f"* [Reference]({REFERENCE}/index.md): commands, plugins, library, from the code\n"
 SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 PAGE = re.compile(r"^\* \[[^\]]+\]\(([\w/-]+)\.md\)", re.MULTILINE)
 
 
 def copy_pages(source: Path, pages: Mapping[str, str]) -> None:
-    """Copy docs/ and the generated pages into a folder, with the list of all pages in its index."""
+    """Copy docs/ and the generated pages into a folder, with the menus of the sidebar in its index.
+
+    The pages of measured/ are in no menu and no search: the page of their claim links each.
+    """
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(DOCS, source, ignore=shutil.ignore_patterns("_site", "__pycache__"))
+    for file in sorted(source.glob("measured/*.md")):
+        file.write_text(f"---\norphan: true\nnosearch: true\n---\n\n{file.read_text()}")
     (source / REFERENCE).mkdir()
-    for name, text in pages.items():
+    for name, text in {**pages, "index": _write_reference_list(pages)}.items():
         (source / REFERENCE / f"{name}.md").write_text(text)
-    text = (source / "README.md").read_text() + _write_reference_list(pages)
+    text = (source / "README.md").read_text() + REFERENCE_ROW
     (source / "README.md").unlink()
     (source / "index.md").write_text(text + "".join(_write_menus(text)))
 
 
 def _write_reference_list(pages: Mapping[str, str]) -> str:
-    lines = [
-        f"* [{name.capitalize()}]({REFERENCE}/{name}.md): {_say_first(text)}"
-        for name, text in pages.items()
+    rows = [
+        f"* [{name.capitalize()}]({name}.md): {_say_first(text)}" for name, text in pages.items()
     ]
-    return "\n## Reference\n\n" + "\n".join(lines) + "\n"
+    return "\n".join(["# Reference", "", *rows, _menu("\n".join(pages))])
 
 
 def _say_first(page: str) -> str:
@@ -55,7 +60,12 @@ def _write_menus(index: str) -> Iterator[str]:
     ends = [*(one.start() for one in titles[1:]), len(index)]
     for title, end in zip(titles, ends, strict=True):
         listed = "\n".join(PAGE.findall(index[title.end() : end]))
-        yield f"\n```{{toctree}}\n:hidden:\n:caption: {title[1]}\n\n{listed}\n```\n"
+        yield _menu(listed, f":caption: {title[1]}")
+
+
+def _menu(listed: str, *options: str) -> str:
+    head = "\n".join(("```{toctree}", ":hidden:", *options))
+    return f"\n{head}\n\n{listed}\n```\n"
 
 
 def main() -> int:

@@ -52,7 +52,7 @@ def _write_library() -> str:
     lines = [
         "# Library",
         "",
-        "The names that `import serve_eval` has. [Python API](../python-api.md)",
+        "The names that `import serve_eval` has. [Python API](../extending.md)",
     ]
     lines += ["has examples.", ""]
     for name in sorted(serve_eval.__all__):

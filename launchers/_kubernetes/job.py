@@ -72,7 +72,7 @@ def _head(settings: JobSettings, notes: list[str]) -> Iterator[str]:
     yield f"Its output: kubectl logs{where} -f job/{_name(settings)}"
     yield (
         f"The image {settings.image} must hold serve-eval with the extra kubernetes;"
-        " docs/kubernetes.md has a Dockerfile."
+        " docs/clusters.md has a Dockerfile."
     )
     if settings.claim is None:
         yield (

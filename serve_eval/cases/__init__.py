@@ -1,4 +1,4 @@
-"""Turn a user's own cases in YAML files into questions. docs/cases.md describes the format."""
+"""Turn a user's own cases in YAML files into questions: docs/own-questions.md has the format."""
 
 __all__ = [
     "biochatter",

@@ -149,7 +149,7 @@ def describe_task(name: str) -> list[str]:
         )
     lines += ["", "Options:", *list_options(make, {})]
     shared = sorted(OPTIONS.keys() - registry.options_of(make).keys())
-    lines += ["", *wrap(f"And those of every task (docs/protocols.md): {', '.join(shared)}.")]
+    lines += ["", *wrap(f"And those of every task (docs/requests.md): {', '.join(shared)}.")]
     return [*lines, "", *wrap(f"Set them with --set {place}.OPTION=VALUE, or in a plan.")]
 
 

@@ -140,7 +140,7 @@ class EndingOptions:
     ] = None
     json_events: Annotated[
         bool,
-        Setting("Print what happens as JSON lines instead of the result: docs/events.md."),
+        Setting("Print what happens as JSON lines instead of the result: docs/extending.md."),
     ] = False
 
 

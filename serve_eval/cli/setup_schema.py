@@ -21,7 +21,7 @@ def setup_schema(
 ) -> None:
     """Print the JSON Schema of plans, suites, report.json, journals, events or --json.
 
-    docs/schemas.md says what is stable, and what an editor needs.
+    docs/extending.md says what is stable, and what an editor needs.
     """
     from serve_eval.cli._streams import emit
 

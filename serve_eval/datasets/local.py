@@ -288,10 +288,10 @@ def rows(file: DataFile, columns: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _name_page(file: Path) -> str:
-    """Return where the form of a file is described, if its set is one of docs/datasets.md."""
+    """Return where the form of a file is described, if its set is one of docs/tasks.md."""
     folders = {folder for source in find_sources().values() for folder in source.folders}
     listed = any(f"/{folder}/" in f"{file.absolute().parent.as_posix()}/" for folder in folders)
-    return ": docs/datasets.md shows its form" if listed else ""
+    return ": docs/tasks.md shows its form" if listed else ""
 
 
 def _describe_wrong(row: Mapping[str, Any], column: str) -> str:

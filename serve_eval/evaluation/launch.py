@@ -1,7 +1,7 @@
 """Launch or reach the endpoint of a plan, watch it, and report on it.
 
-The behaviour was found with the servers themselves; docs/endpoints.md has the table. Behaviour that
-shows in an answer is probed instead, for any server.
+The behaviour was found with the servers themselves; docs/measured/server-quirks.md has the table.
+Behaviour that shows in an answer is probed instead, for any server.
 """
 
 from __future__ import annotations

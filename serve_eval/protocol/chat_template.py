@@ -243,7 +243,7 @@ def _environment(today: date | None) -> ImmutableSandboxedEnvironment:
 class Choices(TypedDict, total=False):
     """Options that every task has, in a plan and as `--set TASK.OPTION=VALUE`.
 
-    An omitted option has the task's default. docs/protocols.md explains each option.
+    An omitted option has the task's default. docs/requests.md explains each option.
     """
 
     apply_chat_template: bool

@@ -1,4 +1,4 @@
-"""Judge LLM endpoints in pytest: a class of tests, fixtures and a marker (docs/pytest.md).
+"""Judge LLM endpoints in pytest: a class of tests, fixtures and a marker (docs/ci.md).
 
 pytest imports `plugin.py` at each start. Each name below is imported on first use, so that a suite
 without such tests does not pay for them.

@@ -28,7 +28,7 @@ _OWN_PROCESSES = 2
 _HINT = (
     "Install bubblewrap (apt-get install bubblewrap), and allow user namespaces: inside a container"
     " they need --privileged or a seccomp profile that permits them. Or run serve-eval on another"
-    " Linux machine that reaches the endpoint. See docs/code.md."
+    " Linux machine that reaches the endpoint. See docs/own-questions.md."
 )
 _SYSTEM = {*(place.split("/")[1] for place in SYSTEM), "proc", "dev", "tmp"}
 _LOOK = """

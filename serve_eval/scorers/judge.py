@@ -1,4 +1,4 @@
-"""Other models grade the answer, metric by metric (docs/judges.md).
+"""Other models grade the answer, metric by metric (docs/own-questions.md).
 
 They are asked after the last answer. This module makes the questions, and the score from the
 judgements.

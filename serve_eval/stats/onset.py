@@ -65,7 +65,7 @@ def limit(n: int, alpha: float) -> float:
     A run passes it by chance with probability at most alpha. The form is ours. Its constants were
     fitted to simulated quantiles of independent requests and then tried at alpha .008 and .0005: n
     of 100, 400 and 1319 (.008 also at 4096 and 14042), shares of bad answers from .02 to .6. They
-    are not a proven bound; `make calibrate` prints the table of docs/method.md for .008.
+    are not a proven bound; `make calibrate` prints docs/measured/method-onset.md for .008.
     """
     check_level("alpha", alpha)
     return -math.log(alpha) + 4.0 + 1.05 * max(0.0, math.log(n / 100.0))

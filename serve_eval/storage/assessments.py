@@ -200,7 +200,7 @@ async def permit(names: Sequence[str], *, allowed: bool) -> tuple[Sandbox, Isola
     if not allowed:
         raise SandboxError(
             f"{', '.join(names)}: runs code that the model writes on this machine",
-            hint="Read docs/code.md about its isolation, then pass --allow-code-execution.",
+            hint="Read docs/own-questions.md on its isolation, then pass --allow-code-execution.",
         )
     from serve_eval.sandbox.probe import strongest
 

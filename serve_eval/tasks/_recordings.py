@@ -178,7 +178,7 @@ def _read_row(place: int, row: dict[str, Any], file: local.DataFile) -> VideoQue
     if not isinstance(options, list) or not all(isinstance(one, str) for one in options):
         raise DatasetError(
             f"{file.path}: row {place + 1} has no list of texts in column options",
-            hint="Correct the file: docs/datasets.md shows its form.",
+            hint="Correct the file: docs/tasks.md shows its form.",
         )
     return VideoQuestion(
         id=str(row.get("sample_id", place)),

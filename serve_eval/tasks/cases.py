@@ -1,4 +1,4 @@
-"""Your own cases from YAML files (docs/cases.md): one task for each module.
+"""Your own cases from YAML files (docs/own-questions.md): one task for each module.
 
 A case is `{case: europe:paris, input: {prompt: What is the capital of France?}, expected: {answer:
 Paris}}`. The value is the mean over the cases of points earned / points possible, in percent. Each

@@ -3,7 +3,7 @@
 Paper: Chen et al. 2021, "Evaluating large language models trained on code". Data: openai/human-eval
 (MIT), 164 problems. A sample is `def incr(x):` with the docstring "Return x plus one." The model
 writes the body, and `check(incr)` of the problem's tests calls it. TensorRT-LLM's suite scores by
-ROUGE-1. For pass@1, answers run on this machine; see docs/code.md.
+ROUGE-1. For pass@1, answers run on this machine; see docs/own-questions.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Language Models for Code". Data: livecodebench/code_generation_lite, 1055 proble
 AtCoder, LeetCode and Codeforces from May 2023 to April 2025. A sample is the statement of a
 problem, and the model writes a program that reads standard input, or a class with a method. It is
 right if it passes every test, as the authors' lcb_runner runs them. Answers run on this machine;
-see docs/code.md. The data has no solutions.
+see docs/own-questions.md. The data has no solutions.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ lm-eval builds the documents and the requests of a task and judges the answers. 
 requests. Tasks that generate, that choose by likelihood and that measure a text's likelihood are
 supported, with one request or several per document. Tasks that need several generated answers per
 document, images or a Python class are not. Metrics keep lm-eval's names and aggregations:
-docs/lm-eval.md.
+docs/own-questions.md.
 """
 
 from __future__ import annotations

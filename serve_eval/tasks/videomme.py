@@ -114,7 +114,7 @@ def _sample(
     if one.answer not in [*LETTERS]:
         raise DatasetError(
             f"{file.path}: {one.id}: the answer {one.answer!r} is not A, B, C or D",
-            hint="Correct the file: docs/datasets.md shows its form.",
+            hint="Correct the file: docs/tasks.md shows its form.",
         )
     text = TextPart(text=question_text(one.question, one.options))
     return Sample(

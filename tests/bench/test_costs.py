@@ -300,7 +300,7 @@ TABLES = ("One process", "Medium answers", "Assumed rates", "Delay of medium ans
 
 
 def test_the_page_has_the_tables_of_the_script(printed: str):
-    page = (ROOT / "docs/scale.md").read_text()
+    page = (ROOT / "docs/measured/scale.md").read_text()
     for title in (*TABLES, "Llama 3.3 70B: one", "GPT-OSS 20B: seconds"):
         line = next(line for line in printed.splitlines() if line.startswith(title))
         assert line in page

@@ -175,7 +175,7 @@ def test_every_mode_stands_on_the_page():
         TRUNCATED,
         *(o.value.replace("_", " ") for o in _NO_ANSWER),
     }
-    page = re.sub(r"\s+", " ", (ROOT / "docs/scorers.md").read_text())
+    page = re.sub(r"\s+", " ", (ROOT / "docs/own-questions.md").read_text())
     assert [mode for mode in modes - {"code passed"} if f"`{mode}`" not in page] == []
 
 

@@ -449,7 +449,7 @@ def test_the_schema_refuses_what_is_wrong_in_form(name: str):
 
 
 def test_the_example_of_the_page_is_what_it_says():
-    page = (Path(__file__).parents[2] / "docs/cases.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/own-questions.md").read_text()
     text = page.split("```yaml\n")[1].split("```")[0]
     assert _valid(text)
     Path("page.yaml").write_text(text)

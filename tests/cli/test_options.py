@@ -306,7 +306,7 @@ SUITE_KEYS = {"plans", "matrix"}
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_committed_schema_is_that_of_the_code(kind: str):
-    """After a change: make task-pages, and see docs/schemas.md."""
+    """After a change: make task-pages, and see docs/extending.md."""
     printed = serve_eval(f"setup schema {kind}")
     assert json.loads(printed.stdout) == COMMITTED[kind], "run make task-pages"
     Draft202012Validator.check_schema(COMMITTED[kind])
@@ -334,8 +334,9 @@ def test_the_files_of_a_run_fit(tmp_path, monkeypatch):
     Path("outputs").mkdir()
     Path("outputs/latest").symlink_to(tmp_path / "out")
     Path("report.schema.json").write_text(json.dumps(COMMITTED["report"]))
-    page = (ROOT / "docs/schemas.md").read_text()
-    exec(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)[0], {})
+    page = (ROOT / "docs/extending.md").read_text().partition("\n## Schemas\n")[2]
+    [example] = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    exec(example, {})
     lines = (tmp_path / "out/samples/word_problems.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert {"failure", "response"} <= {key for record in records for key in record}

@@ -227,13 +227,6 @@ def test_a_dry_run_shows_what_was_set_and_what_waits_for_the_model():
     )
 
 
-def test_the_table_of_the_page_is_that_of_the_list():
-    listed = serve_eval("data list presets -v", COLUMNS="80").stdout
-    page = (ROOT / "docs" / "protocols.md").read_text()
-    shown = re.findall(r"```text\n(\d+ presets of models, .*?)```", page, re.DOTALL)
-    assert shown == [listed]
-
-
 def test_one_preset_is_described_with_what_its_efforts_send():
     told = serve_eval("data list presets deepseek-v4").stdout
     assert "effort max: chat_template_kwargs.thinking on" in told

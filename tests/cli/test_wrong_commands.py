@@ -162,7 +162,7 @@ DATA = {
     "form": _wrong(
         "run --base-url {ok} -m m --tasks gsm8k --no-reference --dataset-root bad",
         "row 1: no column question; its columns are: ",
-        "docs/datasets.md shows its form",
+        "docs/tasks.md shows its form",
     ),
     "reference": _wrong(
         f"run --base-url {{ok}} -m m {HERE} -o r", "has no model 'm'", "--references-dir", 3

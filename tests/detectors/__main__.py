@@ -1,4 +1,4 @@
-"""Print the table of faults and detectors of docs/regression-checks.md.
+"""Print the table of faults and detectors of docs/measured/compare-detectors.md.
 
 The command is `python -m tests.detectors [SEEDS] [JOBS] [NAME]`; it prints the rows of faults whose
 name matches the pattern NAME.

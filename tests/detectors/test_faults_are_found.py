@@ -58,7 +58,7 @@ FOUND = {
     ),
     LOST: {(COMPARE, "FAIL"), (DIAGNOSE, "empty"), (COUNTS, "empty")},
 }
-"""Minimal findings among 400 prompts; docs/regression-checks.md has the whole table."""
+"""Minimal findings among 400 prompts; docs/measured/compare-detectors.md has the whole table."""
 SLOW = {
     SLOW_LEG: {(COMPARE, "slower"), (ASKED, "slow_leg generation")},
     SLOW_SERVER: {

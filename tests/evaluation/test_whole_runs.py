@@ -112,7 +112,7 @@ def test_damage_shows_where_it_was_done(results: dict[str, TaskResult]):
 
 def test_a_passkey_is_found(results: dict[str, TaskResult]):
     value = results[f"{SOUND} passkey_short"].value
-    assert value >= 50  # none is by chance; docs/embedded-model.md has 78.6 of 500
+    assert value >= 50  # none is by chance; docs/measured/embedded-model.md has 78.6 of 500
 
 
 TASK = """

@@ -2,9 +2,9 @@
 
 `python -m tests.launchers.dead_servers` launches a server for each cause through the real command
 line. The server prints the error, hangs with its process alive, and ignores SIGTERM. The script
-prints the table of docs/launched-servers.md with a column for 1.2 and one for main, whose server
-keeps answering 503 `starting`. Names of flavours as arguments choose others. The exit code is 1 if
-a row holds an error.
+prints the table of docs/measured/dead-servers.md with a column for 1.2 and one for main, whose
+server keeps answering 503 `starting`. Names of flavours as arguments choose others. The exit code
+is 1 if a row holds an error.
 """
 
 from __future__ import annotations

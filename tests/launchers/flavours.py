@@ -1,7 +1,8 @@
 """Print a table of what each version does, seen through the launcher and over HTTP.
 
-Run `python -m tests.launchers.flavours`; with `write` the table goes into docs/launched-servers.md.
-The servers are the stand-in's. A row says what happened, not what should happen.
+Run `python -m tests.launchers.flavours`; with `write` the table goes into
+docs/measured/trtllm-versions.md. The servers are the stand-in's. A row says what happened, not what
+should happen.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from serve_eval.launchers._machine import local_gpus
 from serve_eval.launchers._standin.options import ALL, Flavour
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
+from tests.measured import stamp
 from tests.standin.deployments import environment
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/launched-servers.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/measured/trtllm-versions.md"
 BEGIN, END = "<!-- flavours: begin -->\n", "<!-- flavours: end -->\n"
 COLUMNS = (
     "perf metrics",
@@ -219,7 +221,8 @@ def main() -> None:
     if sys.argv[1:] == ["write"]:
         text = PAGE.read_text()
         start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
-        PAGE.write_text(text[:start] + "\n".join(lines) + "\n" + text[end:])
+        written = text[:start] + "\n".join(lines) + "\n" + text[end:]
+        PAGE.write_text(stamp(written, "python -m tests.launchers.flavours write"))
     with suppress(BrokenPipeError):
         sys.stderr.write(f"{time.monotonic() - began:.0f} s\n")
 

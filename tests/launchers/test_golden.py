@@ -20,7 +20,7 @@ from serve_eval.schema import Plan, Spec
 from serve_eval.yaml_source import parse
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE = "".join((DOCS / name).read_text() for name in ("launching.md", "slurm.md"))
+PAGE = "".join((DOCS / name).read_text() for name in ("launching.md", "clusters.md"))
 GOLDEN = Path(__file__).with_name("golden")
 
 

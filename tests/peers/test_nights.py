@@ -1,4 +1,4 @@
-"""Test the night of docs/ci.md with a real llama-server: sound, damaged and dying."""
+"""Test docs/night.sh with a real llama-server: sound, damaged and dying."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.pytest_plugin.run_pytest import ROOT, run_pytest
 from tests.scripted_server import ScriptedServer, answer, models, stall
 from tests.standin.deployments import free_port
 
-PAGE = (ROOT / "docs/pytest.md").read_text()
+PAGE = (ROOT / "docs/ci.md").read_text()
 KEPT = ("--serve-eval-output", "runs", "--serve-eval-notify", "line.txt", "--junitxml", "j.xml")
 ALIKE = {
     *("outcome", "rule", "value", "reference", "interval_95", "drop", "drop_95", "p", "detects"),

@@ -20,8 +20,7 @@ from tests.pytest_plugin.run_pytest import ROOT, build_command, build_environmen
 from tests.standin.deployments import environment as standin_environment
 from tests.standin.deployments import write_answers
 
-PAGE = (ROOT / "docs/pytest.md").read_text()
-MOVING = (ROOT / "docs/moving-a-test.md").read_text()
+PAGE = (ROOT / "docs/ci.md").read_text()
 BLOCKS = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -95,9 +94,9 @@ def test_the_example_of_the_page_ends_in_every_way(tmp_path):
     (tmp_path / "test_embedded.py").write_text(_find_block(PAGE, first))
     done = run_pytest(tmp_path, "-ra", "--junitxml", "junit.xml", "--serve-eval-output", "runs")
     assert done.returncode == 1, done.stdout + done.stderr
-    shown = _find_block(PAGE, "===")
-    for line in shown.splitlines():
-        if not re.search(r"/s,|latency|20\d{6}|http|\d s\b", line):
+    _, *shown = _find_block(PAGE, "$ pytest -ra").splitlines()
+    for line in shown:
+        if line != "..." and not re.search(r"/s,|latency|20\d{6}|http|\d s\b", line):
             assert re.sub(r"^=+ (?=\d)| in \d+\.\d+s.*|\s+$", "", line) in done.stdout, line
     cases = {case.name: case for case in next(iter(JUnitXml.fromfile(str(tmp_path / "junit.xml"))))}
     kinds = {name: [type(one) for one in case.result] for name, case in cases.items()}
@@ -147,7 +146,7 @@ class TestMany(AccuracyTests):
         assert self.evaluate("word_problems", concurrency=n).tasks[0].result.failed == 0
 """
     )
-    (tmp_path / "test_page.py").write_text(_find_block(PAGE, "import pytest\n"))
+    (tmp_path / "test_page.py").write_text(_find_block(PAGE, "import pytest\n\n"))
     done = run_pytest(
         tmp_path,
         "-n",
@@ -212,7 +211,7 @@ def _list_children(pid: int) -> list[int]:
 
 @pytest.mark.slow
 def test_a_moved_class_launches_trtllm_serve_and_names_a_regression(tmp_path, data_root: Path):
-    text = _find_block(MOVING, "import pytest\nfrom serve_eval.pytest_plugin")
+    text = _find_block(PAGE, "import pytest\nfrom serve_eval.pytest_plugin")
     (tmp_path / "test_llama.py").write_text(text)
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/gsm8k.yaml").write_text(

@@ -293,7 +293,7 @@ def test_a_run_without_a_reference_returns_its_report(tmp_path):
 
 
 def test_the_floor_of_the_page_fails_without_reprs(tmp_path):
-    page = (ROOT / "docs/pytest.md").read_text()
+    page = (ROOT / "docs/ci.md").read_text()
     [block] = re.findall(r"^```python\n(def test_floor[\s\S]*?)^```", page, re.MULTILINE)
     simulated = 'no_reference=True, model="m", launcher={"name": "simulated", "accuracy": 0.3}'
     (tmp_path / "test_it.py").write_text(block.replace("no_reference=True", simulated))

@@ -327,7 +327,8 @@ def test_what_is_wrong_with_the_options_is_said(options: dict[str, Any], problem
 
 
 def test_the_examples_of_the_page_are_options_of_the_scorer():
-    page = (Path(__file__).resolve().parents[2] / "docs/judges.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs/own-questions.md").read_text()
+    page = page.partition("\n## Judges\n")[2].partition("\n## ")[0]
     whole, metrics = (
         yaml.safe_load(block)
         for block in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)

@@ -1,16 +1,15 @@
-"""Test the contract of every named scorer, and its place in docs/scorers.md.
+"""Test the contract of every named scorer, and its place in docs/own-questions.md.
 
-The example of its row in docs/scorers.md is the first, so a new scorer needs no entry here. More
-are accepted, some of these with options, and some are refused.
+The example of its row in docs/own-questions.md is the first, so a new scorer needs no entry here.
+More are accepted, some of these with options, and some are refused.
 
-A new file in serve_eval/scorers is covered once docs/scorers.md has a row for it.
+A new file in serve_eval/scorers is covered once docs/own-questions.md has a row for it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,7 +37,7 @@ from serve_eval.schema import (
 )
 from tests.root import ROOT
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/scorers.md").read_text("utf-8")
+PAGE = (ROOT / "docs/own-questions.md").read_text("utf-8")
 TABLE = PAGE.partition("| scorer |")[2].partition("\n\n")[0]
 ROWS = [
     [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
@@ -307,7 +306,7 @@ def called(response: Response) -> Response:
 
 def test_every_scorer_is_tried():
     missing = sorted(set(NAMES) - ACCEPTED.keys())
-    assert missing == [], "add a row for each to the table of docs/scorers.md"
+    assert missing == [], "add a row for each to the table of docs/own-questions.md"
     gone = sorted((TAKEN.keys() | REFUSED.keys()) - set(NAMES))
     assert gone == [], "tests/scorers/test_offered.py names scorers that do not exist"
 
@@ -402,9 +401,9 @@ def test_every_scorer_says_what_it_is(name: str):
 
 def test_the_table_has_a_row_for_every_scorer_but_the_one_with_a_page_of_its_own():
     named = {*(row[0] for row in ROWS), "judge"}
-    assert [name for name in NAMES if name not in named] == [], "add a row to docs/scorers.md"
-    assert named - set(NAMES) == set(), "docs/scorers.md names scorers that do not exist"
-    page = (ROOT / "docs/judges.md").read_text()
+    assert [name for name in NAMES if name not in named] == [], "add a row to docs/own-questions.md"
+    assert named - set(NAMES) == set(), "docs/own-questions.md names scorers that do not exist"
+    page = PAGE.partition("\n## Judges\n")[2].partition("\n## ")[0]
     for option in registry.options_of(registry.function(registry.SCORERS, "judge")):
         assert re.search(rf"[ `]{option}[:`]", page), option
 
@@ -418,7 +417,7 @@ def test_the_example_has_the_score_that_the_page_says(row: list[str]):
     ended = ExitReason.PASSED if points == "1" else ExitReason.RAISED
     given = scored(scorer, value, answer.strip("`"), ended).value
     assert given == pytest.approx(float(points), abs=0.001), (
-        f"{name} gives {answer} {given}, and its row in docs/scorers.md says {points}"
+        f"{name} gives {answer} {given}, and its row in docs/own-questions.md says {points}"
     )
 
 
@@ -432,7 +431,7 @@ def find_wrong_options(row: list[str]) -> list[str]:
     options = registry.options_of(registry.function(registry.SCORERS, row[0]))
     shown = [found.partition(": ") for found in re.findall(r"`([^`]+)`", row[2])]
     told = {name: value.replace('"', "") for name, colon, value in shown if colon}
-    where = f"docs/scorers.md: the row of {row[0]}"
+    where = f"docs/own-questions.md: the row of {row[0]}"
     wrong = []
     for name, option in options.items():
         default = option.default
@@ -474,5 +473,5 @@ def test_a_wrong_option_of_a_row_is_named(right: str, wrong: str, told: list[str
     [row] = [one for one in ROWS if one[0] == "words"]
     assert right in row[2]
     changed = [*row[:2], row[2].replace(right, wrong), *row[3:]]
-    said = [f"docs/scorers.md: the row of words {one}" for one in told]
+    said = [f"docs/own-questions.md: the row of words {one}" for one in told]
     assert find_wrong_options(changed) == said

@@ -1,4 +1,4 @@
-"""The OpenAI-compatible server of all tests, with scripted answers: see docs/testing.md."""
+"""The OpenAI-compatible server of all tests, with scripted answers: see docs/architecture.md."""
 
 from tests.scripted_server.server import (
     EVERY_PATH,

@@ -184,7 +184,7 @@ def test_a_script_can_answer_every_path_and_a_server_may_have_none():
 
 
 def test_the_example_of_the_page_is_a_test_that_passes():
-    page = Path(__file__).parents[2] / "docs/testing.md"
+    page = Path(__file__).parents[2] / "docs/architecture.md"
     [example] = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     names = {}
     exec(compile(example, page, "exec", dont_inherit=True), names)

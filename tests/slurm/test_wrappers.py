@@ -32,7 +32,7 @@ EXAMPLE = {
     "generation_servers": {"tp": 4},
     **SHOWN,
 }
-"""The example of docs/slurm.md: two servers share the first node, the third has the second."""
+"""The example of docs/clusters.md: two servers share the first node, the third has the second."""
 HERE = {"context_servers": {"num_instances": 2}, "generation_servers": {"tp": 2}, **SHOWN}
 """Three servers on one node."""
 WIDE = {"trtllm": {"tp": 8, **SHOWN}}

@@ -1,17 +1,21 @@
 """Run every simulation of `make calibrate` and print its tables; `write` puts them into the docs.
 
-A table is between the lines `<!-- calibrate NAME -->` and `<!-- end -->` of a page. NAME follows
-`calibrate_` in the name of the module that prints it.
+A table is between the lines `<!-- calibrate NAME -->` and `<!-- end -->` of a file of
+docs/measured/. NAME follows `calibrate_` in the name of the module that prints it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sys
 import time
+from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
+
+from tests.measured import MEASURED, find_origins, stamp
 
 MODULES = (
     "main",
@@ -35,7 +39,6 @@ MODULES = (
     "rules",
     "siblings",
 )
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def module_name(name: str) -> str:
@@ -53,7 +56,7 @@ def printed(name: str) -> str:
 
 
 def place(page: str, name: str) -> tuple[int, int] | None:
-    """Return the place of the tables of a name in a page, None if they have none."""
+    """Return the place of the tables of a name in a file, None if they have none."""
     begin = f"<!-- calibrate {name} -->\n"
     start = page.find(begin)
     if start < 0:
@@ -62,16 +65,27 @@ def place(page: str, name: str) -> tuple[int, int] | None:
 
 
 def write(name: str, text: str) -> Path:
-    """Put the tables into the one page that has a place for them.
+    """Put the tables into the one file that has a place for them.
 
-    Raises LookupError if no page has one.
+    Raises LookupError if no file has one.
     """
-    for path in sorted(DOCS.glob("*.md")):
+    for path in sorted(MEASURED.glob("*.md")):
         page = path.read_text()
         if (found := place(page, name)) is not None:
             path.write_text(f"{page[: found[0]]}\n{text}\n\n{page[found[1] :]}")
             return path
-    raise LookupError(f"no page has <!-- calibrate {name} -->")
+    raise LookupError(f"no file of docs/measured has <!-- calibrate {name} -->")
+
+
+def write_origins(names: Collection[str]) -> None:
+    """Write the commit and the day of now into the header rows of which every table was written."""
+    for path in sorted(MEASURED.glob("*.md")):
+        text = path.read_text()
+        for origin in find_origins(text):
+            words = re.findall(r"\w+", origin.command.partition("make calibrate ARGS=")[2])
+            tables = set(words) - {"write"}
+            if tables and tables.issubset(names):
+                path.write_text(text := stamp(text, origin.command))
 
 
 def main(arguments: list[str]) -> None:
@@ -81,7 +95,9 @@ def main(arguments: list[str]) -> None:
         text = printed(name)
         print(f"## {name}\n\n{text}\n\n{time.monotonic() - began:.0f} s\n", flush=True)
         if "write" in arguments:
-            print(f"written to docs/{write(name, text).name}\n", flush=True)
+            print(f"written to docs/measured/{write(name, text).name}\n", flush=True)
+    if "write" in arguments:
+        write_origins(names)
 
 
 if __name__ == "__main__":

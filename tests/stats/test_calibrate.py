@@ -1,20 +1,10 @@
-"""Test small runs and worst cells of `make calibrate`, and that pages show its tables.
-
-The worst cell holds in a small run, and the page has rows for the same series.
-
-The page has the printed tables.
-
-The page of the method has the printed tables.
-
-The page has the printed tables.
-"""
+"""Test small runs and worst cells of `make calibrate`, and that docs/measured/ has its tables."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 
 import numpy
 import pytest
@@ -23,6 +13,7 @@ from serve_eval.stats.bounds import noninferiority
 from serve_eval.stats.drop import drop_test, equal_accuracy_test
 from serve_eval.stats.multiplicity import acceptance_region, holm
 from serve_eval.stats.paired_t import average_largest_gain
+from tests.measured import HEAD, MEASURED
 from tests.stats import (
     calibrate,
     calibrate_all,
@@ -38,7 +29,7 @@ from tests.stats import (
 from tests.stats.calibrate_paired import Job, beyond, draw, interval, share
 from tests.stats.calibrate_repeats import BuildJob, MarginJob, draw_cells, lose
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/method.md").read_text()
+PAGE = (MEASURED / "method-typical.md").read_text()
 
 
 def test_a_small_calibration_prints_the_tables_of_the_method(
@@ -67,7 +58,7 @@ def test_a_small_calibration_prints_the_tables_of_the_method(
 
 @pytest.mark.parametrize("name", calibrate_all.MODULES)
 def test_the_tables_of_every_part_have_their_place_in_the_docs(name: str):
-    pages = [path.read_text() for path in calibrate_all.DOCS.glob("*.md")]
+    pages = [path.read_text() for path in MEASURED.glob("*.md")]
     found = [
         text[slice(*span)]
         for text in pages
@@ -78,12 +69,29 @@ def test_the_tables_of_every_part_have_their_place_in_the_docs(name: str):
     assert hasattr(import_module(calibrate_all.module_name(name)), "main")
 
 
+def test_written_tables_have_the_commit_and_the_day_of_now(monkeypatch, tmp_path, capsys):
+    rows = ["# T\n\nClaim: [m](../method.md).\n", HEAD, "|---|---|---|---|"]
+    for names in ("rules write", "paired", "rules paired write"):
+        rows.append(f'| `make calibrate ARGS="{names}"` | 1234567 | 1 core | 2026-01-02 |')
+    place = "<!-- calibrate rules -->\n\n| old |\n\n<!-- end -->\n\nMore.\n"
+    (tmp_path / "one.md").write_text("\n".join([*rows, "", place]))
+    monkeypatch.setattr(calibrate_all, "MEASURED", tmp_path)
+    monkeypatch.setattr(calibrate_all, "printed", lambda name: f"| new {name} |")
+    calibrate_all.main(["rules", "write"])
+    text = (tmp_path / "one.md").read_text()
+    assert text.endswith("<!-- calibrate rules -->\n\n| new rules |\n\n<!-- end -->\n\nMore.\n")
+    assert text.count("| 1234567 | 1 core | 2026-01-02 |") == 2
+    assert "written to docs/measured/one.md" in capsys.readouterr().out
+    with pytest.raises(LookupError, match="calibrate paired"):
+        calibrate_all.main(["paired", "write"])
+
+
 def _exact(row: str) -> list[str]:
     """Return the values in brackets, which do not depend on chance."""
     return re.findall(r"\((.*?)\)", row)
 
 
-PAGE_CALIBRATE_DRIFT = (Path(__file__).resolve().parents[2] / "docs/drift.md").read_text()
+PAGE_CALIBRATE_DRIFT = (MEASURED / "trend.md").read_text()
 
 
 def test_the_worst_cell_keeps_its_promise_and_would_not_if_the_estimate_were_taken_for_the_variance():  # noqa: E501
@@ -108,24 +116,27 @@ def test_runs_are_drawn_from_the_law_of_their_prompts():
 def test_the_page_of_the_method_has_rows_for_the_same_series(
     monkeypatch,
 ):
-    for name in ("ENDPOINTS", "SERIES", "EFFECT_SERIES", "FALL_SERIES"):
+    for name in ("ENDPOINTS", "SERIES", "EFFECT_SERIES", "WAVE_SERIES", "FALL_SERIES"):
         monkeypatch.setattr(calibrate_drift, name, 1)
     rows = [line for line in calibrate_drift.tables().splitlines() if line.startswith("|")]
-    assert len(rows) == 16 + 9 + 4 + 6
+    assert len(rows) == 5 * 2 + 16 + 9 + 6 + 2 + 4
     for row in rows:
-        assert "|".join(row.split("|")[:3]) in PAGE_CALIBRATE_DRIFT
-
-
-PAGE_CALIBRATE_FLIPS = (
-    Path(__file__).resolve().parents[2] / "docs/regression-checks.md"
-).read_text()
+        named = 2 if row.count("|") == 4 and "deviations" in row else 3
+        assert "|".join(row.split("|")[:named]) in PAGE_CALIBRATE_DRIFT
 
 
 def test_the_page_has_rows_for_the_same_endpoints(monkeypatch):
-    monkeypatch.setattr(calibrate_flips, "ROUNDS", 2)
-    monkeypatch.setattr(calibrate_batches, "ROUNDS", 2)
-    for row in (*calibrate_flips.tables().splitlines(), *calibrate_batches.tables().splitlines()):
-        assert "|".join(row.split("|")[:-3]) in PAGE_CALIBRATE_FLIPS
+    for module, file in (
+        (calibrate_flips, "compare.md"),
+        (calibrate_batches, "check-invariants.md"),
+    ):
+        monkeypatch.setattr(module, "ROUNDS", 2)
+        page = (MEASURED / file).read_text()
+        for row in module.tables().splitlines():
+            assert "|".join(row.split("|")[:-3]) in page
+
+
+PAGE_CALIBRATE_ONSET = (MEASURED / "method-onset.md").read_text()
 
 
 def test_the_page_of_the_method_has_rows_for_the_same_runs(monkeypatch):
@@ -134,10 +145,10 @@ def test_the_page_of_the_method_has_rows_for_the_same_runs(monkeypatch):
     monkeypatch.setattr(calibrate_onset, "RUNS", 5)
     for row in calibrate_onset.tables().splitlines():
         first = "|".join(row.split("|")[: 3 if row.count("|") > 6 else 2])  # with the limit
-        assert first in PAGE
+        assert first in PAGE_CALIBRATE_ONSET
 
 
-PAGE_CALIBRATE_WATCH = (Path(__file__).resolve().parents[2] / "docs/watch.md").read_text()
+PAGE_CALIBRATE_WATCH = (MEASURED / "watch.md").read_text()
 
 
 @pytest.mark.slow
@@ -190,14 +201,12 @@ def test_rounds_that_are_worse_as_a_whole_are_no_alarm_where_their_means_are_bet
     assert shares[1] == 0.0
 
 
-PAGE_CALIBRATE_WORKERS = (Path(__file__).resolve().parents[2] / "docs/workers.md").read_text()
-
-
 def test_the_page_has_rows_for_the_same_deployments(monkeypatch):
+    page = (MEASURED / "check-workers.md").read_text()
     monkeypatch.setattr(calibrate_workers, "ROUNDS", 2)
     monkeypatch.setattr(calibrate_workers, "ANSWERS", 40)
     for row in calibrate_workers.tables().splitlines():
-        assert "|".join(row.split("|")[:2]) in PAGE_CALIBRATE_WORKERS
+        assert "|".join(row.split("|")[:2]) in page
 
 
 REPLICATES = 400

@@ -1,16 +1,14 @@
-"""Test a small run of the simulation of siblings, and that the page shows its rows."""
+"""Test a small run of the simulation of siblings, and that the table has its rows."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy
 import pytest
 
 from serve_eval.schema import VerificationOutcome as Outcome
+from tests.measured import MEASURED
 from tests.stats import calibrate_siblings as simulated
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/verify.md").read_text()
 TRIALS = 25
 
 
@@ -19,19 +17,24 @@ def few(monkeypatch) -> None:
     monkeypatch.setattr(simulated, "TRIALS", TRIALS)
 
 
+@pytest.fixture
+def page() -> str:
+    return (MEASURED / "verify.md").read_text()
+
+
 @pytest.mark.parametrize("cell", simulated.HEALTHY, ids=lambda cell: cell.name)
-def test_healthy_servers_are_rarely_accused(cell: simulated.Cell):
+def test_healthy_servers_are_rarely_accused(cell: simulated.Cell, page: str):
     outcomes, _ = simulated.measure(cell)
     assert sum(outcomes[one] for one in simulated.RED) <= 2
-    assert f"| {cell.name} |" in PAGE
+    assert f"| {cell.name} |" in page
 
 
-def test_faults_are_found():
+def test_faults_are_found(page: str):
     found = {cell.name: cell for cell in simulated.list_faults()}
     for name in ("four-bit weights", "W8A8", "2 % from another state"):
         outcomes, _ = simulated.measure(found[name])
         assert sum(outcomes[one] for one in simulated.RED) >= 0.8 * TRIALS, name
-    assert all(f"| {name} |" in PAGE for name in found)
+    assert all(f"| {name} |" in page for name in found)
 
 
 @pytest.mark.parametrize(("hits", "interval"), [(0, (0.0, 0.138)), (25, (0.862, 1.0))])

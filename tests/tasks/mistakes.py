@@ -49,7 +49,7 @@ def check_files() -> None:
             if folder == TASKS and not callable(getattr(module, "task", None)):
                 raise Mistake(
                     f"{place}:1: the file has no function task(*, ...)\n"
-                    f"Write it as in docs/adding-a-task.md, {AGAIN}."
+                    f"Write it as in docs/extending.md, {AGAIN}."
                 )
 
 

@@ -1,11 +1,11 @@
 """Write what the repository says of a new task; `make task-pages` runs this.
 
-It adds the golden prompts, a row in docs/tasks.md, docs/datasets.md and NOTICE, the name in README,
-and writes docs/schemas again. It renews the columns that follow from the tasks, and prints what was
-wrong in them. `make golden-prompts` writes only the golden prompts, all of them. Nothing is written
-if a file of a task, a scorer or a rule has a mistake, a run would refuse a task, or something that
-a row needs is missing: its line is named. Modules that import such files are imported below, so
-that no mistake in them is a traceback.
+It adds the golden prompts and rows in docs/tasks.md and NOTICE, and writes docs/schemas again. It
+renews the columns that follow from the tasks, and prints what was wrong in them. `make golden-
+prompts` writes only the golden prompts, all of them. Nothing is written if a file of a task, a
+scorer or a rule has a mistake, a run would refuse a task, or something that a row needs is missing:
+its line is named. Modules that import such files are imported below, so that no mistake in them is
+a traceback.
 """
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ def _write(golden_prompts: ModuleType, task_rows: ModuleType) -> None:
             print(f"{place}: changed")
     for one in added:
         print(f"{golden_prompts.FILE.relative_to(ROOT)}: added {one}")
-    if too_long := task_rows.find_too_long(pages[Path("README.md")]):
-        sys.exit(too_long)
 
 
 if __name__ == "__main__":

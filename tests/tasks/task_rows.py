@@ -21,18 +21,17 @@ from serve_eval.evaluation.prepare import check_ids
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Dataset, Task
-from serve_eval.schema.media import MEDIA_NEEDS
 from tests.root import ROOT
 from tests.tasks.made_data import NAMES, spec_of
 from tests.tasks.mistakes import MADE, Mistake, blame, find_line
 
-TASKS_HEAD = "| task | value | n | API | how it is scored | data |"
+TASKS_HEAD = "| task | value | n | API | how it is scored | data | prompt of |"
 DATA_HEAD = "| task | folders | files | columns |"
 _CELL = re.compile(r"(?<!\\)\|")
 
 
 def list_cells(task: Task) -> list[str]:
-    """Return the generated cells of a row of docs/tasks.md: value, n and API."""
+    """Return the generated cells of a row of the table of tasks: value, n and API."""
     better = "" if task.metric.higher_is_better else ", lower is better"
     plain = "completions, prompt log-probabilities" if task.prompt_logprobs else "completions"
     needs = ", ".join(["chat" if task.chat else plain, *sorted(task.requires)])
@@ -41,7 +40,7 @@ def list_cells(task: Task) -> list[str]:
 
 
 def list_folders(task: Task) -> list[str]:
-    """Return the generated cell of a row of docs/datasets.md: the folders of its sets."""
+    """Return the generated cell of a row of the table of data sets: the folders of its sets."""
     known = find_sources()
     return [
         ", ".join(dict.fromkeys(folder for one in task.datasets for folder in known[one].folders))
@@ -106,16 +105,17 @@ def say_task(page: str, name: str, task: Task) -> tuple[str, list[str]]:
         return renew_row(page, TASKS_HEAD, name, list_cells(task), NAMES)
     known = find_sources()
     sets = ", ".join(known[one].name for one in task.datasets) or "generated"
-    cells = (name, *list_cells(task), task.aggregation.name, sets)
+    source = re.split(r" \(|:", _read_prompt_source(name))[0]
+    cells = (name, *list_cells(task), task.aggregation.name, sets, source)
     return add_row(page, TASKS_HEAD, f"| {' | '.join(cells)} |"), []
 
 
 def say_data(
     page: str, name: str, task: Task, dataset: Dataset, root: Path
 ) -> tuple[str, list[str]]:
-    """Return docs/datasets.md with a row for a task that reads data, and what was wrong in it.
+    """Return docs/tasks.md with the files that a task reads, if any, and what was wrong in its row.
 
-    Its files and columns are those of the test data.
+    The files and columns are those of the test data.
     """
     [folders] = list_folders(task)
     if is_in_table(page, DATA_HEAD, name):
@@ -137,7 +137,7 @@ def load_checked(name: str, task: Task, root: Path) -> Dataset:
         line = find_line(ROOT / MADE, r"def write_all\b")
         raise Mistake(
             f"{MADE}:{line}: {name}: its test data is missing or differs; {error}\n"
-            "Add a line to write_all, or mend it, as docs/adding-a-task.md shows."
+            "Add a line to write_all, or mend it, as docs/extending.md shows."
         ) from error
     check_ids(task, dataset)
     task.answers(dataset.samples[0])
@@ -169,48 +169,22 @@ def say_notice(notice: str, name: str) -> str:
     before, heading, after = notice.partition("Prompt templates\n")
     if re.search(rf"\b{_base(name)}\b", after):
         return notice
-    told = getattr(importlib.import_module(f"serve_eval.tasks.{name}"), "PROMPT_FROM", None)
-    if not isinstance(told, str) or not told.strip():
-        raise Mistake(
-            f"{_point(name, 'PROMPT_FROM')}: PROMPT_FROM is missing; write where the words around"
-            ' data are from, with the licence: PROMPT_FROM = "Name (https://..., MIT)", or "ours"'
-        )
+    told = _read_prompt_source(name)
     last = re.search(r"^judges, .*$", after, re.MULTILINE)
     assert last is not None
     row = f"{name:30} {' '.join(told.split())}\n"
     return f"{before}{heading}{after[: last.start()]}{row}{after[last.start() :]}"
 
 
-README_HEAD = "| kind | built-in tasks |"
-LONGEST_README = 150
-"""Lines of README that can be read in two minutes."""
-
-
-def say_readme(readme: str, name: str, task: Task | None = None) -> str:
-    """Return README with a task in its table of built-in ones, which gets wider and not longer.
-
-    A task with media joins the second row, any other one the first.
-    """
-    before, heading, after = readme.partition(f"{README_HEAD}\n")
-    assert heading, f"README.md: no table {README_HEAD}"
-    if re.search(rf"\b{_base(name)}\b", after):
-        return readme
-    media = task is not None and not MEDIA_NEEDS.isdisjoint(task.requires)
-    rows = after.split("\n")
-    place = 2 if media else 1
-    first, end, more = rows[place].removesuffix(" |").partition(";")
-    rows[place] = f"{first}, {name}{end}{more} |"
-    return before + heading + "\n".join(rows)
-
-
-def find_too_long(readme: str) -> str | None:
-    """Return what to do about a README with too many lines; None for one that is short enough."""
-    if (lines := len(readme.splitlines())) <= LONGEST_README:
-        return None
-    return (
-        f"README.md has {lines} lines, {lines - LONGEST_README} more than it may have: move text"
-        " from it to a page of docs/, or join rows of its tables"
-    )
+def _read_prompt_source(name: str) -> str:
+    """Return what a task file says of the source of its prompt. Raises Mistake if it does not."""
+    told = getattr(importlib.import_module(f"serve_eval.tasks.{name}"), "PROMPT_FROM", None)
+    if not isinstance(told, str) or not told.strip():
+        raise Mistake(
+            f"{_point(name, 'PROMPT_FROM')}: PROMPT_FROM is missing; write where the words around"
+            ' data are from, with the licence: PROMPT_FROM = "Name (https://..., MIT)", or "ours"'
+        )
+    return told
 
 
 def _point(name: str, word: str) -> str:
@@ -229,22 +203,20 @@ def write_pages(root: Path) -> tuple[dict[Path, str], list[str]]:
     """Return the new text of each page, and what was wrong; `root` holds the test data."""
     pages = {
         place: (ROOT / place).read_text("utf-8")
-        for place in map(Path, ("docs/tasks.md", "docs/datasets.md", "NOTICE", "README.md"))
+        for place in (Path("docs/tasks.md"), Path("NOTICE"))
     }
-    tasks, data, notice, readme = pages
+    tasks, notice = pages
     wrong = []
     for name in registry.list_shipped("serve_eval.tasks"):
         with blame(f"serve_eval/tasks/{name}.py"):
             pages[notice] = say_notice(pages[notice], name)
             task = build_task(spec_of(name, root), checked=True) if name in NAMES else None
-            pages[readme] = say_readme(pages[readme], name, task)
             if task is not None:
                 _check_file(name, task, find_sources())
                 dataset = load_checked(name, task, root)
                 pages[tasks], in_tasks = say_task(pages[tasks], name, task)
-                pages[data], in_data = say_data(pages[data], name, task, dataset, root)
-                wrong += [f"{tasks}: {one}" for one in in_tasks]
-                wrong += [f"{data}: {one}" for one in in_data]
+                pages[tasks], in_data = say_data(pages[tasks], name, task, dataset, root)
+                wrong += [f"{tasks}: {one}" for one in (*in_tasks, *in_data)]
     schemas = {Path(f"docs/schemas/{kind}.json"): format_schema(kind) for kind in KINDS}
     return {**pages, **schemas}, wrong
 

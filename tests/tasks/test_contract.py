@@ -233,39 +233,12 @@ def test_a_task_file_that_does_not_say_where_its_prompt_is_from_is_named():
         task_rows.say_notice(NOTICE, "mmlu")
 
 
-def _readme(*rows: str) -> str:
-    return "\n".join(["# A", "", task_rows.README_HEAD, "|---|---|", *rows, "", "## B", ""])
-
-
-def test_a_name_joins_the_first_tasks_of_the_readme_whose_lines_stay_as_many():
-    rows = ["| text | gsm8k, mmlu; more |", "| images | mmmu |", "| small | aime |"]
-    readme = _readme(*rows)
-    assert task_rows.say_readme(readme, "aime") == readme
-    assert task_rows.say_readme(readme, "mmmu_alone") == readme
-    assert task_rows.say_readme(readme, "new") == readme.replace("mmlu;", "mmlu, new;")
-    seen = build_task(Spec(name="mmmu"))
-    assert task_rows.say_readme(readme, "seen", seen) == readme.replace("mmmu", "mmmu, seen")
-    longer, names = readme, [f"{'n' * 60}_{i}" for i in range(30)]
-    for name in names:
-        longer = task_rows.say_readme(longer, name)
-    assert all(name in longer for name in names)
-    assert len(longer.splitlines()) == len(readme.splitlines())
-
-
-def test_a_readme_that_is_too_long_is_told_with_what_to_do():
-    most = task_rows.LONGEST_README
-    assert task_rows.find_too_long("line\n" * most) is None
-    told = task_rows.find_too_long("line\n" * (most + 2)) or ""
-    assert told.startswith("README.md has 152 lines, 2 more than it may have: move text from it")
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_generated_columns_are_those_of_the_task(name: str, tmp_path):
     task = build_task(spec_of(name, tmp_path))
     page = (ROOT / "docs/tasks.md").read_text("utf-8")
     assert task_rows.is_in_table(page, TASKS_HEAD, name)
     assert task_rows.say_task(page, name, task)[1] == [], "run make task-pages"
-    page = (ROOT / "docs/datasets.md").read_text("utf-8")
     changed = renew_row(page, DATA_HEAD, name, list_folders(task), NAMES)
     assert changed == (page, []), "run make task-pages"
 

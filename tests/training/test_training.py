@@ -86,7 +86,7 @@ def _accuracy(asked: list[Asked], damage: Damage = "none") -> float:
     return accuracy(Model(WEIGHTS, damage), Tokenizer(WEIGHTS / "tokenizer.json"), asked)
 
 
-# The bounds are four standard errors of 100 answers away from the values in docs/embedded-model.md.
+# The bounds are four standard errors of 100 answers away from docs/measured/embedded-model.md.
 @pytest.mark.parametrize(
     ("asked", "least"),
     [(as_plain(COUNT, 0), 75.0), (as_plain(COUNT, 2), 40.0), (passkeys(25), 55.0)],

@@ -2,7 +2,8 @@
 
 For each Python: an empty environment outside this checkout, the wheel, and the documented commands
 in a folder of hostile modules. The checkout is hidden from all of them. Prints a table of steps
-with seconds; the exit code is 1 if a step failed or if no Python was found.
+with seconds; the exit code is 1 if a step failed or if no Python was found. Of the arguments, the
+path of a wheel is tried in place of one that is built here; the others are versions.
 """
 
 from __future__ import annotations
@@ -27,14 +28,18 @@ THIS = "this"
 
 def main(asked: list[str]) -> int:
     """Try the wheel on each of these versions, and return the exit code."""
+    given = [Path(one).resolve() for one in asked if one.endswith(".whl")]
+    asked = [one for one in asked if not one.endswith(".whl")]
     hiding = hide(ROOT)
     print(f"the checkout is hidden by {hiding.by}", flush=True)
     results = {}
     with tempfile.TemporaryDirectory(prefix="test-wheel-") as name:
         folder = Path(name).resolve()
-        built = []
+        built = list(given)
 
         def build_once():
+            if given:
+                return f"{given[0].name} was given"
             built.append(build(ROOT, folder / "dist"))
             return f"{built[0].stat().st_size >> 20} MB; the wheel of the sdist is the same"
 
@@ -90,8 +95,8 @@ def _step(name: str, act: Callable[[], str]) -> bool:
 
 
 def _read_example() -> str:
-    """Return the first example of docs/pytest.md, of which the page shows the result."""
-    found = re.search(r"```python\n(.*?)```", (ROOT / "docs/pytest.md").read_text(), re.DOTALL)
+    """Return the first example of docs/ci.md, of which the page shows the result."""
+    found = re.search(r"```python\n(.*?)```", (ROOT / "docs/ci.md").read_text(), re.DOTALL)
     return found[1]
 
 

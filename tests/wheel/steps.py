@@ -222,7 +222,7 @@ class Steps:
     log: Path
     hiding: Hiding
     example: str
-    """The test file of docs/pytest.md."""
+    """The test file of docs/ci.md."""
 
     def list_steps(self) -> Mapping[str, Callable[[], str]]:
         """Return the steps by name, in their order. Each returns what it has to say."""

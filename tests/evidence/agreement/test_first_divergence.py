@@ -1,6 +1,6 @@
 """Test the first place at which answers part, by tokens, texts and a real model.
 
-The slow test repeats the table in docs/regression-checks.md.
+The slow test repeats the table in docs/measured/compare-rounded-weights.md.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from serve_eval.evidence.prompt_tokens import (
     looks_special,
 )
 from serve_eval.schema import Message, Prompt
-from tests.root import ROOT
 
 TODAY = date(2026, 11, 26)
 TEXT = "The sum"
@@ -260,14 +259,6 @@ def test_every_cause_has_a_sentence_and_all_but_one_an_action():
     for cause in PromptCause:
         assert re.fullmatch(r"[A-Z].*\.", cause.meaning), cause
         assert bool(cause.advice) == (cause is not PromptCause.SAME), cause
-
-
-def test_the_page_lists_every_cause():
-    page = (ROOT / "docs/smoke.md").read_text()
-    table = page.partition("## Prompts as tokens")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE) == [
-        (one.value, f"{one.meaning} {one.advice}".strip()) for one in PromptCause
-    ]
 
 
 TODAY_DATES = date(2026, 9, 4)

@@ -1,6 +1,6 @@
 """Run trials, keep their results in a file, and print them as tables.
 
-measured.jsonl has the trials of docs/real-faults.md.
+measured.jsonl has the trials of docs/measured/real-faults.md.
 """
 
 from __future__ import annotations

@@ -255,13 +255,6 @@ def test_no_cell_is_a_formula_and_numbers_stay_numbers(begin: str):
     assert (float(told["value"]), int(told["failed"]), told["high"]) == (-12.5, 3, "")
 
 
-def test_the_columns_are_those_of_the_page():
-    page = (Path(__file__).parents[3] / "docs/collect.md").read_text().partition("\n## ")[0]
-    assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")] == [
-        *COLUMNS
-    ]
-
-
 @pytest.mark.usefixtures("simulated_here")
 def test_runs_and_logs_of_a_folder_are_collected(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -119,7 +119,7 @@ def test_the_histogram_fits_into_80_columns():
 
 
 def test_the_example_of_the_page_is_what_is_printed():
-    page = Path(__file__).parents[3] / "docs/regression-checks.md"
+    page = Path(__file__).parents[3] / "docs/compare.md"
     seen = [(SURE, 0)] * 12 + [(SURE, 1), (TIE, 2), (TIE, 5), (SAME, None)]
     found = _places(_flips(*seen))
     shown = [*draw_places(found), f"{' ' * 10}{found.reading}"]

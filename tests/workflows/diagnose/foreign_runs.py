@@ -1,6 +1,7 @@
 """Simulated runs whose answers are exchanged, or not, between requests in flight together.
 
-`python -m tests.workflows.diagnose.foreign_runs` prints the table of docs/diagnosis.md.
+`python -m tests.workflows.diagnose.foreign_runs` prints the table of
+docs/measured/diagnose-foreign-answers.md.
 """
 
 import heapq

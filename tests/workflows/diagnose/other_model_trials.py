@@ -35,7 +35,7 @@ def run_other_model(folder: Path, accuracy: float, seed: int) -> tuple[Report, s
 
 
 def main() -> None:
-    """Print a row of the table in docs/diagnosis.md."""
+    """Print a row of the table in docs/measured/diagnose-slices.md."""
     named, runs = 0, len(ACCURACIES) * len(SEEDS)
     with tempfile.TemporaryDirectory() as scratch:
         for accuracy in ACCURACIES:

@@ -1,7 +1,7 @@
 """Trials of `check load`: what is found and named, and how often a sound server is accused.
 
-`python -m tests.workflows.load.load_trials` prints the table of docs/load.md. `NAME` after it tries
-only the servers whose names contain it.
+`python -m tests.workflows.load.load_trials` prints the table of docs/measured/check-load.md. `NAME`
+after it tries only the servers whose names contain it.
 """
 
 import asyncio

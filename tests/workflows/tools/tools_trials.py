@@ -2,7 +2,7 @@
 
 Run `python -m tests.workflows.tools.tools_trials [TRIALS [NAME ...]]`; 20 trials take an hour. Each
 trial has a seed of its own for the model's errors. A model errs in 6 % of the requests in which it
-may choose, and half of the models think. docs/tools.md has the table.
+may choose, and half of the models think. docs/measured/check-tools.md has the table.
 """
 
 import asyncio
