@@ -15,7 +15,6 @@ from serve_eval.report.results_table.cell import UNJUDGED, describe_run_effect, 
 from serve_eval.report.summary.figures import count, figure
 from serve_eval.schema import (
     PairedComparison,
-    Reference,
     SuiteRow,
     TaskReport,
     Verdict,
@@ -77,7 +76,7 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         q=None if row is None else row.q_bh,
         finding=_find_corrected(row) if row else finding or "",
         proven=row.proven if row else _find_proven(paired),
-        reference_name=_name_reference(task.reference),
+        reference_name="" if task.reference is None else describe_reference(task.reference),
         repeats=count_repeats(task),
         pass_at_repeats=None if result.stability is None else find_pass_at_all(result.stability),
         vote=None if result.stability is None else result.stability.majority,
@@ -128,10 +127,6 @@ def _explain_no_difference(task: TaskReport) -> str:
     if reference is not None and reference.runs is None:
         return "the reference has no scores of single samples"
     return "; ".join(verdict.reasons) or "the rule does not compare prompt by prompt"
-
-
-def _name_reference(reference: Reference | None) -> str:
-    return "" if reference is None else describe_reference(reference)
 
 
 def _find_proven(paired: PairedComparison | None) -> Literal["", "drop", "rise"]:
