@@ -31,7 +31,8 @@ from serve_eval.workflows.bisect.configurations import (
     fill_in,
     list_changes,
 )
-from serve_eval.workflows.bisect.search import FOUND, BisectRules
+from serve_eval.workflows.bisect.rules import BisectRules
+from serve_eval.workflows.bisect.search import FOUND
 from serve_eval.workflows.bisect.testing import plan_reference
 from tests.launchers.machine import Smi
 from tests.standin.deployments import FOLDER, write_answers

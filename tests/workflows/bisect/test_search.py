@@ -35,9 +35,9 @@ from serve_eval.workflows.bisect.configurations import (
     mix,
 )
 from serve_eval.workflows.bisect.document import make_document
+from serve_eval.workflows.bisect.rules import BisectRules
 from serve_eval.workflows.bisect.search import (
     ALPHA,
-    BisectRules,
     begin_step,
     choose,
     end_search,
