@@ -74,7 +74,7 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         in_suite=row is not None,
         chosen=any(one.startswith(CHOSEN_SAMPLES) for one in verdict.warnings),
         q=None if row is None else row.q_bh,
-        finding=_find_corrected(row) if row else finding or "",
+        finding=(row.finding if row else finding) or "",
         proven=row.proven if row else _find_proven(paired),
         reference_name="" if task.reference is None else describe_reference(task.reference),
         repeats=count_repeats(task),
@@ -105,11 +105,6 @@ def _find_margin(verdict: Verdict) -> float | None:
         return None if verdict.threshold is None else find_margin(verdict)
     paired = verdict.paired
     return None if paired is None or verdict.rule == "anchors" else paired.margin
-
-
-def _find_corrected(row: SuiteRow) -> str:
-    """Return the finding of a suite; "" if an older version left it without a correction."""
-    return "" if row.p is not None and row.p_holm is None else row.finding or ""
 
 
 def _explain_no_difference(task: TaskReport) -> str:
@@ -292,11 +287,6 @@ def describe_rules(columns: Sequence[TaskColumn], rows: Sequence[DeploymentRow])
                 f"findings and proven changes on the same prompts, of runs judged by {rule}: Holm"
                 f" over {_say_tests(tests)} {whose}, one-sided"
             )
-    if any(one.in_suite and one.p_rule is not None and one.p_holm is None for _, one in pairs):
-        yield (
-            "an older version left findings of a suite without a correction; they are empty until"
-            " the suite is judged again"
-        )
 
 
 def _say_tests(numbers: Sequence[int]) -> str:

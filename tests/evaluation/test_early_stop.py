@@ -368,7 +368,7 @@ def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(judged, tmp_path, 
     assert report.exit_code == (0 if outcome is VerdictOutcome.PASS else 1)
     assert (
         told.order_seed
-        == order_seed.read_seeds(tmp_path / "out", early).early_stop
+        == order_seed.read_seeds(tmp_path / "out", early).samples
         == report.loads[-1].order_seed
     )
     by_pairs = replace(

@@ -158,28 +158,7 @@ def test_a_plan_may_give_the_seed_which_binds_nothing(plan, config, tmp_path):
 # folders of old versions
 
 
-@pytest.mark.parametrize("plan_seed", [0, 3])
-def test_an_old_folder_without_a_seed_goes_on_in_the_order_of_its_plan(
-    plan, config, tmp_path, plan_seed
-):
-    out, old = tmp_path / "out", replace(plan, seed=plan_seed)
-    config = _config(old, tmp_path, lambda sample: 1.0)
-    assert (
-        _run(
-            replace(old, limits=replace(plan.limits, order_seed=plan_seed)), config, out, stop_at=25
-        )
-        is None
-    )
-    (out / ORDER_FILE).unlink()
-    report = _whole(_run(old, config, out))
-    assert _asked(out) == _of_seed(old, plan_seed)
-    assert [load.order_seed for load in report.loads] == [plan_seed, plan_seed]
-    assert not (out / ORDER_FILE).exists()
-
-
-def test_an_old_folder_is_judged_and_scored_again_in_the_order_in_which_it_was_asked(
-    plan, tmp_path
-):
+def test_a_folder_is_judged_and_scored_again_in_the_order_in_which_it_was_asked(plan, tmp_path):
     """The run degraded in this order, but not in the order of another seed."""
     late = set(_of_seed(plan, plan.seed)[N // 2 :])
     config = _config(plan, tmp_path, lambda sample: float(sample not in late))
@@ -189,42 +168,17 @@ def test_an_old_folder_is_judged_and_scored_again_in_the_order_in_which_it_was_a
     (worse,) = (one for one in report.tasks[0].degradations if one.measure == "value")
     assert worse.since == N // 2 + 1
     saved = run_folder.read_plan(out)
-    for state in ("as it is", "old"):
-        if state == "old":
-            (out / ORDER_FILE).unlink()
-        assert judge_again(saved, out).tasks[0].degradations == report.tasks[0].degradations
-        rescore(out, to=tmp_path / state)
-        assert (tmp_path / state / ORDER_FILE).exists() is (state == "as it is")
-        assert read_report(tmp_path / state).tasks[0].degradations == report.tasks[0].degradations
+    assert judge_again(saved, out).tasks[0].degradations == report.tasks[0].degradations
+    rescore(out, to=tmp_path / "scored")
+    assert read_report(tmp_path / "scored").tasks[0].degradations == report.tasks[0].degradations
     (out / ORDER_FILE).write_text('{"order_seed": 1}')
     assert not [
         one for one in judge_again(saved, out).tasks[0].degradations if one.measure == "value"
     ]
-
-
-def test_an_old_seed_of_the_early_stop_is_that_of_the_early_stop_alone(plan, tmp_path):
-    (tmp_path / ORDER_FILE).write_text('{"early_stop_seed": 9}')
-    (tmp_path / "samples").mkdir()
-    (tmp_path / "samples/gsm8k.jsonl").write_text("{}\n")
-    early = replace(plan, seed=4, early_stop=0.01)
-    expected = order_seed.OrderSeeds(samples=4, early_stop=9)
-    assert (
-        order_seed.read_seeds(tmp_path, early)
-        == order_seed.settle_seeds(tmp_path, early, 7)
-        == expected
-    )
-    (tmp_path / ORDER_FILE).unlink()
-    assert order_seed.read_seeds(tmp_path, early) == order_seed.OrderSeeds(
-        samples=4, early_stop=None
-    )
-    drawn = order_seed.settle_seeds(tmp_path, early, None)
-    assert drawn.samples == 4
-    assert drawn.early_stop is not None
-    assert (
-        order_seed.read_seeds(tmp_path, early)
-        == order_seed.settle_seeds(tmp_path, early, None)
-        == drawn
-    )
+    (out / ORDER_FILE).unlink()
+    assert not [
+        one for one in judge_again(saved, out).tasks[0].degradations if one.measure == "value"
+    ]
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"order_seed": "x"}', "[]"])
@@ -318,39 +272,6 @@ def test_both_sides_of_a_comparison_have_one_order_and_the_next_comparison_anoth
         assert _asked(out / "a") == _asked(out / "b") == _of_seed(plan, seeds[-1])
         assert "order" not in (out / "compare.json").read_text()
     assert len({plan.seed, *seeds}) == 3
-
-
-async def test_an_old_comparison_goes_on_in_the_order_of_its_plan(plan, config, tmp_path):
-    """A has some answers and B none.
-
-    With an order of its own, B would wait for A, and A for B, until the time is up.
-    """
-    out = tmp_path / "out"
-    given = replace(plan, limits=replace(plan.limits, order_seed=plan.seed))
-    await _in_turn(given, config, out)
-    assert _asked(out / "a") == _asked(out / "b") == _of_seed(plan, plan.seed)
-
-
-async def _in_turn(plan, config, out):
-    """Start a comparison, make it old and unfinished, and resume it."""
-    async with asyncio.timeout(60), serve(create_app(config)) as a, serve(create_app(config)) as b:
-        rules = CompareRules(rule=Spec(name="paired"), again=0)
-        sides = [
-            CompareSide(plan=replace(plan, launcher=Spec(name="external", options={"base_url": u})))
-            for u in (a, b)
-        ]
-        await compare(*sides, rules, out, environ={}, show_flips=0)
-        for folder, kept in ((out / "a", 10), (out / "b", 0)):
-            for name in (ORDER_FILE, "report.json"):
-                (folder / name).unlink()
-            journal = folder / "samples/gsm8k.jsonl"
-            journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:kept]))
-        (out / ORDER_FILE).unlink()
-        now = [
-            replace(side, plan=replace(side.plan, limits=replace(plan.limits, order_seed=None)))
-            for side in sides
-        ]
-        await compare(*now, rules, out, environ={}, show_flips=0)
 
 
 def test_a_finished_side_stays_as_it_is(plan, config, tmp_path):

@@ -143,20 +143,6 @@ def test_of_a_finished_run_it_is_not_known_whether_it_is_steadier(plan, server, 
     assert "A was asked once, so whether A is steadier is not known" in console.export_text()
 
 
-def test_a_comparison_that_an_older_version_finished_asks_nothing(plan, server, tmp_path):
-    """It asked only A twice, and its servers are gone."""
-    out = tmp_path / "out"
-    before = _compare(plan, [server], [server], out)
-    (out / "again_b").rename(tmp_path / "moved")
-    sides = [
-        CompareSide(plan=replace(plan, launcher=external(side.base_url)))
-        for side in (before.a, before.b)
-    ]
-    after = asyncio.run(compare(*sides, PAIRED, out, environ={}, show_flips=0))
-    assert after.tasks == tuple(replace(task, own=(task.own[0], None)) for task in before.tasks)
-    assert not (out / "again_b").exists()
-
-
 @pytest.mark.parametrize(
     ("asked", "told", "untold"),
     [

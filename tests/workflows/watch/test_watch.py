@@ -277,8 +277,6 @@ def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path):
         await watch(job, tmp_path, environ={})
         with pytest.raises(RunFolderError, match=r"rules\.tolerance: was 0.01, now 0.02"):
             await watch(replace(job, rules=replace(RULES, tolerance=0.02)), tmp_path, environ={})
-        # As in folders of older versions.
-        assert "round_means" not in _state(tmp_path)["bound"]["rules"]
         with pytest.raises(RunFolderError, match=r"rules\.round_means"):
             await watch(replace(job, rules=replace(RULES, round_means=True)), tmp_path, environ={})
         with pytest.raises(RunFolderError, match="watches the model m"):
