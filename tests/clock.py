@@ -1,13 +1,7 @@
 """Run tests without real time: an event loop that counts time, and waiting for events."""
 
-from __future__ import annotations
-
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
-
-T = TypeVar("T")
 
 
 class _Selector(selectors.SelectSelector):
@@ -18,7 +12,7 @@ class _Selector(selectors.SelectSelector):
 
     now = 0.0
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+    def select(self, timeout=None):
         found = super().select(0)
         if not found:
             assert timeout is not None, "everything waits, and nothing will ever happen"
@@ -32,21 +26,21 @@ class CountedLoop(asyncio.SelectorEventLoop):
     For code without sockets and threads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._counted = _Selector()
         super().__init__(self._counted)
 
-    def time(self) -> float:
+    def time(self):
         return self._counted.now
 
 
-def run_counted(main: Coroutine[Any, Any, T]) -> T:
+def run_counted(main):
     """Run `asyncio.run` in counted time, and fail immediately if everything waits without end."""
     with asyncio.Runner(loop_factory=CountedLoop) as runner:
         return runner.run(main)
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def until(holds):
     """Wait, in real time, for something that sends no event. Raises TimeoutError after a minute."""
     async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110

@@ -5,13 +5,9 @@ at the same time. Each worker first compiles a share of the files into pytest's 
 is not compiled when a worker comes to it is compiled by that worker, as without this plugin.
 """
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 from _pytest.assertion.rewrite import (
     PYC_TAIL,
     _rewrite_test,
@@ -24,7 +20,7 @@ from _pytest.assertion.rewrite import (
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
+def pytest_sessionstart(session):
     """Compile this worker's share; the process that starts the workers has none."""
     worker = getattr(session.config, "workerinput", None)
     if worker is not None and not sys.dont_write_bytecode:
@@ -33,7 +29,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         compile_files(files[number :: worker["workercount"]], session.config)
 
 
-def compile_files(files: Sequence[Path], config: pytest.Config) -> None:
+def compile_files(files, config):
     """Write the compiled form of each file that is newer than it."""
     for file in files:
         cached = get_cache_dir(file) / f"{file.stem}{PYC_TAIL}"

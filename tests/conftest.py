@@ -1,7 +1,5 @@
 """Provide fixtures for several test files: generated data sets, and the folder of real data."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import inspect
@@ -9,7 +7,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,20 +44,20 @@ KNOWN_SLOW = frozenset(
 gc.disable()
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
+def pytest_itemcollected(item):
     """Mark the tests of the table of slow tests, which are slow here if not by nature."""
     if item.nodeid in KNOWN_SLOW:
         item.add_marker("slow")
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Begin garbage collection, from which the collected tests and their modules are exempt."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+def pytest_pyfunc_call(pyfuncitem):
     """Run a test that is a coroutine function in a loop of its own."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
@@ -70,20 +67,20 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(autouse=True)
-def ordinary_user(monkeypatch) -> None:
+def ordinary_user(monkeypatch):
     """Use the command lines of an ordinary user, even if root runs the tests."""
     monkeypatch.setattr(kv_transfer, "we_are_root", lambda: False)
 
 
 @pytest.fixture(autouse=True)
-def _no_drawings(request, monkeypatch) -> None:
+def _no_drawings(request, monkeypatch):
     """Leave the drawing library out of tests that are not about pages: it takes a second."""
     if not {"page", "pictures"} & set(request.node.nodeid.split("/")):
         monkeypatch.setitem(sys.modules, "vl_convert", None)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _short_pauses() -> Iterator[None]:
+def _short_pauses():
     """Ask again after milliseconds; the pauses are tested in client/test_attempts.py.
 
     A test that asks a port where nobody listens would wait for seconds.
@@ -95,7 +92,7 @@ def _short_pauses() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _own_scope() -> Iterator[None]:
+def _own_scope():
     """Remove everything that a test includes afterwards."""
     with scope():
         yield
@@ -105,7 +102,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache(tmp_path_factory) -> Iterator[None]:
+def _cache(tmp_path_factory):
     """Use separate folders for cache, state and configuration instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -115,7 +112,7 @@ def _cache(tmp_path_factory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def simulated_here() -> Iterator[None]:
+def simulated_here():
     """Use the launcher `simulated` without its own process, whose start costs more than most tests.
 
     tests/launchers/test_simulated.py, and every command that is a process itself, test that
@@ -130,7 +127,7 @@ def simulated_here() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
+def shared():
     """Return the folder of real data next to the checkout; skip the test if it is missing."""
     folder = ROOT.parent / "shared"
     if not folder.is_dir():
@@ -139,7 +136,7 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
-def data_root(tmp_path_factory) -> Path:
+def data_root(tmp_path_factory):
     """Return a data set root with generated data of every task.
 
     The sizes are those that the registered references need.

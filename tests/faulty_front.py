@@ -1,12 +1,8 @@
 """A server in front of a real one that changes some of its answers, as faults of serving do."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any, Protocol
 
 import httpx
 from aiohttp import web
@@ -18,20 +14,12 @@ WAITS_S = 2.0
 """Time that an answer waits for another one to be exchanged with."""
 
 
-class Ask(Protocol):
-    """Sends the body of a completion to the server behind, or to another, and returns the reply."""
-
-    def __call__(self, body: dict[str, Any], base: str = "") -> Awaitable[Any]: ...
-
-
-Change = Callable[[Ask, dict[str, Any]], Awaitable[Any]]
-"""Answers a request by means of the servers behind."""
-
-
 @contextmanager
-def in_front(change: Change, url: str) -> Iterator[str]:
+def in_front(change, url):
     """Serve completions of another server, changed, and yield the base URL.
 
+    `change` answers a request by means of a function that sends a body to the server behind, or to
+    another, and returns the reply.
     Errors, streams and the server's counters pass through unchanged.
     """
 
@@ -69,17 +57,17 @@ def in_front(change: Change, url: str) -> Iterator[str]:
 class _Unchanged(Exception):
     """The server behind refused, or streams its answer, which is passed on as it is."""
 
-    def __init__(self, reply: httpx.Response) -> None:
+    def __init__(self, reply):
         super().__init__(reply.status_code)
         self.reply = reply
 
 
-def _pass_on(reply: httpx.Response) -> web.Response:
+def _pass_on(reply):
     kind = reply.headers.get("Content-Type", "").partition(";")[0]
     return web.Response(body=reply.content, status=reply.status_code, content_type=kind)
 
 
-def take_from(other: str, when: Callable[[dict[str, Any], int, int], bool]) -> Change:
+def take_from(other, when):
     """Return a change that takes some answers from another server.
 
     `when` says which, by the body and the numbers of prompt tokens and of those from the cache.
@@ -96,7 +84,7 @@ def take_from(other: str, when: Callable[[dict[str, Any], int, int], bool]) -> C
     return change
 
 
-def damage_token(place: int) -> Change:
+def damage_token(place):
     """Return a change that leaves out the likeliest token at a place, counted from 1."""
 
     async def change(ask, body):
@@ -120,11 +108,11 @@ def damage_token(place: int) -> Change:
 class Exchange:
     """Exchanges the answers of two requests in flight together, for a share of the prompts."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share):
         self._share = share
         self._waiting = None
 
-    async def __call__(self, ask: Ask, body: dict[str, Any]) -> Any:
+    async def __call__(self, ask, body):
         """Answer a request, with the answer to another one for some prompts."""
         reply = await ask(body)
         if uniform(f"exchange:{body.get('prompt')}") >= self._share:

@@ -6,10 +6,6 @@ millisecond of processor time, more than most tests. Of a test that passes, the 
 report and the phases above `--durations-min`. The others are not sent.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 NEVER_SHOWN = frozenset({"logstart", "logfinish"})
@@ -19,13 +15,11 @@ UNSENT = "unsent"
 class FewMessages:
     """Leave out messages of one worker."""
 
-    def __init__(self, least_shown_s: float) -> None:
+    def __init__(self, least_shown_s):
         self._least_shown_s = least_shown_s
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_report_to_serializable(
-        self, report: pytest.CollectReport | pytest.TestReport
-    ) -> dict[str, Any] | None:
+    def pytest_report_to_serializable(self, report):
         """Pack a report of a passed phase without its keywords; mark it if nothing shows it."""
         if not isinstance(report, pytest.TestReport) or report.outcome != "passed":
             return None
@@ -36,7 +30,7 @@ class FewMessages:
         return {**report._to_json(), "$report_type": type(report).__name__, "keywords": {}}
 
 
-def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager) -> None:
+def pytest_plugin_registered(plugin, manager):
     """Stand between a worker and its connection as soon as there is one.
 
     With `--junit-xml` all is sent: that file ends a test at the report of its last phase.

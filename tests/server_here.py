@@ -1,12 +1,7 @@
 """The launcher `simulated` without a process of its own, whose start costs more than most tests."""
 
-from __future__ import annotations
-
-from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from serve_eval.launchers._process import server_process
 from serve_eval.launchers._simulated.__main__ import parse
@@ -14,9 +9,7 @@ from serve_eval.launchers._simulated.simulator import serve
 
 
 @asynccontextmanager
-async def server_here(
-    command: Sequence[str], *, ready_file: Path, log_file: Path
-) -> AsyncIterator[tuple[str, Any]]:
+async def server_here(command, *, ready_file, log_file):
     """Replace `own_server` without a process.
 
     The simulator of a command line runs in the event loop of the caller.

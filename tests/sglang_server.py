@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, json_reply, raw
+from tests.scripted_server import ScriptedServer, answer, json_reply, raw
 
 VERSION, SECRET = "0.5.23", "a key of the server"
 PROMPT, ANSWER = 70, 12
@@ -40,7 +40,7 @@ class SglangServer:
     counts: Counter[str] = field(default_factory=Counter)
     server: ScriptedServer = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         card = {"id": "m", "object": "model", "owned_by": "sglang", "root": "m"}
         listed = [{**card, "max_model_len": 32768}]
         health = raw(b"", 200 if self.healthy else 503)
@@ -67,7 +67,7 @@ class SglangServer:
             },
         )
 
-    def reply(self, request: HttpRequest) -> Reply:
+    def reply(self, request):
         """Answer and count a request, or refuse it in the flat form of SGLang's errors."""
         if request.max_tokens <= 0:
             told = {"message": "max_tokens must be positive", "type": "Bad Request", "code": 400}
@@ -89,7 +89,7 @@ class SglangServer:
         body = {"id": f"cmpl-{len(self.server.requests)}", "usage": usage}
         return answer("#### 1", choice=choice, body={**body, "metadata": {"weight_version": "1"}})
 
-    def _metrics(self, request: HttpRequest) -> Reply:
+    def _metrics(self, request):
         if not self.metrics:
             return NOT_FOUND
         own = f'engine_type="{self.engine_type}",model_name="m"'

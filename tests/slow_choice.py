@@ -25,7 +25,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -49,7 +49,7 @@ FAR = 99
 DAY_S = 86_400
 
 
-def changes(base: str | None) -> list[list[str]]:
+def changes(base):
     """Return groups of changed files, the most recent first.
 
     With a `base`, there is one: all that has changed since. Without one, there are the last commit
@@ -68,13 +68,13 @@ def changes(base: str | None) -> list[list[str]]:
     return [sorted({*here, *last}), sorted({*day} - {""})]
 
 
-def _git(*arguments: str) -> list[str]:
+def _git(*arguments):
     command = ["git", "-c", "core.quotePath=off", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.splitlines() if done.returncode == 0 else []
 
 
-def module_of(file: str) -> str:
+def module_of(file):
     """Return the name of the module of a Python file of this repository."""
     path = PurePosixPath(file)
     if path.parts[0] == "launchers":  # serve_eval/launchers is a link to it
@@ -83,14 +83,14 @@ def module_of(file: str) -> str:
     return ".".join(named.parent.parts if named.name == "__init__" else named.parts)
 
 
-def file_of(module: str) -> Path:
+def file_of(module):
     """Return the file of a module, or of a package's __init__."""
     path = ROOT.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 @cache
-def imports() -> Mapping[str, frozenset[str]]:
+def imports():
     """Return for each module of the product and of its tests the modules that use it."""
     graph = grimp.build_graph("serve_eval", "tests", cache_dir=None)
     used_by = {one: set(graph.find_modules_that_directly_import(one)) for one in graph.modules}
@@ -105,14 +105,14 @@ def imports() -> Mapping[str, frozenset[str]]:
 
 
 @cache
-def texts() -> Mapping[str, str]:
+def texts():
     """Return the text of each module of the tests."""
     files = sorted((ROOT / "tests").rglob("*.py"))
     return {module_of(file.relative_to(ROOT).as_posix()): file.read_text("utf-8") for file in files}
 
 
 @cache
-def _by_name() -> Mapping[str, tuple[str, ...]]:
+def _by_name():
     """Return the modules that are found by their names, by the last part of their names."""
     graph = {}
     for package in BY_NAME:
@@ -121,7 +121,7 @@ def _by_name() -> Mapping[str, tuple[str, ...]]:
     return {stem: tuple(modules) for stem, modules in graph.items()}
 
 
-def _named_in(text: str, known: Mapping[str, object]) -> Iterator[str]:
+def _named_in(text, known):
     """Yield the modules that a text names: commands in quotes or behind serve-eval, others so."""
     words = set(re.findall(r"[a-z_0-9]+", text.replace("-", "_")))
     commands = {one or other for one, other in re.findall(r'"([a-z]+)"|serve-eval ([a-z]+)', text)}
@@ -131,7 +131,7 @@ def _named_in(text: str, known: Mapping[str, object]) -> Iterator[str]:
                 yield module
 
 
-def distances(files: Iterable[str]) -> dict[str, int]:
+def distances(files):
     """Return the tests that changed files can affect, with the imports between them.
 
     The tests are files, such as tests/test_masking.py.
@@ -152,7 +152,7 @@ def distances(files: Iterable[str]) -> dict[str, int]:
     }
 
 
-def _mentioning(file: str) -> Iterator[str]:
+def _mentioning(file):
     """Yield the modules of tests that name a file, or that stand in its folder."""
     name, folder = PurePosixPath(file).name, PurePosixPath(file).parent.as_posix()
     for module, text in texts().items():
@@ -161,7 +161,7 @@ def _mentioning(file: str) -> Iterator[str]:
             yield module
 
 
-def _spread(start: Mapping[str, int], used_by: Mapping[str, frozenset[str]]) -> dict[str, int]:
+def _spread(start, used_by):
     """Return the least distance of every module that uses one of `start`, directly or not."""
     found = dict(start)
     queue = deque(sorted(found, key=lambda module: found[module]))
@@ -174,7 +174,7 @@ def _spread(start: Mapping[str, int], used_by: Mapping[str, frozenset[str]]) -> 
     return found
 
 
-def rank(groups: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
+def rank(groups):
     """Return the affected test files with the group of the change and the distance from it."""
     ranked = {}
     for number, files in enumerate(groups):
@@ -209,14 +209,14 @@ class Choice:
 
 
 def choose(
-    ids: Sequence[str],
-    seconds: Mapping[str, float],
+    ids,
+    seconds,
     *,
-    ranked: Mapping[str, tuple[int, int]],
-    failed: Sequence[str],
-    budget_s: float,
-    number: int,
-) -> Choice:
+    ranked,
+    failed,
+    budget_s,
+    number,
+):
     """Choose tests that take `budget_s` seconds by the table.
 
     `ranked` has the affected files with what comes first at the least. `number` selects a part of
@@ -232,7 +232,7 @@ def choose(
     return Choice(chosen, [one for one in ids if one not in chosen])
 
 
-def estimate(ids: Sequence[str], seconds: Mapping[str, float]) -> dict[str, float]:
+def estimate(ids, seconds):
     """Return the seconds of every test: by the table, or the mean of its file, or UNKNOWN_S."""
     of_file = {}
     for one, takes in seconds.items():
@@ -242,13 +242,13 @@ def estimate(ids: Sequence[str], seconds: Mapping[str, float]) -> dict[str, floa
 
 
 def _in_order(
-    ids: Sequence[str],
-    seconds: Mapping[str, float],
+    ids,
+    seconds,
     *,
-    ranked: Mapping[str, tuple[int, int]],
-    failed: Sequence[str],
-    number: int,
-) -> Iterator[tuple[str, str]]:
+    ranked,
+    failed,
+    number,
+):
     yield from ((one, FAILED_LATELY) for one in failed)
     near = [one for one in ids if _file(one) in ranked and one not in EXCLUDED]
     yield from ((one, NEAR) for one in sorted(near, key=lambda one: ranked[_file(one)]))
@@ -258,11 +258,11 @@ def _in_order(
         yield from ((one, OTHERS) for one in made[(number + turn) % len(made)])
 
 
-def _file(test: str) -> str:
+def _file(test):
     return test.partition("::")[0]
 
 
-def recently_failed(today: datetime.date, path: Path = FAILED) -> list[str]:
+def recently_failed(today, path=FAILED):
     """Return the tests of the list that failed in the last KEPT_DAYS days, the latest first."""
     found = []
     for line in path.read_text("utf-8").splitlines():
@@ -274,7 +274,7 @@ def recently_failed(today: datetime.date, path: Path = FAILED) -> list[str]:
     return [test for _, test in sorted(found, reverse=True)]
 
 
-def describe(choice: Choice, seconds: Mapping[str, float], groups: Sequence[Sequence[str]]) -> str:
+def describe(choice, seconds, groups):
     """Return what was chosen and what was left out, as lines of the log."""
     known = estimate([*choice.chosen, *choice.left_out], seconds)
     reasons = Counter(choice.chosen.values())
@@ -297,13 +297,13 @@ def describe(choice: Choice, seconds: Mapping[str, float], groups: Sequence[Sequ
     return "\n".join(lines)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     group = parser.getgroup("slow tests")
     group.addoption("--slow-seconds-left", type=float, help="choose tests for so many seconds")
     group.addoption("--slow-base", help="the commit before the change")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Set the end and the file of the log once, for all workers."""
     left_s = config.getoption("--slow-seconds-left")
     if left_s is not None and END_ENV not in os.environ:
@@ -312,7 +312,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(trylast=True)  # after -m
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     left_s = config.getoption("--slow-seconds-left")
     if left_s is None:
         return
@@ -337,14 +337,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     )
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
+def pytest_runtest_setup(item):
     """Begin no test that would probably end too late."""
     takes = item.config.stash.get(TAKES, {}).get(item.nodeid)
     if takes is not None and time.monotonic() + takes > float(os.environ[END_ENV]):
         pytest.skip("no time is left for this slow test")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter):
     """Print what was chosen, and the lines for the list of tests that failed recently."""
     if (log := os.environ.get(LOG_ENV)) and Path(log).exists():
         terminalreporter.write_line(Path(log).read_text("utf-8"))

@@ -8,12 +8,9 @@ This is a pytest plugin. slow_seconds.json has the duration of each test in seco
 other load; `--slow-seconds FILE` writes them.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time
-from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,7 +38,7 @@ EXCLUDED = {
 """Tests that fit into no part, with the reason. `make test-slow` runs them."""
 
 
-def parts(ids: Sequence[str], seconds: Mapping[str, float]) -> list[list[str]]:
+def parts(ids, seconds):
     """Assign every test but the excluded ones to one part, in order.
 
     Only a part with a single test may exceed the budget.
@@ -60,20 +57,20 @@ def parts(ids: Sequence[str], seconds: Mapping[str, float]) -> list[list[str]]:
     return made
 
 
-def commits() -> int:
+def commits():
     """Return the number of commits up to the current one; 0 without git."""
     command = ["git", "rev-list", "--count", "HEAD"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else 0
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     group = parser.getgroup("slow tests")
     group.addoption("--slow-seconds", help="write the seconds of each test to this file")
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(item):
     started = time.monotonic()
     result = yield
     if out := item.config.getoption("--slow-seconds"):

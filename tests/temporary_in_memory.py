@@ -5,8 +5,6 @@ milliseconds each on a disk. Where no file system in memory has room, the files 
 keeps them. With `--basetemp` they are there, and are kept.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -20,7 +18,7 @@ MADE = pytest.StashKey[Path]()
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Choose the folder, in the process that starts the workers, which have theirs in it."""
     if hasattr(config, "workerinput") or config.option.basetemp is not None:
         return
@@ -28,12 +26,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.basetemp = config.stash[MADE] = folder
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
+def pytest_unconfigure(config):
     if (folder := config.stash.get(MADE, None)) is not None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def choose_folder(memory: Path, process: int, least_free: int) -> Path | None:
+def choose_folder(memory, process, least_free):
     """Return the folder of a process in memory; None if there is no room.
 
     Removes those of processes that were killed.

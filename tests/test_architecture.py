@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +24,7 @@ from tests.root import ROOT
 ALTERNATIVES = ("serve_eval/tasks", "serve_eval/scorers", "serve_eval/verdicts/rules", "launchers")
 
 
-def _imported(file: Path) -> set[str]:
+def _imported(file):
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -36,7 +35,7 @@ def _imported(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("folder", ALTERNATIVES)
-def test_alternatives_share_only_what_begins_with_an_underscore(folder: str):
+def test_alternatives_share_only_what_begins_with_an_underscore(folder):
     files = [file for file in (ROOT / folder).glob("*.py") if file.stem != "__init__"]
     public = {
         f"{folder.replace('/', '.')}.{file.stem}" for file in files if not file.stem.startswith("_")
@@ -86,7 +85,7 @@ class Survey(NamedTuple):
 
 
 @cache
-def _survey() -> Survey:
+def _survey():
     """Parse the product once for all tests."""
     survey = Survey([], [])
     for folder in ("serve_eval", "launchers"):
@@ -105,7 +104,7 @@ def _survey() -> Survey:
     return survey
 
 
-def _describe(place: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Function:
+def _describe(place, node):
     given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
     return Function(
         place=f"{place}:{node.lineno}",
@@ -149,7 +148,7 @@ NO_PARTICIPLE = frozenset(
 )
 
 
-def _begins_with_participle(name: str) -> bool:
+def _begins_with_participle(name):
     word = name.strip("_").partition("_")[0]
     return not {name, word} & NO_PARTICIPLE and (
         word in IRREGULAR.split() or (len(word) > 3 and word.endswith("ed"))
@@ -301,16 +300,16 @@ OTHERS = {
 """Paths that share the name of a folder of a run."""
 
 
-def _modules() -> list[Path]:
+def _modules():
     return [path for path in sorted(PACKAGE.rglob("*.py")) if not path.is_relative_to(STORAGE)]
 
 
-def _named(text: str) -> set[str]:
+def _named(text):
     """Return the files and folders of a run that a piece of a path names."""
     return (FILES | FOLDERS) & set(re.split(r"[/{}]", text))
 
 
-def _texts(node: ast.AST) -> Iterator[str]:
+def _texts(node):
     """Yield the constant texts of a path operand, but not those of calls and look-ups."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
@@ -319,7 +318,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
             yield from _texts(part)
 
 
-def _literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def _literals(tree):
     """Yield the places that build a path from a name that only storage should know.
 
     Names of files count anywhere.
@@ -341,7 +340,7 @@ def _literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
         yield from ((getattr(node, "lineno", 0), name) for name in sorted(found))
 
 
-def _opened(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _opened(tree):
     """Yield the places that open a path built from names of storage.
 
     The path may be in a variable.
@@ -385,7 +384,7 @@ def _opened(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, "open()"
 
 
-def _is_path(node: ast.expr, tainted: set[str]) -> bool:
+def _is_path(node, tainted):
     """Return True if an expression is a path of a known name.
 
     It is a division, a call of a path function, or a variable.
@@ -401,7 +400,7 @@ def _is_path(node: ast.expr, tainted: set[str]) -> bool:
     )
 
 
-def _excused(module: Path, name: str) -> bool:
+def _excused(module, name):
     return any(
         folder in module.relative_to(PACKAGE).as_posix() and name == other
         for folder, other in OTHERS
@@ -409,7 +408,7 @@ def _excused(module: Path, name: str) -> bool:
 
 
 @cache
-def _scan() -> tuple[list[str], list[str]]:
+def _scan():
     """Return the places of the package that name, and those that open, the files of a run."""
     named = []
     opened = []
@@ -450,7 +449,7 @@ def test_only_storage_opens_the_files_of_a_run():
         ('print(f"see {run}: report.json names the files")', []),
     ],
 )
-def test_the_scan_sees_names_in_paths_and_nowhere_else(source: str, seen: list[str]):
+def test_the_scan_sees_names_in_paths_and_nowhere_else(source, seen):
     assert [name for _, name in _literals(ast.parse(source))] == seen
 
 
@@ -463,7 +462,7 @@ def test_the_scan_sees_names_in_paths_and_nowhere_else(source: str, seen: list[s
         ("Journal(scores_file(run, task))\n    other.read_text()", []),
     ],
 )
-def test_the_scan_sees_files_that_are_opened_past_storage(body: str, seen: list[str]):
+def test_the_scan_sees_files_that_are_opened_past_storage(body, seen):
     source = (
         f"from {file_names.__name__} import REPORT_FILE, scores_file\ndef f(run, task):\n   "
         f" {body}\n"

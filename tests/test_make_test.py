@@ -1,15 +1,11 @@
 """Test the plug-ins of `make test`, and which slow tests are chosen."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any, Literal
 
 import pytest
 from _pytest.assertion.rewrite import PYC_TAIL, _read_pyc, get_cache_dir
@@ -34,9 +30,7 @@ from tests.slow_parts import BUDGET_S, EXCLUDED, LONGEST_S, SECONDS, UNKNOWN_S, 
 from tests.temporary_in_memory import PREFIX, choose_folder
 
 
-def test_pytest_reads_what_was_compiled_until_the_file_changes(
-    tmp_path, pytestconfig: pytest.Config
-):
+def test_pytest_reads_what_was_compiled_until_the_file_changes(tmp_path, pytestconfig):
     file = tmp_path / "test_one.py"
     file.write_text("def test_one():\n    assert 1 + 1 == 2\n")
     cached = get_cache_dir(file) / f"test_one{PYC_TAIL}"
@@ -93,7 +87,7 @@ def test_known_no_more(): pass
 """
 
 
-def _run(folder: Path, *options: str) -> list[str]:
+def _run(folder, *options):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-ra", "-n", "1", *options, str(folder)],
         cwd=folder,
@@ -116,7 +110,7 @@ def test_the_end_of_a_session_is_the_same(tmp_path):
     assert _run(tmp_path, "-p", "tests.few_messages", *options) == plain
 
 
-def _report(when: Literal["setup", "call", "teardown"], **others: Any) -> pytest.TestReport:
+def _report(when, **others):
     fields = {"outcome": "passed", "longrepr": None, "duration": 0.01, **others}
     place = ("test_some.py", 0, "test_one")
     return pytest.TestReport("test_some.py::test_one", place, {"test_one": 1}, when=when, **fields)
@@ -132,7 +126,7 @@ def _report(when: Literal["setup", "call", "teardown"], **others: Any) -> pytest
         (_report("setup", sections=[("Captured stdout setup", "text")]), True),
     ],
 )
-def test_a_phase_that_nothing_shows_is_not_sent(report: pytest.TestReport, sent: bool):
+def test_a_phase_that_nothing_shows_is_not_sent(report, sent):
     packed = FewMessages(least_shown_s=1).pytest_report_to_serializable(report)
     assert packed is not None or report.sections
     assert (packed is None or UNSENT not in packed) == sent
@@ -140,7 +134,7 @@ def test_a_phase_that_nothing_shows_is_not_sent(report: pytest.TestReport, sent:
 
 @pytest.mark.parametrize("when", ["setup", "call", "teardown"])
 @pytest.mark.parametrize("outcome", ["failed", "skipped"])
-def test_a_phase_that_did_not_pass_is_sent_whole(when: Any, outcome: str):
+def test_a_phase_that_did_not_pass_is_sent_whole(when, outcome):
     report = _report(when, outcome=outcome)
     assert FewMessages(least_shown_s=1).pytest_report_to_serializable(report) is None
 
@@ -173,7 +167,7 @@ CHOICE_SECONDS = dict.fromkeys(IDS, 10.0)
 RANKED = {"tests/near.py": (0, 1), "tests/far.py": (0, 4)}
 
 
-def chosen(budget_s: float, **more: object) -> dict[str, str]:
+def chosen(budget_s, **more):
     given = {"ranked": RANKED, "failed": ["tests/else.py::test_2"], "number": 0, **more}
     return dict(choose(IDS, CHOICE_SECONDS, budget_s=budget_s, **given).chosen)
 
@@ -202,7 +196,7 @@ def test_a_later_change_goes_before_a_nearer_one():
 
 
 @given(st.floats(0, 200), st.integers(0, 50))
-def test_no_test_is_lost_and_the_budget_holds(budget_s: float, number: int):
+def test_no_test_is_lost_and_the_budget_holds(budget_s, number):
     choice = choose(IDS, CHOICE_SECONDS, ranked=RANKED, failed=[], budget_s=budget_s, number=number)
     assert sorted([*choice.chosen, *choice.left_out]) == sorted(IDS)
     assert sum(CHOICE_SECONDS[one] for one in choice.chosen) <= budget_s
@@ -263,7 +257,7 @@ def test_fast(): pass
 """
 
 
-def ran(folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
+def ran(folder, seconds):
     (folder / "test_made.py").write_text(MODULE)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]
@@ -315,9 +309,7 @@ NAMES = st.text("abc", min_size=1, max_size=3)
 
 
 @given(st.lists(NAMES, unique=True), st.dictionaries(NAMES, st.floats(0.0, 2 * BUDGET_S)))
-def test_every_test_is_in_one_part_and_no_part_is_too_long(
-    ids: list[str], seconds: dict[str, float]
-):
+def test_every_test_is_in_one_part_and_no_part_is_too_long(ids, seconds):
     made = parts(ids, seconds)
     assert [one for part in made for one in part] == ids
     for part in made:
@@ -362,7 +354,7 @@ STEPS = [
 ]
 
 
-def ci_by_made_up_steps(folder: Path, *, failing: str) -> subprocess.CompletedProcess[str]:
+def ci_by_made_up_steps(folder, *, failing):
     """Run CI with a `make` and a `python3` of our own, which print what they should do."""
     (folder / "make").write_text(
         "#!/bin/sh\n"
@@ -388,21 +380,21 @@ def ci_by_made_up_steps(folder: Path, *, failing: str) -> subprocess.CompletedPr
 
 
 @pytest.mark.parametrize("failing", ["none", "uv"])
-def test_ci_makes_every_step_once(tmp_path, failing: str):
+def test_ci_makes_every_step_once(tmp_path, failing):
     done = ci_by_made_up_steps(tmp_path, failing=failing)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == sorted(["made"] * len(STEPS) + STEPS)
 
 
 @pytest.mark.parametrize("failing", sorted({*STEPS} - {"debian"}))
-def test_ci_fails_with_any_step_and_prints_it(tmp_path, failing: str):
+def test_ci_fails_with_any_step_and_prints_it(tmp_path, failing):
     done = ci_by_made_up_steps(tmp_path, failing=failing)
     assert done.returncode != 0
     assert f"made {failing}\n" in done.stdout
 
 
 @pytest.mark.parametrize("marker", ["slurm", "mpi", "peers", "gpu"])
-def test_what_needs_more_than_this_machine_is_in_no_part(marker: str):
+def test_what_needs_more_than_this_machine_is_in_no_part(marker):
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     chosen = re.search(r'^SLOW = "(.*)"$', text, re.M)
     assert f"not {marker}" in chosen[1]

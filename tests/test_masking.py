@@ -3,13 +3,10 @@
 Text without a secret is unchanged.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import secrets
 import string
-from typing import Any
 
 import msgspec
 import pytest
@@ -86,7 +83,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_known_forms_of_keys_are_found_anywhere_and_hidden(key: str):
+def test_known_forms_of_keys_are_found_anywhere_and_hidden(key):
     assert holds_secret(key)
     assert list(find_secrets({"a": {"b": ["x", f"--word={key}"]}})) == [("a", "b", 1)]
     assert list(find_secrets({"a": [{key: 1}]})) == [("a", 0, "(a name)")]
@@ -112,17 +109,17 @@ def test_known_forms_of_keys_are_found_anywhere_and_hidden(key: str):
         ["--url", f"https://host/{RANDOM}/v1"],
     ],
 )
-def test_a_secret_is_found_by_the_name_of_its_value(value: object):
+def test_a_secret_is_found_by_the_name_of_its_value(value):
     assert len(list(find_secrets({"extra": value}))) == 1
 
 
 @pytest.mark.parametrize("value", HONEST)
-def test_honest_values_are_no_secrets(value: object):
+def test_honest_values_are_no_secrets(value):
     assert list(find_secrets({"extra": value})) == []
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_honest_addresses_are_accepted(path: str):
+def test_honest_addresses_are_accepted(path):
     assert in_address(f"https://host.example{path}") == ""
 
 
@@ -141,12 +138,12 @@ def test_honest_addresses_are_accepted(path: str):
         "/sk-12345678/v1",
     ],
 )
-def test_a_key_in_an_address_is_found(path: str):
+def test_a_key_in_an_address_is_found(path):
     assert in_address(f"https://host.example{path}") != ""
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_most_random_parts_of_a_path_are_found(seed: int):
+def test_most_random_parts_of_a_path_are_found(seed):
     """Of 50 keys of 32 letters and digits, at most 5 look like names."""
     rng = random.Random(seed)
     keys = ["".join(rng.choices(string.ascii_letters + string.digits, k=32)) for _ in range(50)]
@@ -189,9 +186,7 @@ PLAN = {"model": "m", "tasks": ["gsm8k"]}
         ({"model": f"sk-{RANDOM}"}, "model: looks like"),
     ],
 )
-def test_a_key_in_a_plan_is_refused_before_anything_is_written(
-    tmp_path, plan: dict[str, Any], place: str
-):
+def test_a_key_in_a_plan_is_refused_before_anything_is_written(tmp_path, plan, place):
     file, out = tmp_path / "plan.yaml", tmp_path / "out"
     file.write_text(json.dumps(PLAN | plan))
     done = serve_eval("run", file, "-o", out)
@@ -221,7 +216,7 @@ def test_a_key_in_a_plan_is_refused_before_anything_is_written(
         ("run", f"sk-{RANDOM}", f"--sk-{RANDOM}"),
     ],
 )
-def test_no_command_repeats_a_key(tmp_path, words: tuple[str, ...]):
+def test_no_command_repeats_a_key(tmp_path, words):
     out = ("-o", str(tmp_path / "out")) if words[0] in ("run", "compare", "verify") else ()
     done = serve_eval(*words, *out)
     assert done.returncode == 2, done.stderr
@@ -230,7 +225,7 @@ def test_no_command_repeats_a_key(tmp_path, words: tuple[str, ...]):
 
 
 @pytest.mark.parametrize("variable", ["SERVE_EVAL_BASE_URL", "OPENAI_BASE_URL"])
-def test_a_key_in_an_address_of_the_environment_is_refused(variable: str, tmp_path):
+def test_a_key_in_an_address_of_the_environment_is_refused(variable, tmp_path):
     address = {variable: f"https://h/{RANDOM}/v1"}
     done = serve_eval("run", "--tasks", "gsm8k", "-o", tmp_path / "out", **address)
     assert (done.returncode, RANDOM in done.stderr) == (2, False)
@@ -248,7 +243,7 @@ def test_a_key_in_a_suite_is_refused(tmp_path):
 
 @pytest.mark.parametrize("key", [KEY, ODD])
 @pytest.mark.parametrize("how", WRITINGS)
-def test_a_secret_is_found_however_it_is_written(key: str, how: str):
+def test_a_secret_is_found_however_it_is_written(key, how):
     written = WRITINGS[how](key)
     masking = Masking(["another-secret-of-ours", key])
     for text in (
@@ -285,7 +280,7 @@ def test_a_secret_is_found_however_it_is_written(key: str, how: str):
         "***",
     ],
 )
-def test_what_is_no_secret_stays_byte_for_byte(text: str):
+def test_what_is_no_secret_stays_byte_for_byte(text):
     masking = Masking([KEY, ODD, "short"])
     assert masking.text(text) == text
     for body in (
@@ -370,7 +365,7 @@ _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 @example(secret="aaaaaaaa", before="aaa", after="aaaa", how="plain")
 @example(secret="%41%41%41", before="%", after="41", how="URL")
 @example(secret='\\"\\"\\"\\"', before="\\", after='"', how="JSON")
-def test_whatever_the_secret_nothing_of_it_is_left(secret: str, before: str, after: str, how: str):
+def test_whatever_the_secret_nothing_of_it_is_left(secret, before, after, how):
     masking, written = Masking([secret]), WRITINGS[how](secret)
     masked = masking.text(before + written + after)
     assert written not in masked
@@ -380,7 +375,7 @@ def test_whatever_the_secret_nothing_of_it_is_left(secret: str, before: str, aft
 @given(
     secret=st.text("abcdefghijklmnop0123456789", min_size=LEAST_CUT, max_size=60), data=st.data()
 )
-def test_a_piece_of_half_of_it_is_found_anywhere(secret: str, data: st.DataObject):
+def test_a_piece_of_half_of_it_is_found_anywhere(secret, data):
     least = -(-len(secret) // 2)
     start = data.draw(st.integers(0, len(secret) - least))
     stop = data.draw(st.integers(start + least, len(secret)))
@@ -389,7 +384,7 @@ def test_a_piece_of_half_of_it_is_found_anywhere(secret: str, data: st.DataObjec
 
 @given(secret=st.text("ab", min_size=LEAST_CUT, max_size=24), data=st.data())
 @example(secret="aabbbbbbbbbbbbaabbbabb", data=None)
-def test_a_piece_is_found_where_the_secret_repeats_itself(secret: str, data: st.DataObject | None):
+def test_a_piece_is_found_where_the_secret_repeats_itself(secret, data):
     least = -(-len(secret) // 2)
     start = 0 if data is None else data.draw(st.integers(0, len(secret) - least))
     before = "ababbab" if data is None else data.draw(st.text("ab", max_size=6))
@@ -401,12 +396,12 @@ def test_a_piece_is_found_where_the_secret_repeats_itself(secret: str, data: st.
 @pytest.mark.parametrize(
     "secret", ["P\u00c4SSW\u00d6RD-Q7pRz", "P\u00c4SSW\u00d6RD-\u00c9-\u00c0-Q7pRz2VwX9mT4kLd"]
 )
-def test_capital_letters_beyond_ascii_are_found(secret: str):
+def test_capital_letters_beyond_ascii_are_found(secret):
     for text in (secret, f"proxy://u:{secret}@host"):
         assert secret[:9] not in Masking([secret]).text(text)
         assert secret[:9].encode() not in Masking([secret]).body(text.encode())
 
 
 @given(st.binary(max_size=200))
-def test_bytes_without_a_secret_stay_as_they_are(body: bytes):
+def test_bytes_without_a_secret_stay_as_they_are(body):
     assert Masking([KEY]).body(body) == body

@@ -38,11 +38,11 @@ class Night:
     annotations: list[str]
 
     @property
-    def pages(self) -> set[str]:
+    def pages(self):
         return {page.parent.name for page in self.folder.glob("*/report.html")}
 
     @property
-    def lines(self) -> str:
+    def lines(self):
         return "\n".join(self.alerts.values())
 
 
@@ -52,7 +52,7 @@ def read_script() -> str:
     return (ROOT / "docs/night.sh").read_text()
 
 
-def variables(folder: Path) -> dict[str, str]:
+def variables(folder):
     """Return an environment in which servers and caches of other tests are not seen."""
     path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
     own = {"XDG_STATE_HOME": str(folder / "state"), "XDG_CACHE_HOME": str(folder / "cache")}
@@ -60,7 +60,7 @@ def variables(folder: Path) -> dict[str, str]:
     return environment(PATH=path, HOME=str(folder), TMPDIR=str(folder), **own)
 
 
-def serve_eval(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def serve_eval(folder, *words):
     """Run a command in the folder of the nights."""
     return subprocess.run(
         ["serve-eval", *words],
@@ -73,7 +73,7 @@ def serve_eval(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def write_known(folder: Path, plan: str) -> str:
+def write_known(folder, plan):
     """Write what fails on the servers of a plan today, and return the name of the file."""
     served = serve_eval(folder, "serve", plan, "--detach")
     assert served.returncode == 0, served.stderr
@@ -87,7 +87,7 @@ def write_known(folder: Path, plan: str) -> str:
     return "known.json"
 
 
-def spend_night(folder: Path, old: str, new: str, **more: str) -> Night:
+def spend_night(folder, old, new, **more):
     """Run the script for two plans of a folder. No server may be left."""
     (folder / "night.sh").write_text(read_script())
     night = folder / f"night-{Path(new).stem}"
@@ -122,7 +122,7 @@ STEPS = {"smoke", "verify", "compare"}
 
 
 @pytest.fixture
-def images(tmp_path) -> Path:
+def images(tmp_path):
     """Return a folder with plans of the same model, each with an image of its own."""
     task = Spec(name="word_problems", options={"num_samples": SAMPLES})
     every = Plan(
@@ -160,7 +160,7 @@ def images(tmp_path) -> Path:
     return tmp_path
 
 
-def test_an_image_that_does_not_start_is_an_alert(images: Path):
+def test_an_image_that_does_not_start_is_an_alert(images):
     night = spend_night(images, "old.yaml", "broken.yaml", **ASKED)
     assert night.code == 4
     assert list(night.alerts) == ["new"]
@@ -173,7 +173,7 @@ def test_an_image_that_does_not_start_is_an_alert(images: Path):
     assert re.search("ERROR +serve: broken.yaml", viewed.stdout), viewed.stdout
 
 
-def test_a_command_that_says_no_error_is_quoted(images: Path):
+def test_a_command_that_says_no_error_is_quoted(images):
     (images / "bin").mkdir()
     command = images / "bin/serve-eval"
     command.write_text("#!/bin/sh\necho 'Segmentation fault' >&2\necho >&2\nexit 3\n")
@@ -192,14 +192,14 @@ def test_a_folder_of_another_night_is_refused(tmp_path):
     assert [*night.folder.iterdir()] == []
 
 
-def test_a_plan_twice_is_no_comparison(images: Path):
+def test_a_plan_twice_is_no_comparison(images):
     night = spend_night(images, "old.yaml", "old.yaml", **ASKED)
     assert night.code == 2
     assert night.lines.startswith("old and new are the same servers (http://")
     assert not night.pages
 
 
-def test_servers_of_another_night_are_not_taken_for_those_of_this_one(images: Path):
+def test_servers_of_another_night_are_not_taken_for_those_of_this_one(images):
     # What a night leaves that KILL ended, or one that still runs.
     served = serve_eval(images, "serve", "old.yaml", "--detach", "-o", "yesterday/old")
     assert served.returncode == 0, served.stderr
@@ -236,7 +236,7 @@ def test_servers_of_another_night_are_not_taken_for_those_of_this_one(images: Pa
 
 
 @pytest.mark.slow
-def test_a_sound_image_sends_nothing(images: Path):
+def test_a_sound_image_sends_nothing(images):
     known = write_known(images, "old.yaml")
     github = {"GITHUB_ACTIONS": "true", "KNOWN": known}
     night = spend_night(images, "old.yaml", "sound.yaml", **ASKED, **github)
@@ -251,7 +251,7 @@ def test_a_sound_image_sends_nothing(images: Path):
 
 
 @pytest.mark.slow
-def test_a_damaged_image_fails_and_says_where(images: Path):
+def test_a_damaged_image_fails_and_says_where(images):
     night = spend_night(images, "old.yaml", "damaged.yaml", GITHUB_ACTIONS="true", **ASKED)
     assert night.code == 1
     assert night.alerts["verify"].startswith("verify ended with 1: ")
@@ -274,7 +274,7 @@ def test_a_damaged_image_fails_and_says_where(images: Path):
 
 
 @pytest.mark.slow
-def test_without_a_floor_a_night_says_how_to_measure_one(images: Path):
+def test_without_a_floor_a_night_says_how_to_measure_one(images):
     asked = {name: value for name, value in ASKED.items() if name != "FLOOR"}
     night = spend_night(images, "old.yaml", "damaged.yaml", **asked)
     assert re.match(r"verify ended with [13]: (UNDECIDED|FAULT OF SINGLE)", night.alerts["verify"])
@@ -284,7 +284,7 @@ def test_without_a_floor_a_night_says_how_to_measure_one(images: Path):
 
 
 @pytest.mark.slow
-def test_an_image_that_dies_is_not_a_regression(images: Path):
+def test_an_image_that_dies_is_not_a_regression(images):
     night = spend_night(images, "old.yaml", "dying.yaml", **ASKED)
     assert night.code == 4
     assert list(night.alerts) == ["compare"]
@@ -295,7 +295,7 @@ def test_an_image_that_dies_is_not_a_regression(images: Path):
     )
 
 
-def test_a_server_that_dies_in_the_smoke_test_is_an_error(images: Path):
+def test_a_server_that_dies_in_the_smoke_test_is_an_error(images):
     night = spend_night(images, "old.yaml", "fragile.yaml", **ASKED)
     assert night.code == 4
     assert night.alerts["smoke"].startswith(
@@ -310,9 +310,7 @@ def test_a_server_that_dies_in_the_smoke_test_is_an_error(images: Path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("new", ["slow.yaml", "sound.yaml"])
-def test_a_night_that_is_interrupted_leaves_no_server(
-    number: signal.Signals, new: str, images: Path
-):
+def test_a_night_that_is_interrupted_leaves_no_server(number, new, images):
     (images / "night.sh").write_text(read_script())
     env = {**variables(images), "OLD": "old.yaml", "NEW": new, **ASKED}
     with subprocess.Popen(
@@ -331,7 +329,7 @@ def test_a_night_that_is_interrupted_leaves_no_server(
     assert serve_eval(images, "serve", "--list").stdout.startswith(" NO SERVERS ")
 
 
-def test_a_night_has_a_limit_of_time(images: Path):
+def test_a_night_has_a_limit_of_time(images):
     began = time.monotonic()
     night = spend_night(images, "old.yaml", "slow.yaml", HOURS="0.004", **ASKED)
     assert time.monotonic() - began < 60  # The start takes longer.
@@ -340,7 +338,7 @@ def test_a_night_has_a_limit_of_time(images: Path):
 
 
 @pytest.mark.slow
-def test_steps_that_need_a_dead_server_are_not_run(images: Path):
+def test_steps_that_need_a_dead_server_are_not_run(images):
     night = spend_night(images, "old.yaml", "early.yaml", **ASKED)
     assert night.alerts["compare"].startswith(
         "compare was not run: the servers of new have ended (night-early/new/logs)"
@@ -351,7 +349,7 @@ def test_steps_that_need_a_dead_server_are_not_run(images: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rehearse", ["", "1"])
-def test_a_disaggregated_image_against_an_aggregated_one(images: Path, rehearse: str):
+def test_a_disaggregated_image_against_an_aggregated_one(images, rehearse):
     night = spend_night(images, "old.yaml", "split.yaml", REHEARSE=rehearse, HEARTBEAT="1", **ASKED)
     assert {step: (night.folder / step).exists() for step in STEPS} == dict.fromkeys(STEPS, True)
     assert "--model" not in night.lines
@@ -370,7 +368,7 @@ def test_a_disaggregated_image_against_an_aggregated_one(images: Path, rehearse:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("image", "code"), [("sound", 0), ("damaged", 1)])
-def test_a_night_against_last_weeks_reference(image: str, code: int, images: Path):
+def test_a_night_against_last_weeks_reference(image, code, images):
     taken = serve_eval(
         images,
         *("references", "take", "old.yaml", "--runs", "2", "--references-dir", "references"),

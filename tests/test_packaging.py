@@ -1,7 +1,5 @@
 """Test that the sdist and the wheel made from it hold everything that a user needs."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -17,7 +15,7 @@ from tests.root import ROOT
 
 
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory) -> Path:
+def dist(tmp_path_factory):
     """Build the sdist, and the wheel from the sdist, in a folder."""
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
@@ -26,7 +24,7 @@ def dist(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_wheel_holds_one_package_the_references_and_the_licences(dist: Path):
+def test_the_wheel_holds_one_package_the_references_and_the_licences(dist):
     names = set(zipfile.ZipFile(next(dist.glob("*.whl"))).namelist())
     shipped = {
         f"serve_eval/references/{file.name}" for file in (ROOT / "references").glob("*.yaml")
@@ -55,12 +53,12 @@ def test_the_wheel_holds_one_package_the_references_and_the_licences(dist: Path)
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"serve_eval"}
 
 
-def _in_the_sdist(dist: Path) -> set[str]:
+def _in_the_sdist(dist):
     with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
         return {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
 
 
-def test_the_sdist_holds_what_building_testing_and_linting_need(dist: Path):
+def test_the_sdist_holds_what_building_testing_and_linting_need(dist):
     assert {
         ".ci/run",
         "CHANGELOG.md",
@@ -80,7 +78,7 @@ def test_the_sdist_holds_what_building_testing_and_linting_need(dist: Path):
 @pytest.mark.skipif(
     not (ROOT / ".git").exists(), reason="only a checkout knows which files are tracked"
 )
-def test_the_sdist_holds_every_file_of_the_checkout_and_no_other(dist: Path):
+def test_the_sdist_holds_every_file_of_the_checkout_and_no_other(dist):
     command = [
         "git",
         "-C",
@@ -110,7 +108,7 @@ def test_python_versions_are_named_once_each():
     assert named == sorted(set(named), key=lambda version: int(version.partition(".")[2]))
 
 
-def test_the_installed_wheel_finds_its_references_far_from_the_checkout(dist: Path, tmp_path):
+def test_the_installed_wheel_finds_its_references_far_from_the_checkout(dist, tmp_path):
     target = tmp_path / "site"
     pip = [
         sys.executable,

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import yaml
 from hypothesis import given
@@ -19,7 +17,7 @@ date: 2026-01-31
 """
 
 
-def _parse(text: str) -> yaml_source.YamlDocument:
+def _parse(text):
     return yaml_source.parse(text, "f.yaml", ReferenceFileError)
 
 
@@ -48,9 +46,7 @@ def test_plain_values_come_out_as_yaml_says():
         (("nowhere", 7), 2),
     ],
 )
-def test_a_path_has_the_line_of_its_key_or_of_its_nearest_parent(
-    keys: tuple[object, ...], line: int
-):
+def test_a_path_has_the_line_of_its_key_or_of_its_nearest_parent(keys, line):
     assert _parse(TEXT).line(*keys) == line
 
 
@@ -66,7 +62,7 @@ def test_numbers_that_read_as_they_are_written_are_numbers():
 
 @pytest.mark.parametrize("written", ["1e-07", "1.5e5", "1E5", ".5e3", "-1e+16", "2.e3"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_the_numbers_of_json_are_numbers(written: str, mark: str):
+def test_the_numbers_of_json_are_numbers(written, mark):
     """PyYAML does not read all of them as numbers.
 
     A text in quotes stays a text, and is written in quotes again.
@@ -85,7 +81,7 @@ def test_keys_may_be_the_texts_that_they_are_written_as():
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n"])
-def test_an_empty_file_holds_none(text: str):
+def test_an_empty_file_holds_none(text):
     document = _parse(text)
     assert document.value is None
     assert document.line("x") == 1
@@ -125,9 +121,7 @@ def test_an_empty_file_holds_none(text: str):
         ("a: 1\nb: \x07\n", "f.yaml:2:", "control character"),
     ],
 )
-def test_what_is_not_plain_yaml_is_refused_with_its_line_and_a_hint(
-    text: str, where: str, what: str
-):
+def test_what_is_not_plain_yaml_is_refused_with_its_line_and_a_hint(text, where, what):
     with pytest.raises(ReferenceFileError) as caught:
         _parse(text)
     assert str(caught.value).startswith(where)
@@ -154,7 +148,7 @@ def test_a_file_of_aliases_within_aliases_is_refused_at_once():
     ],
     ids=range(5),
 )
-def test_very_deep_nesting_is_an_error_and_not_a_crash(text: str):
+def test_very_deep_nesting_is_an_error_and_not_a_crash(text):
     with pytest.raises(ReferenceFileError, match="nested too deeply"):
         _parse(text)
     assert _parse("[" * 100 + "]" * 100).value
@@ -163,7 +157,7 @@ def test_very_deep_nesting_is_an_error_and_not_a_crash(text: str):
 @pytest.mark.parametrize(
     "value", ["1" * 10**6, "0x" + "f" * 10**6, "1" + ":1" * 10**5, "!!float " + "1" * 10**6]
 )
-def test_a_number_that_takes_minutes_to_make_is_refused_at_once(value: str):
+def test_a_number_that_takes_minutes_to_make_is_refused_at_once(value):
     with pytest.raises(
         ReferenceFileError,
         match=r"f\.yaml:2: '.*'\.\.\. is too long for a number or a date: put it in quotes",
@@ -226,7 +220,7 @@ PIECES += [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
-def test_libyaml_and_python_read_alike(text: str):
+def test_libyaml_and_python_read_alike(text):
     """Python reads what libyaml refuses.
 
     The result is the same for what both read, and nothing that Python reads is refused.

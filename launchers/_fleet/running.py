@@ -279,11 +279,11 @@ def roots(one: Running, running: Sequence[Running]) -> list[int]:
     None are returned if one of them runs elsewhere.
     """
     wanted = running if one.server.name == ORCHESTRATOR else [one]
-    return [each.process.pid for each in wanted] if all(_was_seen(each) for each in wanted) else []
-
-
-def _was_seen(one: Running) -> bool:
-    return one.server.here and one.server.image is None
+    return (
+        [each.process.pid for each in wanted]
+        if all(each.server.here and each.server.image is None for each in wanted)
+        else []
+    )
 
 
 FATAL = re.compile(

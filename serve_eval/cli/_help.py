@@ -93,7 +93,7 @@ def page(command: HelpedCommand, ctx: Any, *, everything: bool) -> str:
     """Return the help of a command."""
     from serve_eval.cli._examples import find_examples, format_examples  # a run needs none
 
-    width = min(MOST_WIDTH, ctx.terminal_width or _columns())
+    width = min(MOST_WIDTH, ctx.terminal_width or shutil.get_terminal_size().columns)
     pieces = " ".join(command.collect_usage_pieces(ctx))
     blocks = [
         _wrap(f"Usage: {ctx.command_path} {pieces}", width, "", "  "),
@@ -122,10 +122,6 @@ def page(command: HelpedCommand, ctx: Any, *, everything: bool) -> str:
     if not everything:
         blocks.append(f"All {len(options)} options: {ctx.command_path} {EVERYTHING}")
     return "\n\n".join(blocks)
-
-
-def _columns() -> int:
-    return shutil.get_terminal_size().columns
 
 
 def _purpose(command: Any, width: int) -> list[str]:

@@ -14,7 +14,7 @@ from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command, list_given_flags, settings_of
 from serve_eval.cli._sides import SendingOptions, find_endpoint_plan, is_endpoint, with_plan
 from serve_eval.frozen import freeze
-from serve_eval.plan import shared_options as shared
+from serve_eval.plan import shared_options
 from serve_eval.plan.command_line import TRUSTED, write_run_command
 from serve_eval.plan.launcher import NO_ADDRESS
 from serve_eval.plan.options import ProtocolOptions, ReferenceKeyOptions
@@ -39,13 +39,13 @@ class TakenPromptOptions:
 
     title: ClassVar[str] = "Tasks and samples"
     plan_only: ClassVar[tuple[str, ...]] = (*("allow_hub", "allow_code_execution", "include_path"),)
-    tasks: shared.Tasks = None
-    cases: shared.Cases = None
-    dataset_root: shared.DatasetRoot = None
+    tasks: shared_options.Tasks = None
+    cases: shared_options.Cases = None
+    dataset_root: shared_options.DatasetRoot = None
     allow_hub: Annotated[bool | None, Setting("Download data sets that are missing locally.")] = (
         None
     )
-    model: shared.Model = None
+    model: shared_options.Model = None
     base_url: Annotated[
         str | None,
         Setting(
@@ -61,11 +61,11 @@ class TakenPromptOptions:
             metavar="NAME",
         ),
     ] = None
-    server_defaults: shared.ServerDefaultsOption = None
-    settings: shared.Set = None
-    allow_code_execution: shared.AllowCodeExecution = None
-    allow_meaningless: shared.AllowMeaningless = None
-    include_path: shared.IncludePath = None
+    server_defaults: shared_options.ServerDefaultsOption = None
+    settings: shared_options.Set = None
+    allow_code_execution: shared_options.AllowCodeExecution = None
+    allow_meaningless: shared_options.AllowMeaningless = None
+    include_path: shared_options.IncludePath = None
     limit: Annotated[int | None, _NO_SUBSET] = None
     samples: Annotated[str | None, _NO_SUBSET] = None
     shard: Annotated[str | None, _NO_SUBSET] = None
@@ -89,12 +89,12 @@ class TakenKeyOptions(ReferenceKeyOptions):
 class TakenConnectionOptions(SendingOptions):
     """Choose how requests are sent."""
 
-    proxy: shared.Proxy = None
-    ca_bundle: shared.CaBundle = None
-    client_cert: shared.ClientCert = None
-    client_key: shared.ClientKey = None
-    client_key_password_env: shared.ClientKeyPasswordEnv = None
-    max_tokens_field: shared.MaxTokensField = None
+    proxy: shared_options.Proxy = None
+    ca_bundle: shared_options.CaBundle = None
+    client_cert: shared_options.ClientCert = None
+    client_key: shared_options.ClientKey = None
+    client_key_password_env: shared_options.ClientKeyPasswordEnv = None
+    max_tokens_field: shared_options.MaxTokensField = None
 
 
 @freeze

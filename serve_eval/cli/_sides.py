@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from serve_eval.cli._options import settings_of
 from serve_eval.errors import PlanError
 from serve_eval.frozen import freeze
-from serve_eval.plan import shared_options as shared
+from serve_eval.plan import shared_options
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -28,27 +28,27 @@ class SidePromptOptions:
     plan_only: ClassVar[tuple[str, ...]] = (
         *("samples", "preset", "allow_code_execution", "include_path"),
     )
-    tasks: shared.Tasks = None
-    cases: shared.Cases = None
-    dataset_root: shared.DatasetRoot = None
-    model: shared.Model = None
-    samples: shared.Samples = None
-    limit: shared.Limit = None
-    seed: shared.Seed = None
-    server_defaults: shared.ServerDefaultsOption = None
-    settings: shared.Set = None
-    preset: shared.Preset = None
-    effort: shared.Effort = None
-    allow_code_execution: shared.AllowCodeExecution = None
-    allow_meaningless: shared.AllowMeaningless = None
-    include_path: shared.IncludePath = None
+    tasks: shared_options.Tasks = None
+    cases: shared_options.Cases = None
+    dataset_root: shared_options.DatasetRoot = None
+    model: shared_options.Model = None
+    samples: shared_options.Samples = None
+    limit: shared_options.Limit = None
+    seed: shared_options.Seed = None
+    server_defaults: shared_options.ServerDefaultsOption = None
+    settings: shared_options.Set = None
+    preset: shared_options.Preset = None
+    effort: shared_options.Effort = None
+    allow_code_execution: shared_options.AllowCodeExecution = None
+    allow_meaningless: shared_options.AllowMeaningless = None
+    include_path: shared_options.IncludePath = None
 
 
 @freeze
 class RehearsedPromptOptions(SidePromptOptions):
     """Choose the prompts, and whether servers that are started are the stand-in."""
 
-    rehearse: shared.Rehearse = None
+    rehearse: shared_options.Rehearse = None
 
 
 @freeze
@@ -56,7 +56,7 @@ class SideProtocolOptions:
     """Choose the protocol of all tasks, on both sides of a comparison."""
 
     title: ClassVar[str] = "Protocol of all tasks"
-    apply_chat_template: shared.ApplyChatTemplate = None
+    apply_chat_template: shared_options.ApplyChatTemplate = None
 
 
 @freeze
@@ -65,17 +65,17 @@ class PacingOptions:
 
     title: ClassVar[str] = "Requests"
     plan_only: ClassVar[tuple[str, ...]] = ("api_key_env", "header")
-    rate_limit: shared.RateLimit = None
-    requests_per_minute: shared.RequestsPerMinute = None
-    order: shared.Order = None
-    order_seed: shared.OrderSeed = None
-    stream: shared.Stream = None
-    api_key_env: shared.ApiKeyEnv = None
-    header: shared.Header = None
-    ca_bundle: shared.CaBundle = None
-    client_cert: shared.ClientCert = None
-    client_key: shared.ClientKey = None
-    client_key_password_env: shared.ClientKeyPasswordEnv = None
+    rate_limit: shared_options.RateLimit = None
+    requests_per_minute: shared_options.RequestsPerMinute = None
+    order: shared_options.Order = None
+    order_seed: shared_options.OrderSeed = None
+    stream: shared_options.Stream = None
+    api_key_env: shared_options.ApiKeyEnv = None
+    header: shared_options.Header = None
+    ca_bundle: shared_options.CaBundle = None
+    client_cert: shared_options.ClientCert = None
+    client_key: shared_options.ClientKey = None
+    client_key_password_env: shared_options.ClientKeyPasswordEnv = None
 
 
 @freeze

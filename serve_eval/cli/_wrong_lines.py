@@ -196,7 +196,9 @@ def answer(before: Sequence[str], args: Sequence[str]) -> PlanError:
     from serve_eval.cli._wanted import find_commands, list_commands
 
     question = " ".join([word, *(one for one in rest if not one.startswith("-"))])
-    if found := [one for one in find_commands(question) if _is_below(one.command, before)]:
+    if found := [
+        one for one in find_commands(question) if one.command.split()[: len(before)] == [*before]
+    ]:
         return PlanError(said, hint="\n".join([f"For {question!r}, see:", *list_commands(found)]))
     return PlanError(said, hint=f"{' '.join(('serve-eval', *before))} --help lists the commands.")
 
@@ -223,10 +225,6 @@ def _find_line(before: Sequence[str], name: str, args: Sequence[str]) -> str | N
         former = close in FORMER
         return join_words(rewrite_former(close, rest) if former else ["serve-eval", close, *rest])
     return None
-
-
-def _is_below(command: str, group: Sequence[str]) -> bool:
-    return command.split()[: len(group)] == [*group]
 
 
 def rewrite_former(name: str, rest: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ from serve_eval.cli._streams import emit
 from serve_eval.errors import PlanError
 from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
+from serve_eval.workflows.bisect.rules import BisectRules
 
 if TYPE_CHECKING:
     from serve_eval.workflows.bisect.configurations import Configurations
@@ -107,37 +108,6 @@ class StepSearchOptions:
 
 
 @freeze
-class BisectTestOptions:
-    """Choose the drop that counts, and when to give up."""
-
-    title: ClassVar[str] = "Test and budget"
-    command: ClassVar[str] = "bisect"
-    margin: Annotated[
-        float | None,
-        Setting(
-            "Drop in points that counts as worse (default: half of the drop that the bad"
-            " configuration shows).",
-            metavar="POINTS",
-        ),
-    ] = None
-    budget_starts: Annotated[
-        int | None,
-        Setting(
-            "Start at most N servers.",
-            metavar="N",
-        ),
-    ] = None
-    budget_gpu_hours: Annotated[
-        float | None,
-        Setting(
-            "Begin no further step after this many GPU hours.",
-            metavar="HOURS",
-            flag=False,
-        ),
-    ] = None
-
-
-@freeze
 class BisectOutputOptions:
     """Choose the folder."""
 
@@ -159,7 +129,7 @@ class BisectOutputOptions:
 def bisect(
     options: OptionSearchOptions,
     steps: StepSearchOptions,
-    test: BisectTestOptions,
+    rules: BisectRules,
     prompts: SidePromptOptions,
     protocol: SideProtocolOptions,
     sending: SendingOptions,
@@ -181,20 +151,14 @@ def bisect(
     from serve_eval.storage.story_files import BISECT
     from serve_eval.workflows.bisect.bisect import bisect as search
     from serve_eval.workflows.bisect.document import make_document
-    from serve_eval.workflows.bisect.search import BisectRules
 
-    _check(test)
+    rules.check()
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     settings = settings_with(protocol, prompts, sending)
     found = _read_search(options, steps, settings)
     if output.dry_run:
         _show(found, as_json=faces.as_json)
         return
-    rules = BisectRules(
-        margin=test.margin,
-        budget_starts=test.budget_starts,
-        budget_gpu_hours=test.budget_gpu_hours,
-    )
     out_dir = output.output_dir or new_folder("bisect")
     code = ask_and_end(
         "bisect",
@@ -205,15 +169,6 @@ def bisect(
         faces,
     )
     raise typer.Exit(code)
-
-
-def _check(test: BisectTestOptions) -> None:
-    if test.margin is not None and not 0 < test.margin < 100:
-        raise PlanError("--margin must be a positive number of points, such as 2")
-    if test.budget_starts is not None and test.budget_starts < 2:
-        raise PlanError("--budget-starts must be 2 or more: both sides start once")
-    if test.budget_gpu_hours is not None and not test.budget_gpu_hours > 0:
-        raise PlanError("bisect.budget_gpu_hours must be above 0")
 
 
 def _read_search(

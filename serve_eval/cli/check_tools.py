@@ -14,7 +14,7 @@ from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._sides import find_endpoint_plan, new_folder
 from serve_eval.errors import PlanError
 from serve_eval.frozen import freeze
-from serve_eval.plan import shared_options as shared
+from serve_eval.plan import shared_options
 from serve_eval.plan.shared_options import names_of
 from serve_eval.plugins.setting import Setting
 
@@ -45,10 +45,10 @@ class ToolSetOptions:
     """Choose the requests."""
 
     title: ClassVar[str] = "Requests to ask"
-    model: shared.Model = None
-    limit: shared.Limit = None
-    seed: shared.Seed = None
-    settings: shared.Set = None
+    model: shared_options.Model = None
+    limit: shared_options.Limit = None
+    seed: shared_options.Seed = None
+    settings: shared_options.Set = None
     loads: Annotated[
         str | None,
         Setting(
@@ -108,10 +108,10 @@ class ToolSendingOptions:
 
     title: ClassVar[str] = "Requests"
     plan_only: ClassVar[tuple[str, ...]] = ("api_key_env", "header")
-    rate_limit: shared.RateLimit = None
-    requests_per_minute: shared.RequestsPerMinute = None
-    api_key_env: shared.ApiKeyEnv = None
-    header: shared.Header = None
+    rate_limit: shared_options.RateLimit = None
+    requests_per_minute: shared_options.RequestsPerMinute = None
+    api_key_env: shared_options.ApiKeyEnv = None
+    header: shared_options.Header = None
 
 
 @freeze

@@ -98,8 +98,7 @@ def check_workers(
     from serve_eval.storage.story_results import make_faces_folder
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.attribute.asking import find_side
-    from serve_eval.workflows.attribute.attribute import attribute as ask_each_worker
-    from serve_eval.workflows.attribute.attribute import prepare_asking
+    from serve_eval.workflows.attribute.attribute import attribute, prepare_asking
     from serve_eval.workflows.attribute.attribute import worker as named_worker
     from serve_eval.workflows.attribute.document import make_document
 
@@ -131,9 +130,7 @@ def check_workers(
             )
             return
         say(f"serve-eval check workers: {run}", asking.cost())
-        found = run_async(
-            ask_each_worker(run, asking, at_a_time=concurrency, progress=show_progress())
-        )
+        found = run_async(attribute(run, asking, at_a_time=concurrency, progress=show_progress()))
     except Interrupted:
         say("Interrupted; nothing was saved")
         raise typer.Exit(INTERRUPTED) from None

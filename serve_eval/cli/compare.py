@@ -22,7 +22,7 @@ from serve_eval.cli._sides import (
 )
 from serve_eval.cli._streams import say
 from serve_eval.frozen import freeze
-from serve_eval.plan import shared_options as shared
+from serve_eval.plan import shared_options
 from serve_eval.plan.shared_options import margin_of_verdict, number_or_word
 from serve_eval.plugins.setting import Setting
 
@@ -106,7 +106,7 @@ class RuleOptions:
             parse=margin_of_verdict,
         ),
     ] = None
-    allow_mismatch: shared.AllowMismatch = None
+    allow_mismatch: shared_options.AllowMismatch = None
 
 
 @freeze
@@ -327,10 +327,10 @@ def _execute(
     from serve_eval.cli._ending import RedResult, ask_in_folder, end, fail_undecided
     from serve_eval.cli._progress import show_progress
     from serve_eval.storage.story_files import COMPARE
-    from serve_eval.workflows.compare.compare import compare as compare_both
+    from serve_eval.workflows.compare.compare import compare
 
     say(f"serve-eval compare: folder {out_dir}")
-    story = compare_both(
+    story = compare(
         *sides,
         rules,
         out_dir,

@@ -12,7 +12,7 @@ from serve_eval.cli._options import command, settings_of
 from serve_eval.cli.data import Root
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.frozen import freeze
-from serve_eval.plan import shared_options as shared
+from serve_eval.plan import shared_options
 from serve_eval.plugins import extensions, registry
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ class CheckedTaskOptions:
 
     title: ClassVar[str] = "Tasks"
     plan_only: ClassVar[tuple[str, ...]] = ("include_path", "allow_code_execution")
-    limit: shared.Limit = None
-    settings: shared.Set = None
-    allow_code_execution: shared.AllowCodeExecution = None
-    include_path: shared.IncludePath = None
+    limit: shared_options.Limit = None
+    settings: shared_options.Set = None
+    allow_code_execution: shared_options.AllowCodeExecution = None
+    include_path: shared_options.IncludePath = None
 
 
 @command()

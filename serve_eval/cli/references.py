@@ -15,7 +15,7 @@ from serve_eval.cli._options import command
 from serve_eval.cli._references_take import OWN
 from serve_eval.cli._run_folder import IncludePath, folders_of
 from serve_eval.frozen import freeze
-from serve_eval.plan import shared_options as shared
+from serve_eval.plan import shared_options
 from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import quote_path
 
@@ -29,7 +29,7 @@ class ImportedDataOptions:
     """Choose where the data is with whose prompts those of imported results are compared."""
 
     title: ClassVar[str] = "Tasks and samples"
-    dataset_root: shared.DatasetRoot = None
+    dataset_root: shared_options.DatasetRoot = None
 
     def list_roots(self) -> tuple[str, ...]:
         """Return the folders with data sets."""
@@ -244,22 +244,22 @@ def _import_trtllm(source: Path, to: Path, *, commit: str | None, snapshot: bool
     """Import the references folder of a checkout of TensorRT-LLM."""
     import datetime
 
-    from serve_eval.workflows.references import import_trtllm as importer
+    from serve_eval.workflows.references import import_trtllm
 
     read_on = (
-        importer.TRTLLM_READ_ON
+        import_trtllm.TRTLLM_READ_ON
         if snapshot
         else datetime.datetime.now(datetime.UTC).date().isoformat()
     )
-    commits: Mapping[str, str] = importer.TRTLLM_COMMITS if snapshot else {}
+    commits: Mapping[str, str] = import_trtllm.TRTLLM_COMMITS if snapshot else {}
     if commit is not None:
         commits = {file.stem: commit for file in source.glob("*.yaml")}
-    return importer.import_directory(
+    return import_trtllm.import_directory(
         source,
         to,
         commits=commits,
         read_on=read_on,
-        read_later=importer.TRTLLM_READ_LATER if snapshot else None,
+        read_later=import_trtllm.TRTLLM_READ_LATER if snapshot else None,
     )
 
 

@@ -123,14 +123,14 @@ def runs_export(
         to = output or runs[0] / "biochatter"
         found = export_biochatter(runs, to, more=add or (), include_path=folders_of(include_path))
     else:
-        from serve_eval.workflows.export.export import export as written
+        from serve_eval.workflows.export.export import export
 
         if len(runs) > 1:
             raise PlanError(
                 f"--format lm-eval writes one run, and {len(runs)} are named",
                 hint="Call it for each run, or choose a table: --format table",
             )
-        found = written(runs[0], output, include_path=folders_of(include_path))
+        found = export(runs[0], output, include_path=folders_of(include_path))
     raise typer.Exit(_end_files(found, to_format, faces, runs))
 
 

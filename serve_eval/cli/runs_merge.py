@@ -85,8 +85,7 @@ def runs_merge(
     from serve_eval.plan.plan_file import to_file
     from serve_eval.plan.resolve import resolve
     from serve_eval.report.run.document import make_run_document
-    from serve_eval.workflows.merge import merge as merged
-    from serve_eval.workflows.merge import plan_of_whole, read_shards
+    from serve_eval.workflows.merge import merge, plan_of_whole, read_shards
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     found = read_shards(shards)
@@ -94,7 +93,7 @@ def runs_merge(
     plan = resolve(to_file(plan), settings_of(here), inherit_variables()).plan
     out_dir = output.output_dir or new_folder(plan)
     say(f"serve-eval: {len(found)} shards, run folder {out_dir}")
-    report = merged(found, plan, out_dir, strict=output.strict)
+    report = merge(found, plan, out_dir, strict=output.strict)
     red = RedResult(out_dir, report.exit_code, report.plan.include_path)
     document = make_run_document(report, out_dir, red.leads.causes, red.leads.places)
     code = end(document, faces, folder=out_dir)

@@ -54,13 +54,13 @@ def runs_table(
     from serve_eval.errors import PlanError
     from serve_eval.storage.json_files import pretty_json
     from serve_eval.whole_file import write_named_file
-    from serve_eval.workflows.collect.collect import collect as collect_rows
+    from serve_eval.workflows.collect.collect import collect
     from serve_eval.workflows.collect.document import describe_rows, make_document, write_csv
 
     output = asked.output
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     warnings: list[str] = []
-    rows = list(collect_rows(paths, warnings.append))
+    rows = list(collect(paths, warnings.append))
     if output is not None:
         try:
             write_named_file(output, write_csv(rows).encode(errors="backslashreplace"))

@@ -18,7 +18,7 @@ from serve_eval.cli._options import command
 from serve_eval.cli._streams import LongSteps, emit, is_quiet, path_of, say
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.frozen import freeze
-from serve_eval.plan import shared_options as shared
+from serve_eval.plan import shared_options
 from serve_eval.plan.options import ConnectionOptions
 from serve_eval.plan.shared_options import names_of
 from serve_eval.plugins.setting import Setting
@@ -58,7 +58,7 @@ class CheckOptions:
 
     title: ClassVar[str] = "Checks"
     command: ClassVar[str] = "smoke"
-    model: shared.Model = None
+    model: shared_options.Model = None
     level: Annotated[
         str,
         Setting(
@@ -269,11 +269,11 @@ def _run(
     from serve_eval.cli._ending import end, save_story_page
     from serve_eval.report.document import make_page
     from serve_eval.verdicts.exit_code import INTERRUPTED, worst
-    from serve_eval.workflows.smoke import smoke as smoke_test
+    from serve_eval.workflows.smoke import smoke
     from serve_eval.workflows.smoke.smoke import make_document, smoke_endpoint
 
     base_url, started_at = str(plan.launcher.options["base_url"]), datetime.now(UTC).isoformat()
-    say(f"serve-eval smoke: {base_url}", smoke_test.cost(checks))
+    say(f"serve-eval smoke: {base_url}", smoke.cost(checks))
     try:
         with _show_progress(len(checks)) as notify:
             done = run_async(

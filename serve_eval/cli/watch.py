@@ -128,14 +128,13 @@ def _job(
     alarm: AlarmOptions,
 ) -> WatchJob:
     """Return the job to watch. Raises PlanError for invalid options."""
-    from serve_eval.workflows.watch import asking
-    from serve_eval.workflows.watch import job as watch_job
+    from serve_eval.workflows.watch import asking, job
     from serve_eval.workflows.watch.alarming import delivery
     from serve_eval.workflows.watch.judging import WatchRules
     from serve_eval.workflows.watch.story import LEAST_PROMPTS, WatchJob
 
     every = re.fullmatch(r"(0|\d+(?:\.\d+)?(?=[smh]))([smh]?)", asked.every)
-    limit = watch_job.PROMPTS if prompts.limit is None else prompts.limit
+    limit = job.PROMPTS if prompts.limit is None else prompts.limit
     usual = 8 if judged.reference_value is None else 2
     passes = usual if judged.passes is None else judged.passes
     problems = [] if every else [f"--every: must be a time such as 10m, not {asked.every!r}"]
@@ -155,7 +154,7 @@ def _job(
     )
     return WatchJob(
         plan=plan,
-        pool=watch_job.of_plan(plan) if plan.tasks else None,
+        pool=job.of_plan(plan) if plan.tasks else None,
         prompts=limit,
         rules=WatchRules(
             passes=passes,
@@ -269,7 +268,7 @@ def _run(
     from serve_eval.report.text import clean
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
     from serve_eval.workflows.watch.document import read_document
-    from serve_eval.workflows.watch.story import watch as watch_it
+    from serve_eval.workflows.watch.story import watch
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     began = False
@@ -293,7 +292,7 @@ def _run(
             metrics = Metrics()
             port = stack.enter_context(serve(metrics, metrics_port))
             say(f"metrics: http://127.0.0.1:{port}/metrics")
-        story = watch_it(
+        story = watch(
             job,
             folder,
             environ=os.environ,

@@ -236,7 +236,7 @@ def _came_and_left(known: DeploymentInfo) -> list[str]:
     if known.cluster_before is None or known.cluster_after is None:
         return []
     before, after = (
-        {_name(one) for one in list_registered(cluster)}
+        {f"{one.role} server {one.url.removeprefix('http://')}" for one in list_registered(cluster)}
         for cluster in (known.cluster_before, known.cluster_after)
     )
     found = []
@@ -247,10 +247,6 @@ def _came_and_left(known: DeploymentInfo) -> list[str]:
     if known.cluster_before.get("is_ready") and not known.cluster_after.get("is_ready"):
         found.append("the orchestrator no longer reported itself ready when the run ended")
     return found
-
-
-def _name(one: DeployedServer) -> str:
-    return f"{one.role} server {one.url.removeprefix('http://')}"
 
 
 def first_tokens(tasks: Iterable[Task]) -> str | None:

@@ -16,8 +16,7 @@ from serve_eval.client.preflight import trial
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import MOST, LoadSession
-from serve_eval.evaluation.engine.runner import CircuitBreaker
-from serve_eval.evaluation.engine.runner import ask as ask_lanes
+from serve_eval.evaluation.engine.runner import CircuitBreaker, ask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.frozen import freeze
 from serve_eval.processes.resources import ensure_descriptors
@@ -142,10 +141,10 @@ async def _ask(
     gone = withdrawals(journal.path)
     alone = [i for i, one in enumerate(asked.samples) if one.id in gone]
     lane = Lane(name, asked, journal, array("q", range(len(asked.samples))), alone=alone)
-    await ask_lanes(load, [lane], progress=progress, watch=watch)
+    await ask(load, [lane], progress=progress, watch=watch)
     once_more = array("q", asked.worth_another_pass())
     again = Lane(f"{name}, the failed once more", asked, journal, once_more, alone=lane.alone)
-    await ask_lanes(load, [again], progress=progress)
+    await ask(load, [again], progress=progress)
 
 
 def _samples(questions: Mapping[str, Question]) -> Sequence[Sample]:

@@ -161,8 +161,8 @@ def stop_early(session: RunSession, *, asking: bool) -> None:
     Their order is drawn for the run and kept when it resumes. With `asking`, the tasks that paired
     rules examine are noted in the folder.
     """
-    plan, seed = session.plan, session.seeds.early_stop
-    if plan.early_stop is None or plan.integration_test or seed is None:
+    plan, seed = session.plan, session.seeds.samples
+    if plan.early_stop is None or plan.integration_test:
         return
     # Needs scipy, which a run loads while it waits for its first answers.
     from serve_eval.evaluation.early_stop import looks_at_pairs, watch

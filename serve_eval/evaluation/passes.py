@@ -78,11 +78,9 @@ def _extract_binding(plan: Plan, names: Sequence[str]) -> dict[str, Any]:
     return {**found, "limits": {name: limits[name] for name in names}}
 
 
-def settle_order(
-    out_dir: Path, plan: Plan, runs: Sequence[Path], notify: Callable[[str], None]
-) -> int:
+def settle_order(out_dir: Path, plan: Plan, notify: Callable[[str], None]) -> int:
     """Return the seed of the order that the passes share, and note if the plan names another."""
-    seed = order_seed.settle_shared(out_dir, plan, runs)
+    seed = order_seed.settle_shared(out_dir, plan)
     if (line := order_seed.not_followed(plan, seed)) is not None:
         notify(f"warning: {line}")
     return seed

@@ -16,8 +16,12 @@ from serve_eval.evaluation.launch import about_endpoint
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evidence import engine_counters
 from serve_eval.schema import AnswerSpan, Report, Traffic
-from serve_eval.storage.answer_origins import count_unproven, describe_unproven, judges_proofs
-from serve_eval.storage.answer_origins import describe_proofs as told_of_steps
+from serve_eval.storage.answer_origins import (
+    count_unproven,
+    describe_proofs,
+    describe_unproven,
+    judges_proofs,
+)
 from serve_eval.storage.journal import withdrawals
 from serve_eval.storage.report_file import write_report
 
@@ -84,11 +88,11 @@ def _remarks(session: RunSession) -> Iterator[str]:
 def _about_connections(session: RunSession) -> Iterator[str]:
     """Yield warnings about connections, of the endpoint or of judges, that were out of step."""
     yield from _about_outages(session)
-    yield from told_of_steps(session.proofs, [w.journal.path for w in session.tasks])
+    yield from describe_proofs(session.proofs, [w.journal.path for w in session.tasks])
     for w in session.tasks:
         if w.judgements is not None:
             path = w.judgements.path
-            yield from told_of_steps(
+            yield from describe_proofs(
                 judges_proofs(path), [path], f"the judges of {w.prepared.task.name}"
             )
 

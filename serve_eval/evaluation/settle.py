@@ -125,16 +125,13 @@ def _find_lacking(plan: Plan) -> list[Task]:
                 continue
             task = build_task(spec)
             if task.prompt_logprobs and any(
-                _needs(sample) for sample in task.load(roots, 1).samples
+                not sample.choices or lacks_context(sample)
+                for sample in task.load(roots, 1).samples
             ):
                 lacking.append(task)
         except ServeEvalError:
             continue
     return lacking
-
-
-def _needs(sample: Sample) -> bool:
-    return not sample.choices or lacks_context(sample)
 
 
 def _read_saved(out_dir: Path) -> tuple[set[str], dict[str, str | bool]]:

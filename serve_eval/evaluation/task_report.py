@@ -12,8 +12,7 @@ from serve_eval.errors import ExternalCodeError
 from serve_eval.evaluation.capabilities import reason
 from serve_eval.evaluation.capabilities.sampling import put_kept
 from serve_eval.evaluation.judges import remarks as judge_remarks
-from serve_eval.evaluation.results.degradation import degradations
-from serve_eval.evaluation.results.degradation import describe as told_of
+from serve_eval.evaluation.results.degradation import degradations, describe
 from serve_eval.evaluation.results.examples import break_down_reference, pick_example
 from serve_eval.evaluation.task_run import TaskRun, random_order
 from serve_eval.evidence.attribution import latency
@@ -291,7 +290,7 @@ def _warnings(
     return (
         *task_run.prepared.notes,
         *judge_remarks(run.plan, judges),
-        *map(told_of, worse),
+        *map(describe, worse),
         *late,
         *([] if drawn is None else [drawn]),
         *said,

@@ -13,9 +13,7 @@ from msgspec import UNSET
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evidence.answer_pairs import TaskAnswers
-from serve_eval.protocol.fingerprint import without_scorer_options
 from serve_eval.schema import MEAN, Metric, Sums, TaskResult
-from serve_eval.schema.exchange import FEW_TOKENS, read_limit
 from serve_eval.stats.intervals import bound_missing
 from serve_eval.storage.prompts import KeptPrompt, has_prompts, read_prompts
 from serve_eval.storage.scores import ScoreRecord
@@ -36,7 +34,7 @@ def list_mismatches(a: TaskAnswers, b: TaskAnswers) -> list[str]:
 
     A sampling seed forbids nothing: it only draws other answers.
     """
-    one, other = (without_scorer_options(side.task.fingerprint) for side in (a, b))
+    one, other = (side.task.fingerprint for side in (a, b))
     fields = [name for name in dict.fromkeys((*one, *other)) if one.get(name) != other.get(name)]
     facts = {
         "version": (a.task.version, b.task.version),
@@ -215,13 +213,8 @@ def with_cuts_right(answers: TaskAnswers) -> TaskAnswers | None:
 
 
 def _list_cut(answers: TaskAnswers) -> Iterator[ScoreRecord]:
-    """Yield the scores of cut answers. Older runs only have the server's word for it."""
-    limit = read_limit(answers.task.fingerprint)
-    by_design = limit is not None and limit <= FEW_TOKENS
-    for lines in answers.lines:
-        for line in lines.values():
-            if line.cut is not UNSET or (line.truncated and not by_design):
-                yield line
+    """Yield the scores of cut answers."""
+    return (line for lines in answers.lines for line in lines.values() if line.cut is not UNSET)
 
 
 def score_pairs(a: TaskAnswers, b: TaskAnswers, sums: Sums | None = None) -> Pairs:

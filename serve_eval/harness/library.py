@@ -77,7 +77,7 @@ def read(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
     if "class" in load_yaml(found, resolve_func=False):
         raise PlanError(
             f"lm_eval:{name} is a Python class, and its configuration is not in a file",
-            hint=_other_way(name),
+            hint=OTHER_WAY.format(name),
         )
     try:
         with quiet():
@@ -283,10 +283,6 @@ def _members(one: Any, index: Mapping[str, Any], seen: set[str]) -> set[str]:
         return {one}
     parts = entry.tags if entry.kind.name == "TAG" else (entry.cfg or {}).get("task") or ()
     return {member for part in parts for member in _members(part, index, seen)}
-
-
-def _other_way(name: str) -> str:
-    return OTHER_WAY.format(name)
 
 
 def _first_line(error: Exception) -> str:

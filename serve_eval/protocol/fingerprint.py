@@ -18,8 +18,7 @@ KEY_BYTES = 6
 """Bytes of hash per sample: two of 14042 samples collide once in three million data sets."""
 
 SCORER_OPTIONS = "scorer_options"
-"""Field of the options that scorers of cases have. `samples` depends on them too, so that results
-of earlier versions, which lack the field, are still comparable."""
+"""Field of the options that scorers of cases have. `samples` depends on them too."""
 SERVER_ADDS = "server_adds"
 """Field with the sampling fields that the server adds and that nothing replaces. It is present only
 if there are some, and known only once the endpoint is probed."""
@@ -45,11 +44,6 @@ def fingerprint(task: Task, dataset: Dataset) -> dict[str, str]:
         **aggregation,
         "samples": f"{len(dataset.samples)} sha256:{content.hexdigest()}",
     }
-
-
-def without_scorer_options(fields: Mapping[str, str]) -> dict[str, str]:
-    """Return a fingerprint as earlier versions computed it, so that both are equal."""
-    return {name: value for name, value in fields.items() if name != SCORER_OPTIONS}
 
 
 def sample_key(sample: Sample) -> bytes:

@@ -147,10 +147,7 @@ def find_lost(attempts: Sequence[Attempt]) -> LostAnswer:
     return found
 
 
-LISTED_FINISHES = frozenset(
-    {None, "stop", "length", "tool_calls", "function_call", LOOPED}
-    | {"stop_sequence", "eos_token", "content_filter"}  # in journals of earlier versions
-)
+LISTED_FINISHES = frozenset({None, "stop", "length", "tool_calls", "function_call", LOOPED})
 
 
 class Usage(Struct, frozen=True, kw_only=True, gc=False):
@@ -240,7 +237,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
         """
         if not self.reasoning or self.thoughts_ended:
             return False
-        ended = self.finish_reason in ("stop", "stop_sequence")
+        ended = self.finish_reason == "stop"
         return ended and not self.text.strip() and not self.tool_calls
 
 

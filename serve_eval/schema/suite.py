@@ -59,15 +59,14 @@ class SuiteRow:
     """One task of one run, judged within the whole suite.
 
     Values, intervals (95 %), bounds, reference and threshold are in points, or with `in_points`
-    False in the unit of the task's metric. `higher_is_better` is None in files of older versions.
-    `estimate` replaces the value after an early stop. `own` is the outcome of the run alone,
-    `outcome` the one after the correction for many tests. `p` is that of the paired comparison;
-    `p_holm` is its correction over `tests` tests of the suite: those of the paired and the anchors
-    rule for their rows, all for others. `finding` is the paired one after the correction.
-    `difference` is the mean of the pairs with its 95 % interval, if the reference has scores of
-    single samples; `margin` the drop that matters to the pairs; `p_rise` the p of "no rise".
-    `proven` is the direction of a change that is proven after the correction, and `proven_p` its
-    corrected p; the rule may pass a drop for all that. `waiver` is the one that
+    False in the unit of the task's metric. `estimate` replaces the value after an early stop. `own`
+    is the outcome of the run alone, `outcome` the one after the correction for many tests. `p` is
+    that of the paired comparison; `p_holm` is its correction over `tests` tests of the suite: those
+    of the paired and the anchors rule for their rows, all for others. `finding` is the paired one
+    after the correction. `difference` is the mean of the pairs with its 95 % interval, if the
+    reference has scores of single samples; `margin` the drop that matters to the pairs; `p_rise`
+    the p of "no rise". `proven` is the direction of a change that is proven after the correction,
+    and `proven_p` its corrected p; the rule may pass a drop for all that. `waiver` is the one that
     keeps this row from failing the suite. The first answers to `repaired` samples are unknown.
     `other` is what the rule that did not judge says.
     """
@@ -90,7 +89,7 @@ class SuiteRow:
     reference_interval: tuple[float, float] | None = None
     threshold: float | None = None
     in_points: bool = True
-    higher_is_better: bool | None = None
+    higher_is_better: bool = True
     difference: float | None = None
     difference_interval: tuple[float, float] | None = None
     p: float | None = None

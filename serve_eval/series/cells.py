@@ -15,7 +15,6 @@ from serve_eval.report.results_table.cell import UNJUDGED, describe_run_effect, 
 from serve_eval.report.summary.figures import count, figure
 from serve_eval.schema import (
     PairedComparison,
-    Reference,
     SuiteRow,
     TaskReport,
     Verdict,
@@ -75,9 +74,9 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         in_suite=row is not None,
         chosen=any(one.startswith(CHOSEN_SAMPLES) for one in verdict.warnings),
         q=None if row is None else row.q_bh,
-        finding=_find_corrected(row) if row else finding or "",
+        finding=(row.finding if row else finding) or "",
         proven=row.proven if row else _find_proven(paired),
-        reference_name=_name_reference(task.reference),
+        reference_name="" if task.reference is None else describe_reference(task.reference),
         repeats=count_repeats(task),
         pass_at_repeats=None if result.stability is None else find_pass_at_all(result.stability),
         vote=None if result.stability is None else result.stability.majority,
@@ -108,11 +107,6 @@ def _find_margin(verdict: Verdict) -> float | None:
     return None if paired is None or verdict.rule == "anchors" else paired.margin
 
 
-def _find_corrected(row: SuiteRow) -> str:
-    """Return the finding of a suite; "" if an older version left it without a correction."""
-    return "" if row.p is not None and row.p_holm is None else row.finding or ""
-
-
 def _explain_no_difference(task: TaskReport) -> str:
     """Return why a task has no difference from its reference on the same prompts."""
     verdict, reference = task.verdict, task.reference
@@ -128,10 +122,6 @@ def _explain_no_difference(task: TaskReport) -> str:
     if reference is not None and reference.runs is None:
         return "the reference has no scores of single samples"
     return "; ".join(verdict.reasons) or "the rule does not compare prompt by prompt"
-
-
-def _name_reference(reference: Reference | None) -> str:
-    return "" if reference is None else describe_reference(reference)
 
 
 def _find_proven(paired: PairedComparison | None) -> Literal["", "drop", "rise"]:
@@ -297,11 +287,6 @@ def describe_rules(columns: Sequence[TaskColumn], rows: Sequence[DeploymentRow])
                 f"findings and proven changes on the same prompts, of runs judged by {rule}: Holm"
                 f" over {_say_tests(tests)} {whose}, one-sided"
             )
-    if any(one.in_suite and one.p_rule is not None and one.p_holm is None for _, one in pairs):
-        yield (
-            "an older version left findings of a suite without a correction; they are empty until"
-            " the suite is judged again"
-        )
 
 
 def _say_tests(numbers: Sequence[int]) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from serve_eval.protocol.fingerprint import SCORER_OPTIONS, without_scorer_options
+from serve_eval.protocol.fingerprint import SCORER_OPTIONS
 from serve_eval.report.results_table.content import BEGAN, RUN
 from serve_eval.schema import Endpoint, Plan, Report, Stability, TaskReport, file_stem
 from serve_eval.storage.file_names import SUITE_RUNS
@@ -221,7 +221,7 @@ Key = tuple[str, str]
 
 def key_of_column(task: TaskReport) -> Key:
     """Return a task with all that decides what its value means; a sampling seed is a repeat."""
-    result, asked = task.result, without_scorer_options(task.fingerprint)
+    result, asked = task.result, dict(task.fingerprint)
     asked.pop(SEED, None)
     content = (
         asked,

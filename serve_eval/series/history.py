@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from serve_eval.frozen import freeze
-from serve_eval.protocol.fingerprint import without_scorer_options
 from serve_eval.schema import MEAN, Metric, Plan, Reference, Report, TaskReport
 from serve_eval.series.read_runs import FinishedRun, read_runs
 from serve_eval.storage.story_files import name_command
@@ -244,9 +243,7 @@ def key_of(run: FinishedRun, task: TaskReport, apart: frozenset[SeriesKey]) -> S
         spec=spec_text(plan.accuracy_spec),
         simulated=plan.launcher.name == SIMULATED,
         deployment=describe_deployment(plan),
-        protocol=msgspec.json.encode(
-            without_scorer_options(describe_asked(task)), order="sorted"
-        ).decode(),
+        protocol=msgspec.json.encode(describe_asked(task), order="sorted").decode(),
     )
     return key._replace(deployment=run.report.endpoint.base_url) if key in apart else key
 

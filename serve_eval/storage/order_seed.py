@@ -3,9 +3,6 @@
 The promised rate of false alarms holds over random orders. With one fixed order, a chance alarm in
 one nightly run would recur every night. A new order on each resume would give an alarm a further
 chance. So every run draws a seed before its first answer, and keeps it.
-
-Older folders used the seed of the plan, and drew a separate `early_stop_seed` only for tasks that
-may stop early. Such a folder is resumed and judged in the order in which it was asked.
 """
 
 from __future__ import annotations
@@ -23,29 +20,30 @@ from serve_eval.storage.file_names import ORDER_FILE
 from serve_eval.storage.json_files import pretty_json, write_private
 from serve_eval.storage.run_folder import has_answers
 
-_SEED, _OLD_EARLY_SEED = "order_seed", "early_stop_seed"
+_SEED = "order_seed"
 _SEVERAL = "shards_without_common_order"
 
 
 @dataclass(frozen=True, slots=True)
 class OrderSeeds:
-    """The seed for the order of a run's samples, and the seed for tasks that may stop early.
+    """The seed for the order of a run's samples.
 
-    They differ only in folders of older versions. `early_stop` is None if none was drawn.
     `several`: the answers come from shards whose seeds differed, so that they have no common order.
     """
 
     samples: int
-    early_stop: int | None
     several: bool = False
 
 
 def read_seeds(folder: Path, plan: Plan) -> OrderSeeds:
-    """Read the seeds of a run folder. Raises RunFolderError for a damaged file."""
+    """Read the seeds of a run folder. Raises RunFolderError for a damaged file.
+
+    Without the file, the order is not known: the seed is that of the plan.
+    """
     stored = _read_stored(folder / ORDER_FILE)
-    if (seed := stored.get(_SEED)) is not None:
-        return OrderSeeds(samples=seed, early_stop=seed, several=_SEVERAL in stored)
-    return OrderSeeds(samples=plan.seed, early_stop=stored.get(_OLD_EARLY_SEED))
+    return OrderSeeds(
+        samples=stored.get(_SEED, plan.seed), several=_SEVERAL in stored or not stored
+    )
 
 
 def settle_seeds(folder: Path, plan: Plan, given: int | None) -> OrderSeeds:
@@ -58,28 +56,19 @@ def settle_seeds(folder: Path, plan: Plan, given: int | None) -> OrderSeeds:
     if not has_answers(folder):
         seed = _draw() if given is None else given
         _write(folder, {_SEED: seed})
-        return OrderSeeds(samples=seed, early_stop=seed)
-    seeds = read_seeds(folder, plan)
-    if seeds.early_stop is None and plan.early_stop is not None:
-        early = _draw()
-        _write(folder, {_OLD_EARLY_SEED: early})
-        return OrderSeeds(samples=seeds.samples, early_stop=early)
-    return seeds
+        return OrderSeeds(samples=seed)
+    return read_seeds(folder, plan)
 
 
-def settle_shared(folder: Path, plan: Plan, runs: Iterable[Path]) -> int:
+def settle_shared(folder: Path, plan: Plan) -> int:
     """Return one seed for several runs of a folder, and store it next to them.
 
-    The order of preference is the stored seed, the seed of `plan`, and a drawn seed. If one of the
-    `runs` already has answers, an older version asked them, and the seed is `plan.seed`. Raises
+    The order of preference is the stored seed, the seed of `plan`, and a drawn seed. Raises
     RunFolderError and JournalError as `settle_seeds` does.
     """
     if (seed := _read_stored(folder / ORDER_FILE).get(_SEED)) is not None:
         return seed
-    if any(map(has_answers, runs)):
-        seed = plan.seed
-    else:
-        seed = _draw() if plan.limits.order_seed is None else plan.limits.order_seed
+    seed = _draw() if plan.limits.order_seed is None else plan.limits.order_seed
     _write(folder, {_SEED: seed})
     return seed
 
@@ -111,7 +100,7 @@ def _read_stored(file: Path) -> dict[str, int]:
         raise RunFolderError(
             f"{file} cannot be read: {error}", hint="Use another folder with -o."
         ) from error
-    if not stored.keys() & {_SEED, _OLD_EARLY_SEED}:
+    if _SEED not in stored:
         raise RunFolderError(f"{file} has no {_SEED}", hint="Use another folder with -o.")
     return stored
 

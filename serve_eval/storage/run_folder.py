@@ -316,12 +316,10 @@ def drop_mutable_parts(*stored: dict[str, Any]) -> None:
             name: found for name, found in one["fingerprints"].items() if not is_mutable(name)
         }
         one["plan"]["tasks"] = [
-            _drop_own_options(task) for task in one["plan"]["tasks"] if _stays(task["name"], both)
+            _drop_own_options(task)
+            for task in one["plan"]["tasks"]
+            if task["name"] in both or not is_mutable(task["name"])
         ]
-
-
-def _stays(task: str, both: set[str]) -> bool:
-    return task in both or not is_mutable(task)
 
 
 def _drop_own_options(task: dict[str, Any]) -> dict[str, Any]:

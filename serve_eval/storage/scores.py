@@ -30,7 +30,7 @@ class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `mode` names the way in which the answer failed, for a task that distinguishes such ways.
     `group` names what samples share, such as a passage or a speaker, as in a Sample. `cut` is what
-    cut the answer off; older versions lack it, and `truncated` is what the server says.
+    cut the answer off, and `truncated` is what the server says.
     """
 
     id: str

@@ -229,7 +229,10 @@ def _ask_structural_tag(number: int, rng: random.Random) -> AskedRequest:
     schema, value = SHAPES[shape](rng)
     right = f"{BEGIN}{json.dumps(value, ensure_ascii=False)}{END}"
     content = {"type": "json_schema", "json_schema": schema}
-    form = {"type": "structural_tag", "format": _build_tag(content)}
+    form = {
+        "type": "structural_tag",
+        "format": {"type": "tag", "begin": BEGIN, "content": content, "end": END},
+    }
     expected = ServedExpectation(
         wanted="text", right=right, pattern=f"{BEGIN}(.*){END}", schema=json.dumps(schema)
     )
@@ -237,10 +240,6 @@ def _ask_structural_tag(number: int, rng: random.Random) -> AskedRequest:
     return _build_request(
         f"Box {number} {word}. Answer with exactly this: {right}", form, expected, shape
     )
-
-
-def _build_tag(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "tag", "begin": BEGIN, "content": content, "end": END}
 
 
 GUIDED_KINDS: Mapping[str, tuple[int, Kind]] = {

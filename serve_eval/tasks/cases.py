@@ -36,13 +36,13 @@ from serve_eval.schema import (
     Metric,
     Need,
     Program,
+    Question,
     Response,
     Sample,
     Score,
     Task,
     file_stem,
 )
-from serve_eval.schema import Question as JudgeQuestion
 from serve_eval.schema.media import list_media_needs
 from serve_eval.tasks._samples import tabulate
 
@@ -138,7 +138,7 @@ def task(
     def mode(sample: Sample, response: Response, score: Score) -> str:
         return failure_mode(by_target[sample.target][0].expected, response, score)
 
-    def list_questions(sample: Sample, response: Response) -> Sequence[JudgeQuestion]:
+    def list_questions(sample: Sample, response: Response) -> Sequence[Question]:
         question, chosen = by_target[sample.target]
         return (
             ()

@@ -86,7 +86,7 @@ def task(
         raise PlanError("mmmu_pro: num_samples must be 1 or more")
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        places = _places(subset)
+        places = (f"{FOLDERS[subset]}/", f"data/{FOLDERS[subset]}/", f"{subset}/")
         folder = local.find_folder(SOURCE, roots, local.split_markers(["test"], places))
         files = [local.read_file(p) for p in local.find_pieces(SOURCE, folder, "test", places)]
         rows = [(row, file) for file in files for row in local.rows(file, COLUMNS)]
@@ -129,10 +129,6 @@ def task(
         breakdown=break_down_by({name: read_entry(name, "unknown") for name in TABLES}),
         scoring="inline",
     )
-
-
-def _places(subset: str) -> tuple[str, ...]:
-    return f"{FOLDERS[subset]}/", f"data/{FOLDERS[subset]}/", f"{subset}/"
 
 
 def _sample(

@@ -32,8 +32,15 @@ from serve_eval.scorers._served_call import CallFault, count_trigger, read_expec
 from serve_eval.scorers._validation import check_schema
 from serve_eval.scorers.tool_call import as_text
 from serve_eval.tasks._samples import RandomSeed, break_down
-from serve_eval.tasks._tool_requests import COMMON, KIND, KINDS, SET_VERSION, SHAPE, TOOL_KINDS
-from serve_eval.tasks._tool_requests import generate_samples as generate
+from serve_eval.tasks._tool_requests import (
+    COMMON,
+    KIND,
+    KINDS,
+    SET_VERSION,
+    SHAPE,
+    TOOL_KINDS,
+    generate_samples,
+)
 
 
 def task(
@@ -63,7 +70,7 @@ def task(
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         check_schema("{}")  # The first one imports the validator: not while answers arrive.
-        samples = generate(random_seed, chosen)
+        samples = generate_samples(random_seed, chosen)
         return Dataset(samples=samples[:wanted], files=(), total=len(samples))
 
     return Task(

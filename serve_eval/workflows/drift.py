@@ -27,7 +27,7 @@ from serve_eval.series.chart import (
 )
 from serve_eval.shell_words import quote_path
 from serve_eval.stats.drift import RUNS, SLACK
-from serve_eval.verdicts.exit_code import PASS as SHOWN
+from serve_eval.verdicts.exit_code import PASS
 
 ALARM, NO_ALARM = "ALARM", "NO ALARM"
 COLUMNS = ("began (UTC)", "value", "missing", "flips", "x", "z", "S", "alarm", "run")
@@ -47,7 +47,7 @@ def make_document(charts: Sequence[Chart], notes: Sequence[str], folder: Path) -
     return Document(
         "drift",
         f"serve-eval runs trend {quote_path(folder)}",
-        make_header(SHOWN),
+        make_header(PASS),
         noun="series",
         counted_as=told if len(ordered) > 1 else "",
         conclusions=[_conclude(*pair) for pair in pairs],

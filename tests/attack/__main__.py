@@ -7,13 +7,12 @@ was lost or wrong.
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-from tests.attack.attack import FRONTS, Account, attack
+from tests.attack.attack import FRONTS, attack
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--in-flight", type=int, default=256)
@@ -41,7 +40,7 @@ def main() -> None:
     sys.exit(any(any((one.lost, one.doubled, one.swapped, one.changed)) for one in accounts))
 
 
-def _attack_by_proxies(seed: int, *, stream: bool) -> Iterator[Account]:
+def _attack_by_proxies(seed, *, stream):
     """Yield the account of a run of GSM8K's size behind each proxy, after printing it."""
     for name, (options, in_flight, kills) in FRONTS.items():
         with tempfile.TemporaryDirectory(prefix="serve-eval-attack-") as folder:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +58,7 @@ class Account:
     unproven: int | None = None
     front: Mapping[str, int] = field(default_factory=dict)
 
-    def table(self) -> str:
+    def table(self):
         """Return a line for each figure."""
         names = [
             "planned",
@@ -81,7 +81,7 @@ class Account:
         return "\n".join([*lines, f"wall_s     {self.wall_s:.0f}", *self.said])
 
 
-def write_questions(root: Path, count: int):
+def write_questions(root, count):
     """Write a GSM8K with this number of questions into a data root."""
     folder = root / "gsm8k"
     folder.mkdir(parents=True)
@@ -97,7 +97,7 @@ def write_questions(root: Path, count: int):
 
 
 @contextmanager
-def hostile(folder: Path, *flags: str, module: str = "hostile") -> Iterator[str]:
+def hostile(folder, *flags, module="hostile"):
     """Serve a hostile server and yield its base URL; it ends with the context."""
     ready = folder / "ready"
     command = [sys.executable, "-m", f"tests.attack.{module}", "--ready-file", str(ready), *flags]
@@ -112,20 +112,20 @@ def hostile(folder: Path, *flags: str, module: str = "hostile") -> Iterator[str]
 
 
 def attack(
-    folder: Path,
+    folder,
     *,
-    samples: int,
-    in_flight: int,
-    share: float,
-    kills: int,
-    seed: int,
-    latency_s: float,
-    faults: str = "",
-    stream: bool = True,
-    flags: Sequence[str] = (),
-    front: Sequence[str] | None = None,
-    sessions_after: int = 3,
-) -> Account:
+    samples,
+    in_flight,
+    share,
+    kills,
+    seed,
+    latency_s,
+    faults="",
+    stream=True,
+    flags=(),
+    front=None,
+    sessions_after=3,
+):
     """Run until the command ends on its own, after `kills` SIGKILLs at random moments.
 
     A session that ends before its moment is the last that was to be killed: see `Account.kills`.
@@ -210,13 +210,11 @@ def attack(
     )
 
 
-def _lines(path: Path) -> int:
+def _lines(path):
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def _account(
-    out: Path, samples: int, kills: int, sessions: int, code: int, wall_s: float, printed: str
-) -> Account:
+def _account(out, samples, kills, sessions, code, wall_s, printed):
     answers = {}
     failed = set()
     withdrawn = 0

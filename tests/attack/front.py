@@ -12,11 +12,9 @@ import json
 import random
 import re
 import signal
-from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.attack.hostile import said
 
@@ -38,7 +36,7 @@ class Counts:
 class Front:
     """A proxy with the behaviour that the command line describes."""
 
-    def __init__(self, told: argparse.Namespace):
+    def __init__(self, told):
         self._told, self._rng, self.counts = told, random.Random(told.seed), Counts()
         self._writers = set()
         self._tasks = set()
@@ -67,15 +65,15 @@ class Front:
         await asyncio.sleep(self._told.down_s)
         await self.listen()
 
-    def _start(self, work: Coroutine[Any, Any, None]):
+    def _start(self, work):
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+    def _accept(self, reader, writer):
         self._start(self._serve(reader, writer))
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+    async def _serve(self, reader, writer):
         self._writers.add(writer)
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
@@ -84,7 +82,7 @@ class Front:
             self._writers.discard(writer)
             writer.close()
 
-    async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+    async def _answer_all(self, reader, writer):
         """Answer the requests of a connection, one after another."""
         told, held, behind, served = self._told, b"", 0, 0
         most = self._rng.randint(4, 7) if told.closes else 10**9
@@ -116,7 +114,7 @@ class Front:
                 most = min(most, served + self._rng.randint(1, 3)) if told.closes else most
             await writer.drain()
 
-    async def _list_models(self, writer: asyncio.StreamWriter):
+    async def _list_models(self, writer):
         """Answer a request for the models as the command line says."""
         self.counts.checks += 1
         if self._told.models == "list":
@@ -127,7 +125,7 @@ class Front:
             await asyncio.sleep(3600)
 
 
-def _answer(body: dict[str, Any]) -> bytes:
+def _answer(body):
     """Return the answer of a case, whole or as a stream, without an id."""
     prompt = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
     case = _CASE.search(str(prompt))
@@ -150,12 +148,12 @@ def _answer(body: dict[str, Any]) -> bytes:
     return _http(stream, kind="text/event-stream")
 
 
-def _http(body: bytes, *, status: str = "200 OK", kind: str = "application/json") -> bytes:
+def _http(body, *, status="200 OK", kind="application/json"):
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
-async def _run(told: argparse.Namespace):
+async def _run(told):
     ended, front = asyncio.Event(), Front(told)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     await front.listen()
@@ -164,7 +162,7 @@ async def _run(told: argparse.Namespace):
     Path(told.ready_file).with_name("counts.json").write_text(json.dumps(asdict(front.counts)))
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ready-file", required=True)
     parser.add_argument("--seed", type=int, default=0)

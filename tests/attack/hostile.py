@@ -11,33 +11,32 @@ import random
 import re
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from tests.client import faulty_server as act
-from tests.client.faulty_server import Act, FaultyServer, Received, Turn
+from tests.client.faulty_server import FaultyServer
 from tests.client.test_faults import FAULTS, REFUSALS
 
 _CASE = re.compile(r"Case (\d+):")
 
 
-def question(case: int) -> str:
+def question(case):
     """Return the question of a case."""
     return f"Case {case}: what is {case} + 1?"
 
 
-def right(case: int) -> bool:
+def right(case):
     """Return whether the server answers a case right; it does for four of five."""
     return case * 2654435761 % 2**32 % 5 > 0
 
 
-def said(case: int) -> str:
+def said(case):
     """Return the only answer that a case ever gets."""
     return f"This answers case {case}.\n#### {case + 1 if right(case) else case + 2}"
 
 
-def case_of(request: Received) -> int | None:
+def case_of(request):
     """Return the case of a request; None for another request, such as the check before a run."""
     found = (
         _CASE.search(request.question)
@@ -47,19 +46,19 @@ def case_of(request: Received) -> int | None:
     return int(found[1]) if found else None
 
 
-def _text(request: Received) -> str:
+def _text(request):
     case = case_of(request)
     return "2" if case is None else said(case)
 
 
-def _answer(request: Received) -> bytes:
+def _answer(request):
     """Return a sound answer without an id, as the hardest servers give it."""
     return act.answer(request, _text(request)).replace(
         f'"id":"cmpl-{request.number}",'.encode(), b"", 1
     )
 
 
-async def sound(turn: Turn):
+async def sound(turn):
     """Send the right answer, whole or as a stream, as requested."""
     request = turn.request
     if not request.body.get("stream"):
@@ -73,7 +72,7 @@ async def sound(turn: Turn):
     )
 
 
-def _twice(delay_s: float) -> Act:
+def _twice(delay_s):
     async def twice(turn):
         """Send the right answer twice, the second time later.
 
@@ -87,7 +86,7 @@ def _twice(delay_s: float) -> Act:
     return twice
 
 
-def _twice_beside(delay_s: float) -> Act:
+def _twice_beside(delay_s):
     async def beside(turn):
         """Send the right answer again later, perhaps while the next request is being answered."""
         await sound(turn)
@@ -101,21 +100,21 @@ def _twice_beside(delay_s: float) -> Act:
 _BESIDE = set()
 
 
-async def _later(turn: Turn, delay_s: float):
+async def _later(turn, delay_s):
     await asyncio.sleep(delay_s)
     with suppress(OSError):
         if not turn.writer.is_closing():
             await turn.write(act.http(_answer(turn.request)))
 
 
-async def unasked_error(turn: Turn):
+async def unasked_error(turn):
     """Send the right answer, and shortly afterwards an error that answers nothing."""
     await sound(turn)
     await asyncio.sleep(0.003)
     await turn.write(act.http(b'{"error": "gone"}', "500 Internal Server Error"))
 
 
-async def marked_stream(turn: Turn):
+async def marked_stream(turn):
     """Send a sound stream that begins with a byte order mark."""
     request = turn.request
     body = (
@@ -127,7 +126,7 @@ async def marked_stream(turn: Turn):
     await turn.write(act.STREAM_HEAD + act.chunked(body) + act.LAST_CHUNK)
 
 
-async def two_streams(turn: Turn):
+async def two_streams(turn):
     """Send the chunks of this answer and of another one in turn, under two ids."""
     request, other = turn.request, (case_of(turn.request) or 0) + 1
 
@@ -143,7 +142,7 @@ async def two_streams(turn: Turn):
     )
 
 
-async def text_after_the_finish(turn: Turn):
+async def text_after_the_finish(turn):
     """Send a sound stream whose text continues after its finish_reason."""
     request = turn.request
     whole = (
@@ -154,18 +153,18 @@ async def text_after_the_finish(turn: Turn):
     await turn.write(act.STREAM_HEAD + act.chunked(whole + act.DONE) + act.LAST_CHUNK)
 
 
-async def foreign_choice(turn: Turn):
+async def foreign_choice(turn):
     """Send an answer whose only choice has the index 1."""
     await turn.write(act.http(_answer(turn.request).replace(b'"index":0', b'"index":1')))
 
 
-async def unfinished(turn: Turn):
+async def unfinished(turn):
     """Send half of an answer, valid HTTP and JSON, without a finish_reason."""
     half = act.answer(turn.request, _text(turn.request)[:9], None)
     await turn.write(act.http(half))
 
 
-async def pings_alone(turn: Turn):
+async def pings_alone(turn):
     """Send a stream of comments without data."""
     await turn.write(act.STREAM_HEAD)
     for _ in range(600):
@@ -204,7 +203,7 @@ ALL = {
 }
 
 
-async def _get(turn: Turn):
+async def _get(turn):
     """Answer requests other than completions."""
     if turn.request.path.endswith("/models"):
         await turn.write(
@@ -214,9 +213,7 @@ async def _get(turn: Turn):
         await turn.write(act.http(b'{"detail":"Not Found"}', "404 Not Found"))
 
 
-def script(
-    *, share: float, seed: int, latency_s: float, faults: dict[str, Act]
-) -> Callable[[Received], Act]:
+def script(*, share, seed, latency_s, faults):
     """Break that share of the requests.
 
     The way is drawn by the seed, the number and the case of the request.
@@ -236,7 +233,7 @@ def script(
     return chosen
 
 
-async def _serve(told: argparse.Namespace):
+async def _serve(told):
     act.echo = _text  # the text that acts of the client's tests send
     faults = {name: ALL[name] for name in told.faults.split(",")} if told.faults else ALL
     ended = asyncio.Event()
@@ -247,7 +244,7 @@ async def _serve(told: argparse.Namespace):
         await ended.wait()
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--ready-file", required=True)
     parser.add_argument("--share", type=float, default=0.1)

@@ -5,10 +5,10 @@ Nothing is lost, doubled, swapped or changed.
 
 import pytest
 
-from tests.attack.attack import FRONTS, Account, attack
+from tests.attack.attack import FRONTS, attack
 
 
-def _held(account: Account):
+def _held(account):
     wrong = account.lost, account.doubled, account.swapped, account.changed
     assert wrong == (0, 0, 0, 0), account.table()
     assert account.value == pytest.approx(account.expected), account.table()
@@ -26,7 +26,7 @@ def test_every_fault_and_a_kill_leave_each_sample_its_own_answer(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
-def test_ten_thousand_samples_hold_against_every_fault_and_thirty_kills(tmp_path, stream: bool):
+def test_ten_thousand_samples_hold_against_every_fault_and_thirty_kills(tmp_path, stream):
     account = attack(
         tmp_path,
         samples=10_000,
@@ -45,7 +45,7 @@ def test_ten_thousand_samples_hold_against_every_fault_and_thirty_kills(tmp_path
 @pytest.mark.parametrize(
     "when", ["twice at once", "twice 2 ms apart", "twice while the next is asked"]
 )
-def test_one_answer_too_many_in_five_hundred_swaps_nothing(tmp_path, when: str):
+def test_one_answer_too_many_in_five_hundred_swaps_nothing(tmp_path, when):
     account = attack(
         tmp_path,
         samples=5000,
@@ -71,9 +71,7 @@ FAST = ("answers twice and dies", "ends connections after 4 to 7 answers")
         for stream in (False, True)
     ],
 )
-def test_a_proxy_that_answers_twice_and_ends_before_a_proof_swaps_nothing(
-    name: str, stream: bool, tmp_path
-):
+def test_a_proxy_that_answers_twice_and_ends_before_a_proof_swaps_nothing(name, stream, tmp_path):
     options, in_flight, kills = FRONTS[name]
     account = attack(
         tmp_path,

@@ -13,7 +13,7 @@ from tests.before_after.house import print_house
 from tests.before_after.results import check_folders, compare_results
 
 
-def main() -> int:
+def main():
     """Run one of the comparisons and return the exit code: 1 if something differs or fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.before_after", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -68,12 +68,12 @@ def main() -> int:
     raise AssertionError(given.command)
 
 
-def _two(parser: argparse.ArgumentParser):
+def _two(parser):
     parser.add_argument("before", type=_checkout, metavar="BEFORE")
     parser.add_argument("after", type=_checkout, metavar="AFTER")
 
 
-def _checkout(text: str) -> Path:
+def _checkout(text):
     root = Path(text).resolve()
     if not (root / "serve_eval").is_dir():
         raise argparse.ArgumentTypeError(f"{root} is no checkout: it has no folder serve_eval")

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Run:
     last: Step | None = None
 
 
-def run(name: str, *more: str, out: str | None = None) -> Step:
+def run(name, *more, out=None):
     """Evaluate a plan in a folder of its name, without a reference unless there are some."""
     flags = (
         "--set",
@@ -64,17 +62,17 @@ def run(name: str, *more: str, out: str | None = None) -> Step:
     return Step(("run", name, *flags, "-o", out or name.removesuffix(".yaml")))
 
 
-def shown(*arguments: str, otherwise: Sequence[str] = ()) -> Step:
+def shown(*arguments, otherwise=()):
     """Compare the output of a command, too."""
     return Step(arguments, shown=True, otherwise=otherwise)
 
 
-def simulated(**options: object) -> Mapping[str, object]:
+def simulated(**options):
     """Return a launcher."""
     return {"name": "simulated", "seed": 3, **options}
 
 
-def common(concurrency: int, **limits: object) -> dict[str, Any]:
+def common(concurrency, **limits):
     """Return the fields of every plan."""
     return {"model": "m", "dataset_root": "data", "limits": {"concurrency": concurrency, **limits}}
 
@@ -100,7 +98,7 @@ class Ended:
     peak_mb: float = 0.0
 
     @property
-    def last_words(self) -> str:
+    def last_words(self):
         """The last line on standard error, for a message."""
         return (self.err.strip().splitlines() or [f"exit code {self.code}"])[-1][:200]
 
@@ -118,7 +116,7 @@ class Checkout:
     scratch: Path
     more: Mapping[str, str] = field(default_factory=dict)
 
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         """Return the variables of every command."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         ours = {
@@ -145,16 +143,16 @@ class Checkout:
                 f"{self.root} is not what this interpreter imports: {' '.join(found) or 'nothing'}"
             )
 
-    def serve_eval(self, *arguments: str, limit_s: float = LIMIT_S) -> Ended:
+    def serve_eval(self, *arguments, limit_s=LIMIT_S):
         """Run one command to its end."""
         return self.python("-m", "serve_eval", *arguments, limit_s=limit_s)
 
     def python(
         self,
-        *arguments: str,
-        limit_s: float = LIMIT_S,
-        started: Callable[[int], None] = lambda pid: None,
-    ) -> Ended:
+        *arguments,
+        limit_s=LIMIT_S,
+        started=lambda pid: None,
+    ):
         """Run this interpreter with the code of the checkout; `started` receives the process id."""
         out, err = self.scratch / f"{self.cwd.name}.out", self.scratch / f"{self.cwd.name}.err"
         with out.open("wb") as said, err.open("wb") as complained:
@@ -178,9 +176,7 @@ class Checkout:
             peak_mb=usage.ru_maxrss / 1024,
         )
 
-    def interrupt(
-        self, arguments: Sequence[str], when: Callable[[], bool], *, limit_s: float = LIMIT_S
-    ) -> Ended:
+    def interrupt(self, arguments, when, *, limit_s=LIMIT_S):
         """Run one command, and send SIGINT to its process as soon as `when` holds."""
 
         def watch(pid):
@@ -196,9 +192,7 @@ class Checkout:
         return self.python("-m", "serve_eval", *arguments, limit_s=limit_s, started=watch)
 
 
-def _wait(
-    process: subprocess.Popen[bytes], limit_s: float, started: Callable[[int], None]
-) -> resource.struct_rusage:
+def _wait(process, limit_s, started):
     """Wait for the end of a process, and kill it after `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     try:
@@ -226,10 +220,9 @@ SERVER = "bench/server.py"
 """The server of the first checkout serves both: it answers immediately and costs almost nothing."""
 INCLUDE = "bench/include"
 NO_REFERENCE = 3
-Figures = dict[str, list[float]]
 
 
-def print_speed(before: Path, after: Path, *, rounds: int, samples: int) -> int:
+def print_speed(before, after, *, rounds, samples):
     """Print one table: medians of both, and their ratio."""
     with tempfile.TemporaryDirectory(prefix="before-after-") as name, _server(before) as url:
         sides = [
@@ -259,7 +252,7 @@ def print_speed(before: Path, after: Path, *, rounds: int, samples: int) -> int:
     return 0
 
 
-def _round(side: _Side) -> Mapping[str, float]:
+def _round(side):
     few, many = (_run(side, "sums", count, in_flight=IN_FLIGHT) for count in (FEW, MANY))
     overview, options = _help(side.tool, "--help"), _help(side.tool, "run", "--help")
     return {
@@ -277,7 +270,7 @@ def _round(side: _Side) -> Mapping[str, float]:
     }
 
 
-def _help(tool: Checkout, *arguments: str) -> Ended:
+def _help(tool, *arguments):
     ended = tool.serve_eval(*arguments)
     if ended.code:
         raise SystemExit(f"{tool.root}: {' '.join(arguments)}: {ended.last_words}")
@@ -287,18 +280,18 @@ def _help(tool: Checkout, *arguments: str) -> Ended:
 class _Side:
     """A checkout, the server that it asks, and the number of its runs so far."""
 
-    def __init__(self, tool: Checkout, url: str):
+    def __init__(self, tool, url):
         self.tool, self.url, self.runs = tool, url, 0
 
 
-def _side(root: Path, scratch: Path, url: str) -> _Side:
+def _side(root, scratch, url):
     scratch.mkdir()
     tool = Checkout(root=root, cwd=scratch, scratch=scratch)
     tool.check()
     return _Side(tool, url)
 
 
-def _run(side: _Side, name: str, count: int, *, in_flight: int) -> Ended:
+def _run(side, name, count, *, in_flight):
     """Evaluate that many generated sums.
 
     Raises SystemExit unless all of them were scored as right.
@@ -334,7 +327,7 @@ def _run(side: _Side, name: str, count: int, *, in_flight: int) -> Ended:
 
 
 @contextmanager
-def _server(root: Path) -> Iterator[str]:
+def _server(root):
     """Run the server of the benchmarks, which ends with its standard input."""
     command = [sys.executable, str(root / SERVER)]
     environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}

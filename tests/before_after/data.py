@@ -7,8 +7,6 @@ import csv
 import gzip
 import json
 import random
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 SUBJECTS = """abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry
 college_computer_science college_mathematics college_medicine college_physics computer_security conceptual_physics
@@ -89,7 +87,7 @@ metadata: {version: 1}
 }
 
 
-def write_all(folder: Path):
+def write_all(folder):
     """Write `data/`, `cases.yaml` and `mine/lm_eval/` below a folder."""
     data = folder / "data"
     for split, count in (("train", 20), ("test", 400)):
@@ -117,12 +115,12 @@ def write_all(folder: Path):
     _jsonl(tasks / "choices.jsonl", (_choice(i) for i in range(12)))
 
 
-def plan(file: Path, **fields: object):
+def plan(file, **fields):
     """Write a plan or a suite; JSON is YAML."""
     file.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
 
 
-def _word_problem(rng: random.Random) -> Mapping[str, str]:
+def _word_problem(rng):
     name, thing = rng.choice(("Ada", "Ben", "Cleo", "Dan")), rng.choice(("pears", "pens", "stamps"))
     has, finds, days = rng.randint(5, 900), rng.randint(2, 90), rng.randint(2, 30)
     question = (
@@ -133,7 +131,7 @@ def _word_problem(rng: random.Random) -> Mapping[str, str]:
     return {"question": question, "answer": f"{steps}\n#### {has + finds * days}"}
 
 
-def _mmlu(file: Path, rng: random.Random, rows: int):
+def _mmlu(file, rng, rows):
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out, lineterminator="\n")
@@ -144,7 +142,7 @@ def _mmlu(file: Path, rng: random.Random, rows: int):
             writer.writerow([f"What is {a} times {b}?", *options, "ABCD"[options.index(a * b)]])
 
 
-def _function(number: int, rng: random.Random) -> Mapping[str, str]:
+def _function(number, rng):
     factor, shift = rng.randint(2, 9), rng.randint(1, 9)
     asserts = "".join(
         f"    assert candidate({x}) == {factor * x + shift}\n"
@@ -161,18 +159,18 @@ def _function(number: int, rng: random.Random) -> Mapping[str, str]:
     }
 
 
-def _sum(i: int) -> Mapping[str, object]:
+def _sum(i):
     return {
         "question": f"What is {i} plus {2 * i + 1}?",
         "answer": f"It is {i} and {2 * i + 1}.\n#### {3 * i + 1}",
     }
 
 
-def _choice(i: int) -> Mapping[str, object]:
+def _choice(i):
     a, b = 3 * i + 1, 7 * i + 2
     return {"a": a, "b": b, "choices": [str(a + b + step) for step in (0, 1, 2)], "gold": 0}
 
 
-def _jsonl(file: Path, rows: Iterable[Mapping[str, object]]):
+def _jsonl(file, rows):
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 FILES = (
     "*.json",
@@ -59,7 +57,7 @@ OPTIONAL = {
 """Fields that may exist on only one side."""
 
 
-def _pattern(names: Iterable[str]) -> re.Pattern[str]:
+def _pattern(names):
     parts = (re.escape(name).replace(r"\*", "[^/]+") for name in names)
     return re.compile("|".join(f"/{part}(?:/|$)" for part in parts))
 
@@ -89,7 +87,7 @@ class Renamed:
     new: str
 
     @classmethod
-    def parse(cls, text: str) -> Renamed:
+    def parse(cls, text):
         """Parse OLD=NEW.
 
         Raises ValueError.
@@ -108,7 +106,7 @@ class Difference:
     before: str
     after: str
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.path}: {self.before} -> {self.after}"
 
 
@@ -122,16 +120,15 @@ class Compared:
     differences: tuple[Difference, ...]
 
 
-Leaves = Mapping[str, object]
 ABSENT = "..."
 
 
-def masked(path: str) -> bool:
+def masked(path):
     """Return True if a field may differ between two runs of the same code."""
     return bool(_MASKED.search(path) or _OPTIONAL.search(path))
 
 
-def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+def leaves(value, path=""):
     """Return every scalar of a JSON value with its path.
 
     An empty list or mapping counts as a scalar.
@@ -146,7 +143,7 @@ def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
         yield path, value
 
 
-def neutral(text: str, places: Iterable[str]) -> str:
+def neutral(text, places):
     """Return a text without the parts that depend on the place and time of a run."""
     for place in places:
         text = text.replace(place, "<here>")
@@ -155,14 +152,14 @@ def neutral(text: str, places: Iterable[str]) -> str:
     return text
 
 
-def records(text: str, *, ordered: bool) -> dict[str, Any]:
+def records(text, *, ordered):
     """Return the records of a journal by sample; `ordered` also keeps the order of the ids.
 
     Repeats of a sample, and attempts of several sessions, are distinguished by their number within
     the sample's records, after sorting these by their content without masked fields.
     """
-    found: dict[str, list[Any]] = {}
-    ids: list[str] = []
+    found = {}
+    ids = []
     for line in text.splitlines():
         record = json.loads(line)
         name = str(record.get("id") if isinstance(record, dict) else line)
@@ -172,15 +169,15 @@ def records(text: str, *, ordered: bool) -> dict[str, Any]:
     return {"records": by_sample, "order": ids if ordered else [], "count": len(ids)}
 
 
-def _sort_key(record: object) -> str:
+def _sort_key(record):
     return json.dumps(
         [(path, leaf) for path, leaf in leaves(record) if not masked(path)], sort_keys=True
     )
 
 
-def read(folder: Path, places: Sequence[str], *, ordered: bool) -> dict[str, Leaves]:
+def read(folder, places, *, ordered):
     """Return the leaves of every result file below a folder, by the file's relative name."""
-    found: dict[str, Leaves] = {}
+    found = {}
     for where in FOLDERS:
         for pattern in FILES:
             for file in sorted(folder.glob(where + pattern)):
@@ -192,27 +189,25 @@ def read(folder: Path, places: Sequence[str], *, ordered: bool) -> dict[str, Lea
     return found
 
 
-def _parsed(suffix: str, text: str, ordered: bool) -> object:
+def _parsed(suffix, text, ordered):
     if suffix == ".jsonl":
         return records(text, ordered=ordered)
     return json.loads(text) if suffix == ".json" else text.splitlines()
 
 
-def _stable_name(file: Path) -> str:
+def _stable_name(file):
     """Return a name without the time of an export or of a set of reference samples."""
     return re.sub(r"\d{4}-?\d\d-?\d\dT[\d.:-]*\d", "<time>", str(file))
 
 
-def compare(
-    before: Mapping[str, Leaves], after: Mapping[str, Leaves], renamed: Sequence[Renamed] = ()
-) -> Compared:
+def compare(before, after, renamed=()):
     """Compare two sides: leaves by file and path.
 
     Renames apply to keys and to whole values of the first side.
     """
     old = {_renamed_path(file, renamed): _rename(side, renamed) for file, side in before.items()}
-    count: Counter[str] = Counter(files=len(old.keys() | after.keys()))
-    found: list[Difference] = []
+    count = Counter(files=len(old.keys() | after.keys()))
+    found = []
     for file in sorted(old.keys() | after.keys()):
         if file not in old or file not in after:
             found.append(
@@ -233,24 +228,24 @@ def compare(
     return Compared(count["files"], count["fields"], count["masked"], tuple(found))
 
 
-def _said(side: Leaves, path: str) -> str:
+def _said(side, path):
     return json.dumps(side[path], ensure_ascii=False) if path in side else ABSENT
 
 
-def _rename(side: Leaves, renamed: Sequence[Renamed]) -> Leaves:
+def _rename(side, renamed):
     return {
         _renamed_path(path, renamed): _renamed_value(value, renamed) for path, value in side.items()
     }
 
 
-def _renamed_path(path: str, renamed: Sequence[Renamed]) -> str:
+def _renamed_path(path, renamed):
     parts = path.split("/")
     for one in renamed:
         parts = [one.new if part == one.old else part for part in parts]
     return "/".join(parts)
 
 
-def _renamed_value(value: object, renamed: Sequence[Renamed]) -> object:
+def _renamed_value(value, renamed):
     for one in renamed:
         value = one.new if value == one.old else value
     return value

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import zip_longest
@@ -22,7 +21,6 @@ from pathlib import Path
 LONG_FILE, COMPLEX, LONGEST_CELL = 300, 10, 60
 PACKAGES = ("serve_eval", "launchers")
 WH_WORDS = ("what", "which", "whether", "where", "who", "whose", "when", "how", "why")
-Graph = dict[str, set[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class Module:
     is_package: bool
 
     @property
-    def room(self) -> str:
+    def room(self):
         """The package of the module; the module itself if it is directly in serve_eval."""
         if self.is_package:
             return self.name
@@ -47,7 +45,7 @@ class Module:
         )
 
 
-def print_house(roots: Sequence[Path]) -> int:
+def print_house(roots):
     """Print the figures of checkouts side by side, then the lists behind them."""
     columns = [_figures(root) for root in roots]
     width = max(map(len, columns[0]))
@@ -67,7 +65,7 @@ def print_house(roots: Sequence[Path]) -> int:
     return 0
 
 
-def _figures(root: Path) -> Mapping[str, object]:
+def _figures(root):
     modules = {module.name: module for module in _modules(root)}
     files = {name: _imported(module, modules) for name, module in modules.items()}
     rooms = {module.room: set() for module in modules.values()}
@@ -115,7 +113,7 @@ def _figures(root: Path) -> Mapping[str, object]:
     }
 
 
-def _modules(root: Path) -> Iterator[Module]:
+def _modules(root):
     for package in PACKAGES:
         for file in sorted((root / package).rglob("*.py")):
             text = file.read_text("utf-8")
@@ -125,7 +123,7 @@ def _modules(root: Path) -> Iterator[Module]:
             yield Module(name, file, ast.parse(text), len(text.splitlines()), is_package)
 
 
-def _imported(module: Module, modules: Mapping[str, Module]) -> set[str]:
+def _imported(module, modules):
     """Return the modules that a file imports at any place.
 
     Imports for type checkers only, and those of its own package, are left out.
@@ -148,7 +146,7 @@ def _imported(module: Module, modules: Mapping[str, Module]) -> set[str]:
     return found - {module.name}
 
 
-def _running(tree: ast.AST) -> Iterator[ast.AST]:
+def _running(tree):
     """Return the nodes that run, without the bodies of `if TYPE_CHECKING`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
@@ -160,11 +158,11 @@ def _running(tree: ast.AST) -> Iterator[ast.AST]:
         yield from _running(node)
 
 
-def _parent(name: str) -> str:
+def _parent(name):
     return name.rpartition(".")[0]
 
 
-def _cycles(graph: Graph) -> list[list[str]]:
+def _cycles(graph):
     """Return the strongly connected sets of two or more nodes, by Tarjan's algorithm."""
     index = {}
     low = {}
@@ -190,7 +188,7 @@ def _cycles(graph: Graph) -> list[list[str]]:
     return [cycle for cycle in found if len(cycle) > 1]
 
 
-def _floors(graph: Graph) -> int:
+def _floors(graph):
     """Return the number of nodes on the longest path; a cycle counts as one node."""
     together = {node: cycle[0] for cycle in _cycles(graph) for node in cycle}
     merged = defaultdict(set)
@@ -203,7 +201,7 @@ def _floors(graph: Graph) -> int:
     return max(height.values(), default=0)
 
 
-def _complex(root: Path) -> list[str]:
+def _complex(root):
     command = [
         sys.executable,
         "-m",
@@ -230,7 +228,7 @@ def _complex(root: Path) -> list[str]:
     return sorted(f"{file}: {message.replace(' is too complex', '')}" for message, file in rows)
 
 
-def _duplicates(modules: Mapping[str, Module]) -> list[str]:
+def _duplicates(modules):
     where = defaultdict(list)
     for name, module in modules.items():
         for node in module.tree.body:
@@ -239,7 +237,7 @@ def _duplicates(modules: Mapping[str, Module]) -> list[str]:
     return [f"{name}: {' '.join(files)}" for name, files in sorted(where.items()) if len(files) > 1]
 
 
-def _without_all(modules: Mapping[str, Module], *, packages: bool) -> int:
+def _without_all(modules, *, packages):
     def has(tree):
         targets = (
             target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
@@ -252,7 +250,7 @@ def _without_all(modules: Mapping[str, Module], *, packages: bool) -> int:
     )
 
 
-def _docstrings(modules: Mapping[str, Module]) -> Iterator[str]:
+def _docstrings(modules):
     for module in modules.values():
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -261,13 +259,13 @@ def _docstrings(modules: Mapping[str, Module]) -> Iterator[str]:
                     yield text
 
 
-def _dependencies(root: Path) -> int:
+def _dependencies(root):
     return len(
         tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
     )
 
 
-def _parameters(modules: Mapping[str, Module]) -> object:
+def _parameters(modules):
     """Return the number of parameters of the function behind `serve-eval run`.
 
     It is `run` in the module of that name.

@@ -7,14 +7,14 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.before_after.checkout import Checkout, Ended, Run, Step, common, simulated
+from tests.before_after.checkout import Checkout, common, simulated
 from tests.before_after.data import plan, write_all
-from tests.before_after.difference import Compared, Leaves, Renamed, compare, leaves, neutral, read
+from tests.before_after.difference import compare, leaves, neutral, read
 from tests.before_after.runs import RUNS
 
 SHOWN = 40
@@ -24,9 +24,7 @@ _URL = re.compile(r"http://127\.0\.0\.1:\d+/v1")
 _UNKNOWN = ("No such command", "No such option", "there is no command", "there is no option")
 
 
-def compare_results(
-    before: Path, after: Path, only: Sequence[str] = (), renamed: Sequence[Renamed] = ()
-) -> int:
+def compare_results(before, after, only=(), renamed=()):
     """Print the comparisons and differences of each run, and return the exit code."""
     if unknown := set(only) - {run.name for run in RUNS}:
         raise SystemExit(
@@ -53,14 +51,14 @@ def compare_results(
     return 1 if differ else 0
 
 
-def _side(root: Path, scratch: Path) -> Checkout:
+def _side(root, scratch):
     scratch.mkdir()
     side = Checkout(root=root, cwd=scratch, scratch=scratch)
     side.check()
     return side
 
 
-def _give(run: Run, side: Checkout) -> dict[str, Leaves]:
+def _give(run, side):
     """Return the results of a run.
 
     These are the leaves of its files by file, and of the output of its commands by number.
@@ -80,7 +78,7 @@ def _give(run: Run, side: Checkout) -> dict[str, Leaves]:
     return found
 
 
-def _commands(run: Run, inside: Checkout, places: Sequence[str]) -> Iterator[tuple[str, Leaves]]:
+def _commands(run, inside, places):
     held = ""
     try:
         for number, step in enumerate(run.steps, start=1):
@@ -96,7 +94,7 @@ def _commands(run: Run, inside: Checkout, places: Sequence[str]) -> Iterator[tup
             _one(run.last, inside, held)
 
 
-def _one(step: Step, inside: Checkout, held: str) -> Ended:
+def _one(step, inside, held):
     ended = inside.serve_eval(*(part.replace("{held}", held) for part in step.arguments))
     if (
         step.otherwise
@@ -107,7 +105,7 @@ def _one(step: Step, inside: Checkout, held: str) -> Ended:
     return ended
 
 
-def _said(ended: Ended, places: Sequence[str]) -> dict[str, object]:
+def _said(ended, places):
     """Return the output of a command: the leaves of an object, or its lines."""
     text = neutral(ended.out, places)
     if text.startswith(("{", "[")):
@@ -115,7 +113,7 @@ def _said(ended: Ended, places: Sequence[str]) -> dict[str, object]:
     return {f"/out/{number}": line for number, line in enumerate(text.splitlines(), start=1)}
 
 
-def _print(run: Run, found: Compared, codes: Sequence[object]):
+def _print(run, found, codes):
     what = f"{found.files:4} files, {found.fields:6} fields, {found.masked:6} masked"
     print(
         f"{run.name:12} {what}: {len(found.differences)} differences; exit codes"
@@ -171,7 +169,7 @@ STEPS = (
 )
 
 
-def check_folders(before: Path, after: Path, renamed: Sequence[Renamed] = ()) -> int:
+def check_folders(before, after, renamed=()):
     """Print a line for each step.
 
     Returns 1 if a step neither works as before nor is refused with a clear message.
@@ -216,7 +214,7 @@ def check_folders(before: Path, after: Path, renamed: Sequence[Renamed] = ()) ->
     return 1 if wrong else 0
 
 
-def _make(old: Checkout, here: Path):
+def _make(old, here):
     """Write the old folders.
 
     These are two finished runs, references, a comparison, and an interrupted run and suite.
@@ -247,12 +245,12 @@ def _make(old: Checkout, here: Path):
     )
 
 
-def _sound(ended: Ended, what: str):
+def _sound(ended, what):
     if ended.code not in (0, 1, 3):
         raise SystemExit(f"{what} could not be made: exit code {ended.code}: {ended.last_words}")
 
 
-def _cut(old: Checkout, arguments: Sequence[str], journal: Path):
+def _cut(old, arguments, journal):
     """Interrupt a command when a quarter of the samples is answered."""
     some = lambda: _records(journal) >= SAMPLES // 4  # noqa: E731
     ended = old.interrupt(arguments, some)
@@ -267,11 +265,11 @@ def _cut(old: Checkout, arguments: Sequence[str], journal: Path):
     )
 
 
-def _records(journal: Path) -> int:
+def _records(journal):
     return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
-def _do(step: Old, side: Checkout, places: Sequence[str]) -> tuple[int, dict[str, Leaves], Ended]:
+def _do(step, side, places):
     """Return the exit code, the printed object and the leaves of what was left."""
     ended = side.serve_eval(*step.arguments)
     found = {}

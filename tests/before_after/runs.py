@@ -1,7 +1,5 @@
 """List the twelve deterministic runs: the plans of each, and its commands."""
 
-from pathlib import Path
-
 from tests.before_after.checkout import Run, Step, common, run, shown, simulated
 from tests.before_after.data import plan
 
@@ -9,7 +7,7 @@ GSM8K = {"gsm8k": {"num_samples": 120}}
 WORDS = {"word_problems": {"num_samples": 60}}
 
 
-def _tasks(folder: Path):
+def _tasks(folder):
     tasks = [GSM8K, {"mmlu": {"num_samples": 114}}, {"humaneval": {"num_samples": 40}}, WORDS]
     plan(folder / "tasks.yaml", tasks=tasks, launcher=simulated(accuracy=0.7), **common(8))
     likely = [
@@ -40,7 +38,7 @@ TASKS = Run(
 RULES = ("classic", "paired", "noninferiority", "anchors")
 
 
-def _rules(folder: Path):
+def _rules(folder):
     for name, number, damage in (
         ("r0", 0, 0),
         ("r1", 1, 0),
@@ -52,7 +50,7 @@ def _rules(folder: Path):
         plan(folder / f"{name}.yaml", tasks=[GSM8K, WORDS], launcher=served, **common(8))
 
 
-def _judged(name: str) -> list[Step]:
+def _judged(name):
     return [
         shown("judge", name, "--verdict", rule, "--references-dir", "refs", "--json")
         for rule in RULES
@@ -88,7 +86,7 @@ VERDICTS = Run(
 )
 
 
-def _compared(folder: Path):
+def _compared(folder):
     for name, number, damage in (("a", 0, 0.0), ("b", 1, 0.2)):
         served = simulated(accuracy=0.8, flip_rate=0.05, run=number, damage=damage, latency_s=0.02)
         plan(folder / f"{name}.yaml", tasks=[GSM8K, WORDS], launcher=served, **common(1))
@@ -132,7 +130,7 @@ COMPARE = Run(
 )
 
 
-def _suite(folder: Path):
+def _suite(folder):
     _rules(folder)
     served = simulated(accuracy=0.8, flip_rate=0.05, run=3)
     limits = {"concurrency": 8, "order_seed": 7}
@@ -173,7 +171,7 @@ SUITE = Run(
 )
 
 
-def _early(folder: Path):
+def _early(folder):
     _rules(folder)
     limits = common(1)
     for name, accuracy in (("lost", 0.1), ("won", 0.99)):
@@ -205,7 +203,7 @@ EARLY = Run(
 )
 
 
-def _cases(folder: Path):
+def _cases(folder):
     plan(folder / "own.yaml", cases=["cases.yaml"], launcher=simulated(accuracy=0.6), **common(4))
 
 
@@ -234,7 +232,7 @@ CASES = Run(
 )
 
 
-def _lm_eval(folder: Path):
+def _lm_eval(folder):
     served = simulated(accuracy=0.6, prompt_logprobs="echo")
     names = ["lm_eval:made_sums", "lm_eval:made_choices"]
     plan(folder / "theirs.yaml", tasks=names, include_path="mine", launcher=served, **common(4))
@@ -253,7 +251,7 @@ LM_EVAL = Run(
 )
 
 
-def _repeats(folder: Path):
+def _repeats(folder):
     served = simulated(accuracy=0.7, flip_rate=0.1, varied=True)
     plan(folder / "thrice.yaml", tasks=[GSM8K, WORDS], repeats=3, launcher=served, **common(1))
     plan(
@@ -279,7 +277,7 @@ REPEATS = Run(
 )
 
 
-def _failures(folder: Path):
+def _failures(folder):
     limits = {"max_attempts": 2, "retry_budget": 60, "max_error_rate": 0.5}
     kinds = {
         "once": ("500", 1),
@@ -337,7 +335,7 @@ AGAIN = Run(
 )
 
 
-def _invariants(folder: Path):
+def _invariants(folder):
     served = simulated(accuracy=0.7)
     plan(folder / "one.yaml", tasks=[WORDS], launcher=served, **common(4))
 

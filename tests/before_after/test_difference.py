@@ -6,7 +6,6 @@ import pytest
 
 from tests.before_after.difference import (
     ABSENT,
-    Compared,
     Difference,
     Renamed,
     compare,
@@ -22,7 +21,7 @@ REPORT = {
 }
 
 
-def _compared(before: object, after: object, *renamed: str) -> Compared:
+def _compared(before, after, *renamed):
     sides = [{"report.json": dict(leaves(side))} for side in (before, after)]
     return compare(sides[0], sides[1], [Renamed.parse(text) for text in renamed])
 

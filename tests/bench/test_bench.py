@@ -1,13 +1,10 @@
 """Test that every benchmark works at its smallest size, the queue by formulas."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -46,7 +43,7 @@ PEERS = (
 OURS = ("ours, client alone", "ours, streamed", "serve-eval run")
 
 
-def _bench(*command: str) -> subprocess.CompletedProcess[str]:
+def _bench(*command):
     return subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
@@ -60,7 +57,7 @@ def _bench(*command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "script", [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in TINY]
 )
-def test_every_part_ends_well(script: str):
+def test_every_part_ends_well(script):
     done = _bench(f"bench/{script}", *TINY[script])
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
@@ -77,13 +74,13 @@ def test_no_part_of_the_makefile_is_forgotten():
 
 
 @pytest.fixture(scope="module")
-def table() -> subprocess.CompletedProcess[str]:
+def table():
     """Return the output of the table with each row once."""
     return _bench("bench/client_table.py", "--tiny")
 
 
 @pytest.mark.slow
-def test_the_table_has_every_row_and_ends_well(table: subprocess.CompletedProcess[str]):
+def test_the_table_has_every_row_and_ends_well(table):
     assert table.returncode == 0, table.stderr
     rows = table.stdout.partition("answers after")[2].partition("goals, by")[0].splitlines()
     names = {
@@ -95,7 +92,7 @@ def test_the_table_has_every_row_and_ends_well(table: subprocess.CompletedProces
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*OURS, *PEERS])
-def test_a_row_of_the_table(name: str, table: subprocess.CompletedProcess[str]):
+def test_a_row_of_the_table(name, table):
     [row] = [line for line in table.stdout.splitlines() if line.startswith(f"{name} ")]
     if name in PEERS and (absent := re.search(r"not installed: \S+", row)):
         pytest.skip(absent.group())
@@ -137,7 +134,7 @@ client_table.main()
         ("broken", 1, "not measured: broken: KeyError('value')\n"),
     ],
 )
-def test_a_row_that_ends_in_an_error_fails_the_benchmark(rows: str, code: int, said: str):
+def test_a_row_that_ends_in_an_error_fails_the_benchmark(rows, code, said):
     done = _bench("-c", FAILING, *rows.split())
     assert done.returncode == code, done.stderr
     assert done.stderr.endswith(said)
@@ -148,7 +145,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 COUNT = 400_000
 
 
-def _module(name: str) -> ModuleType:
+def _module(name):
     spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -160,12 +157,12 @@ queueing = _module("queueing")
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
+def rng():
     return np.random.default_rng(7)
 
 
 @pytest.mark.parametrize("load", [0.2, 0.5, 0.8])
-def test_exponential_services_have_the_delays_of_mm1(load: float, rng: np.random.Generator):
+def test_exponential_services_have_the_delays_of_mm1(load, rng):
     arrivals = queueing.draw_poisson(load, COUNT, rng)
     services = rng.exponential(1.0, COUNT)
     delays = queueing.find_ends(arrivals, services) - arrivals
@@ -176,7 +173,7 @@ def test_exponential_services_have_the_delays_of_mm1(load: float, rng: np.random
 
 
 @pytest.mark.parametrize("load", [0.2, 0.5, 0.8])
-def test_constant_services_have_the_wait_of_md1(load: float, rng: np.random.Generator):
+def test_constant_services_have_the_wait_of_md1(load, rng):
     arrivals = queueing.draw_poisson(load, COUNT, rng)
     services = np.ones(COUNT)
     waits = queueing.find_ends(arrivals, services) - arrivals - services
@@ -184,13 +181,13 @@ def test_constant_services_have_the_wait_of_md1(load: float, rng: np.random.Gene
     assert waits.mean() == pytest.approx(queueing.mean_wait(load, 1.0, 1.0), rel=0.04)
 
 
-def test_both_ways_to_compute_delays_agree(rng: np.random.Generator):
+def test_both_ways_to_compute_delays_agree(rng):
     arrivals, services = queueing.draw_poisson(0.7, 5000, rng), rng.exponential(1.0, 5000)
     delays = queueing.find_delays(arrivals, services, services)
     assert delays == pytest.approx(queueing.find_ends(arrivals, services) - arrivals)
 
 
-def test_a_process_that_must_wake_up_has_the_wait_of_welch(rng: np.random.Generator):
+def test_a_process_that_must_wake_up_has_the_wait_of_welch(rng):
     arrivals = queueing.draw_poisson(0.5, COUNT, rng)
     busy, idle = rng.exponential(1.0, COUNT), np.full(COUNT, 3.0)
     delays = queueing.find_delays(arrivals, busy, idle)
@@ -202,7 +199,7 @@ def test_a_process_that_must_wake_up_has_the_wait_of_welch(rng: np.random.Genera
     assert same == pytest.approx(queueing.mean_wait(0.5, 1.0, 2.0))
 
 
-def test_bursts_of_many_servers_have_the_wait_of_batches(rng: np.random.Generator):
+def test_bursts_of_many_servers_have_the_wait_of_batches(rng):
     rate, servers, step_s, service = 0.6, 500, 5000.0, 1.0
     arrivals = queueing.draw_bursts(rate, COUNT, rng, servers=servers, step_s=step_s)
     assert len(arrivals) == pytest.approx(COUNT, rel=0.02)
@@ -213,23 +210,21 @@ def test_bursts_of_many_servers_have_the_wait_of_batches(rng: np.random.Generato
     assert 0.6 * formula < waits.mean() < 1.1 * formula
 
 
-def test_one_server_sends_all_answers_of_a_step_at_once(rng: np.random.Generator):
+def test_one_server_sends_all_answers_of_a_step_at_once(rng):
     arrivals = queueing.draw_bursts(10.0, 1000, rng, servers=1, step_s=2.0)
     assert len(np.unique(arrivals)) == 50
     assert np.diff(np.unique(arrivals)) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(("rate", "length"), [(1000.0, 10.0), (50.0, 20.0)])
-def test_the_slower_of_endpoint_and_client_sets_the_length(
-    rate: float, length: float, rng: np.random.Generator
-):
+def test_the_slower_of_endpoint_and_client_sets_the_length(rate, length, rng):
     arrivals = np.arange(1, 1001) / rate
     assert queueing.find_length(arrivals, np.array([0.01]), 1, rng) == pytest.approx(
         length, rel=0.01
     )
 
 
-def test_shards_divide_the_answers(rng: np.random.Generator):
+def test_shards_divide_the_answers(rng):
     arrivals = queueing.draw_poisson(1.0, 1000, rng)
     parts = queueing.split(arrivals, 16, rng)
     assert len(parts) == 16
@@ -237,5 +232,5 @@ def test_shards_divide_the_answers(rng: np.random.Generator):
 
 
 @pytest.mark.parametrize(("rate", "needed"), [(10.0, 1), (700.0, 1), (701.0, 2), (7000.0, 10)])
-def test_shards_needed(rate: float, needed: int):
+def test_shards_needed(rate, needed):
     assert queueing.shards_needed(rate, 0.001, 0.7) == needed

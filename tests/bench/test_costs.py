@@ -1,13 +1,9 @@
 """Test the gate of costs and the tables of costs by scale."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +14,7 @@ FIGURES = {"yardstick_s": 0.5, "bare_ms": 0.2, "value": 1.0}
 
 
 @pytest.fixture
-def gate(monkeypatch) -> Any:
+def gate(monkeypatch):
     """Return the module of the table."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     import gate_table
@@ -26,7 +22,7 @@ def gate(monkeypatch) -> Any:
     return gate_table
 
 
-def row(gate: Any, **more: Any) -> Any:
+def row(gate, **more):
     given = {"name": "a row", "unit": "s", "value": lambda figures: figures["value"], **more}
     return gate.RowOfGate(subjects=("help",), **given)
 
@@ -43,32 +39,30 @@ def row(gate: Any, **more: Any) -> Any:
         ((2.8, 5.0), "as usual"),
     ],
 )
-def test_a_row_fails_by_more_than_a_quarter_by_both_yardsticks(
-    gate: Any, ratios: tuple[float, ...], verdict: str
-):
+def test_a_row_fails_by_more_than_a_quarter_by_both_yardsticks(gate, ratios, verdict):
     judged = gate.judge(row(gate), FIGURES, gate.Entry(1.0, ratios))
     assert (judged.verdict, judged.failed) == (verdict, verdict == "MORE")
 
 
 @pytest.mark.parametrize(("slack", "verdict"), [(0.79, "MORE"), (0.81, "as usual")])
-def test_a_figure_close_to_nothing_may_grow_by_its_slack(gate: Any, slack: float, verdict: str):
+def test_a_figure_close_to_nothing_may_grow_by_its_slack(gate, slack, verdict):
     judged = gate.judge(row(gate, slack=slack), FIGURES, gate.Entry(0.2, (0.4, 1.0)))
     assert judged.verdict == verdict
 
 
 @pytest.mark.parametrize(("count", "verdict"), [(1, "as usual"), (0, "MORE"), (2, "less")])
-def test_one_count_more_is_too_much(gate: Any, count: int, verdict: str):
+def test_one_count_more_is_too_much(gate, count, verdict):
     counted = row(gate, units=None, exact=True)
     assert gate.judge(counted, FIGURES, gate.Entry(count, (count,))).verdict == verdict
 
 
-def test_a_row_that_the_table_lacks_fails(gate: Any):
+def test_a_row_that_the_table_lacks_fails(gate):
     judged = gate.judge(row(gate), FIGURES, None)
     assert judged.failed
     assert judged.verdict == "NOT IN THE TABLE"
 
 
-def test_a_written_table_is_read_back_and_has_the_checksum(gate: Any, tmp_path):
+def test_a_written_table_is_read_back_and_has_the_checksum(gate, tmp_path):
     written = tmp_path / "gate.yaml"
     gate.save([row(gate)], FIGURES, "because", written)
     table = gate.load(written)
@@ -76,13 +70,13 @@ def test_a_written_table_is_read_back_and_has_the_checksum(gate: Any, tmp_path):
     assert table.rows == {"a row": gate.Entry(1.0, (2.0, 5.0))}
 
 
-def git(folder: Path, *arguments: str) -> None:
+def git(folder, *arguments):
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run(["git", "-C", folder, *who, *arguments], check=True, capture_output=True)
 
 
 @pytest.fixture
-def checkout(gate: Any, tmp_path, monkeypatch) -> Path:
+def checkout(gate, tmp_path, monkeypatch):
     """Return a repository with the files of the yardstick, a module, and a table."""
     for name in gate.YARDSTICK:
         file = tmp_path / f"bench/{name}.py"
@@ -98,16 +92,16 @@ def checkout(gate: Any, tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def commit(folder: Path) -> None:
+def commit(folder):
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "a change")
 
 
-def problems(gate: Any, base: str | None) -> list[str]:
+def problems(gate, base):
     return list(gate.misuses(base))
 
 
-def test_a_changed_yardstick_needs_a_new_table(gate: Any, checkout: Path):
+def test_a_changed_yardstick_needs_a_new_table(gate, checkout):
     assert problems(gate, None) == []
     (checkout / "bench/yardstick.py").write_text("faster = True")
     assert "the yardstick has changed" in problems(gate, None)[0]
@@ -116,9 +110,7 @@ def test_a_changed_yardstick_needs_a_new_table(gate: Any, checkout: Path):
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_no_change_touches_the_yardstick_and_the_product(
-    gate: Any, checkout: Path, committed: bool
-):
+def test_no_change_touches_the_yardstick_and_the_product(gate, checkout, committed):
     for name in ("bench/yardstick.py", "serve_eval/module.py"):
         (checkout / name).write_text("changed = True")
     gate.save([row(gate)], FIGURES, "second", gate.TABLE)
@@ -128,7 +120,7 @@ def test_no_change_touches_the_yardstick_and_the_product(
     assert "touches the yardstick (bench/yardstick.py) and the product" in told
 
 
-def test_two_changes_may_touch_one_each(gate: Any, checkout: Path):
+def test_two_changes_may_touch_one_each(gate, checkout):
     (checkout / "bench/yardstick.py").write_text("changed = True")
     gate.save([row(gate)], FIGURES, "second", gate.TABLE)
     commit(checkout)
@@ -137,7 +129,7 @@ def test_two_changes_may_touch_one_each(gate: Any, checkout: Path):
     assert problems(gate, "HEAD~2") == []
 
 
-def test_a_changed_table_needs_a_new_reason(gate: Any, checkout: Path):
+def test_a_changed_table_needs_a_new_reason(gate, checkout):
     gate.save([row(gate)], {**FIGURES, "value": 2.0}, "first", gate.TABLE)
     [told] = problems(gate, "HEAD")
     assert "gives no new reason" in told
@@ -145,7 +137,7 @@ def test_a_changed_table_needs_a_new_reason(gate: Any, checkout: Path):
     assert problems(gate, "HEAD") == []
 
 
-def test_the_committed_table_is_that_of_the_committed_yardstick(gate: Any):
+def test_the_committed_table_is_that_of_the_committed_yardstick(gate):
     assert list(gate.misuses(None)) == []
 
 
@@ -161,7 +153,7 @@ KINDS = ("short", "medium", "long", "long, streamed", "log-probs")
 WIDEST = 100
 
 
-def _python(*command: str) -> str:
+def _python(*command):
     done = subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
@@ -175,7 +167,7 @@ def _python(*command: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def costs(tmp_path_factory) -> Path:
+def costs(tmp_path_factory):
     """Return measurements in which each answer takes 0.1 ms, a token of a stream 0.01 ms."""
     path = tmp_path_factory.mktemp("scale") / "costs.json"
     kinds = []
@@ -192,12 +184,12 @@ def costs(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def printed(costs: Path) -> str:
+def printed(costs):
     given = ("--costs", str(costs), "--tries", "0", "--most-samples", "20000")
     return _python("bench/scale.py", *given, "--answers-per-gpu", "medium=50")
 
 
-def _rows(printed: str, title: str) -> dict[str, list[str]]:
+def _rows(printed, title):
     """Return the rows of the first table whose title begins so, by their first cell."""
     body = re.split(rf"^{re.escape(title)}.*\n\n", printed, maxsplit=1, flags=re.MULTILINE)[1]
     body = body.split("\n\n")[0].split("\n```")[0]
@@ -209,7 +201,7 @@ def _rows(printed: str, title: str) -> dict[str, list[str]]:
     return rows
 
 
-def test_every_table_fits_and_has_a_row_per_kind(printed: str):
+def test_every_table_fits_and_has_a_row_per_kind(printed):
     assert max(map(len, printed.splitlines())) <= WIDEST
     assert tuple(_rows(printed, "One process")) == KINDS
     assert tuple(_rows(printed, "Assumed rates")) == KINDS
@@ -220,7 +212,7 @@ def test_every_table_fits_and_has_a_row_per_kind(printed: str):
         assert len({len(row) for row in rows.values()}) == 1
 
 
-def test_a_given_rate_replaces_the_assumed_one(printed: str):
+def test_a_given_rate_replaces_the_assumed_one(printed):
     rate, in_flight, busy, p50, p99, *_, shards = _rows(printed, "Llama 3.3 70B: one")[
         "100 GPUs: medium"
     ]
@@ -230,12 +222,12 @@ def test_a_given_rate_replaces_the_assumed_one(printed: str):
     assert 0.1 <= float(p50) < 0.15 < float(p99) < 0.6
 
 
-def test_an_overloaded_process_says_so(printed: str):
+def test_an_overloaded_process_says_so(printed):
     row = _rows(printed, "Llama 3.3 70B: one")["1,000 GPUs: medium"]
     assert row[2:] == ["500", "grows", "grows", "grows", "grows", "8"]
 
 
-def test_the_slower_side_sets_the_length(printed: str):
+def test_the_slower_side_sets_the_length(printed):
     row = [
         float(cell.replace(",", ""))
         for cell in _rows(printed, "Llama 3.3 70B: seconds")["1,000 GPUs: medium"]
@@ -247,16 +239,16 @@ def test_the_slower_side_sets_the_length(printed: str):
     assert four == pytest.approx(latency_s + start_s + 20_000 * 1e-4 / 4, rel=0.02)
 
 
-def test_late_tokens_of_a_stream_come_at_once(printed: str):
+def test_late_tokens_of_a_stream_come_at_once(printed):
     row = _rows(printed, "Llama 3.3 70B: seconds")["1,000 GPUs: long, streamed"]
     assert float(row[5]) == pytest.approx(0.2 + 2000 * 0.03 + 1.5 + 20_000 * 0.005, rel=0.02)
 
 
-def test_nothing_printed_names_a_place(printed: str):
+def test_nothing_printed_names_a_place(printed):
     assert not re.search(r"\s/\w+/|" + re.escape(str(ROOT)), printed)
 
 
-def test_an_unknown_kind_is_refused(costs: Path):
+def test_an_unknown_kind_is_refused(costs):
     done = subprocess.run(
         [sys.executable, "bench/scale.py", "--costs", str(costs), "--answers-per-gpu", "tiny=1"],
         cwd=ROOT,
@@ -299,7 +291,7 @@ def test_every_kind_is_answered_and_measured():
 TABLES = ("One process", "Medium answers", "Assumed rates", "Delay of medium answers by load")
 
 
-def test_the_page_has_the_tables_of_the_script(printed: str):
+def test_the_page_has_the_tables_of_the_script(printed):
     page = (ROOT / "docs/measured/scale.md").read_text()
     for title in (*TABLES, "Llama 3.3 70B: one", "GPT-OSS 20B: seconds"):
         line = next(line for line in printed.splitlines() if line.startswith(title))

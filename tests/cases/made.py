@@ -1,15 +1,9 @@
 """Make case files for the tests, and an endpoint that counts their prompts."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from tests.scripted_server import (
-    HttpRequest,
-    Reply,
     ScriptedServer,
     after,
     answer,
@@ -135,7 +129,7 @@ text_extraction:
 }
 
 
-def write_biochatter(folder: Path) -> None:
+def write_biochatter(folder):
     """Write files with each kind of module that BioChatter's benchmark has."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():
@@ -148,7 +142,7 @@ class Counting:
     `refused` prompts get a 400; the endpoint reports `version`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.asked = Counter()
         self.continued = 0
         self.refused = set()
@@ -156,12 +150,12 @@ class Counting:
         self.url = ""
         self.pause_s = 0.0
 
-    def taken(self) -> Counter[str]:
+    def taken(self):
         """Return the requests since the last call, by prompt."""
         asked, self.asked = self.asked, Counter()
         return asked
 
-    def reply(self, request: HttpRequest) -> Reply:
+    def reply(self, request):
         if not request.chat:
             self.continued += request.max_tokens > 2  # shorter requests precede a run
             return answer(" 1")
@@ -172,7 +166,7 @@ class Counting:
 
 
 @contextmanager
-def counting() -> Iterator[Counting]:
+def counting():
     """Serve the endpoint on a free port, in a thread, until the end of the block."""
     endpoint = Counting()
     server = ScriptedServer(

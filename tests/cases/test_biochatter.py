@@ -1,29 +1,27 @@
 """Files in the form of BioChatter's benchmark: what runs unchanged, what is skipped, and why."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest
 
 from serve_eval.cases import biochatter, file
-from serve_eval.cases.questions import Questions, questions
+from serve_eval.cases.questions import questions
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Spec
 from tests.cases.made import write_biochatter
 
 
 @pytest.fixture
-def found(tmp_path) -> file.CaseFiles:
+def found(tmp_path):
     write_biochatter(tmp_path)
     return file.read([str(tmp_path)])
 
 
-def _reasons(one: Questions) -> dict[str, str]:
+def _reasons(one):
     return {skipped.name: skipped.reason for skipped in one.skipped}
 
 
-def test_an_exam_runs_unchanged_with_the_scorers_that_its_fields_say(found: file.CaseFiles):
+def test_an_exam_runs_unchanged_with_the_scorers_that_its_fields_say(found):
     exam = questions(found, "medical_exam")
     assert not exam.skipped
     assert [(q.name, q.scorer.name) for q in exam.asked] == [
@@ -41,7 +39,7 @@ def test_an_exam_runs_unchanged_with_the_scorers_that_its_fields_say(found: file
 
 
 def test_one_question_with_two_expectations_is_two_cases_and_an_equal_case_is_asked_once(
-    found: file.CaseFiles,
+    found,
 ):
     """BioChatter's key covers the expectation too."""
     *_, one, other = questions(found, "medical_exam").asked
@@ -53,7 +51,7 @@ def test_one_question_with_two_expectations_is_two_cases_and_an_equal_case_is_as
 
 
 def test_cases_are_scored_as_biochatter_does_unless_an_option_says_otherwise(
-    found: file.CaseFiles,
+    found,
 ):
     first, *_, last = questions(found, "medical_exam").asked
     assert [(q.scorer.options, q.as_biochatter) for q in (first, last)] == [
@@ -73,7 +71,7 @@ def test_cases_are_scored_as_biochatter_does_unless_an_option_says_otherwise(
     )
 
 
-def test_what_biochatter_cannot_tell_right_from_wrong_is_noted(found: file.CaseFiles):
+def test_what_biochatter_cannot_tell_right_from_wrong_is_noted(found):
     exam = questions(found, "medical_exam")
     assert exam.notes == (
         (
@@ -93,9 +91,7 @@ def test_what_biochatter_cannot_tell_right_from_wrong_is_noted(found: file.CaseF
     assert questions(found, "medical_exam", as_biochatter=False).notes == ()
 
 
-def test_scoring_as_biochatter_is_for_its_files_and_no_scorer_of_the_users(
-    found: file.CaseFiles, tmp_path
-):
+def test_scoring_as_biochatter_is_for_its_files_and_no_scorer_of_the_users(found, tmp_path):
     with pytest.raises(PlanError, match="as_biochatter: the option scorer decides"):
         questions(found, "medical_exam", scorer=Spec(name="words"), as_biochatter=True)
     (tmp_path / "own.yaml").write_text("c:\n  - {case: a, input: {prompt: p}, expected: x}\n")
@@ -155,7 +151,7 @@ _JUDGE = Spec(name="judge", options={"judges": [{}]})
 
 
 def test_fragments_of_prompts_are_joined_and_asked_with_each_of_the_common_system_messages(
-    found: file.CaseFiles,
+    found,
 ):
     one = questions(found, ADVICE, scorer=_JUDGE)
     assert not one.skipped
@@ -174,7 +170,7 @@ def test_fragments_of_prompts_are_joined_and_asked_with_each_of_the_common_syste
 
 
 def test_a_case_of_retrieval_has_its_own_messages_with_the_texts_in_them(
-    found: file.CaseFiles,
+    found,
 ):
     """The mapping appears as Python prints it, and BioChatter's rule for braces applies."""
     by_name = {q.name: q for q in questions(found, ADVICE, scorer=_JUDGE).asked}
@@ -185,7 +181,7 @@ def test_a_case_of_retrieval_has_its_own_messages_with_the_texts_in_them(
     ]
 
 
-def test_the_key_of_a_joined_case_is_of_what_biochatter_makes_of_it(found: file.CaseFiles):
+def test_the_key_of_a_joined_case_is_of_what_biochatter_makes_of_it(found):
     """The expected key is written as BioChatter builds it.
 
     That fixes the order of its keys and the place of the system messages.
@@ -205,7 +201,7 @@ def test_the_key_of_a_joined_case_is_of_what_biochatter_makes_of_it(found: file.
     assert by_name["rag:advice:short:brief"].md5 == hashlib.md5(rag.encode()).hexdigest()
 
 
-def test_skipped_cases_are_expanded_with_their_keys(found: file.CaseFiles):
+def test_skipped_cases_are_expanded_with_their_keys(found):
     skipped, asked = questions(found, ADVICE).skipped, questions(found, ADVICE, scorer=_JUDGE).asked
     assert [(one.name, one.md5) for one in skipped] == [(q.name, q.md5) for q in asked]
     one = skipped[0].reason
@@ -216,13 +212,13 @@ def test_skipped_cases_are_expanded_with_their_keys(found: file.CaseFiles):
 
 
 def test_modules_of_several_files_are_one_and_a_mapping_of_mappings_is_a_resource(
-    found: file.CaseFiles,
+    found,
 ):
     assert len(found.modules["rag_interpretation"].cases) == 3
     assert set(found.resources) == {"kg_schemas"}
 
 
-def test_what_cannot_be_asked_is_skipped_by_name_with_a_reason(found: file.CaseFiles):
+def test_what_cannot_be_asked_is_skipped_by_name_with_a_reason(found):
     rag = questions(found, "rag_interpretation")
     assert [q.name for q in rag.asked] == ["relevant:short", "relevant:long", "answers"]
     assert _reasons(rag) == {
@@ -253,7 +249,7 @@ def test_what_cannot_be_asked_is_skipped_by_name_with_a_reason(found: file.CaseF
     )
 
 
-def test_options_give_what_is_missing(found: file.CaseFiles):
+def test_options_give_what_is_missing(found):
     extraction = questions(
         found,
         "text_extraction",
@@ -280,7 +276,7 @@ def test_a_file_of_another_name_has_no_such_leave(tmp_path):
         questions(file.read([str(tmp_path / "own.yaml")]), "c")
 
 
-def test_the_task_says_what_is_skipped(found: file.CaseFiles, tmp_path):
+def test_the_task_says_what_is_skipped(found, tmp_path):
     from serve_eval.tasks.cases import task
 
     made = task("rag_interpretation", path=str(tmp_path))
@@ -318,9 +314,7 @@ def test_the_task_says_what_is_skipped(found: file.CaseFiles, tmp_path):
         ("m", "a", None),
     ],
 )
-def test_what_is_expected_says_how_biochatter_scores(
-    module: str, expected: object, scorer: str | None
-):
+def test_what_is_expected_says_how_biochatter_scores(module, expected, scorer):
     """An answer takes precedence; expectations for a judge model have no scorer of ours."""
     _, found = biochatter.choose_scoring(module, expected)
     assert (found and found.name) == scorer

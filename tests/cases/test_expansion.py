@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import hashlib
 import json
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,7 +26,7 @@ EXTRACTION = {
 }
 
 
-def _names(case: dict[str, Any]) -> list[str]:
+def _names(case):
     return [one.name for one in expand(case)]
 
 
@@ -266,9 +263,7 @@ def test_parts_without_a_variant_are_joined_too():
         ),
     ],
 )
-def test_parts_that_cannot_be_joined_say_where_and_why(
-    change: dict[str, Any], message: str, key: tuple[str, ...]
-):
+def test_parts_that_cannot_be_joined_say_where_and_why(change, message, key):
     with pytest.raises(ExpansionError) as error:
         list(expand({**JOINED, **change}))
     assert message in str(error.value)
@@ -326,9 +321,7 @@ def test_parts_that_cannot_be_joined_say_where_and_why(
         ),
     ],
 )
-def test_what_cannot_be_expanded_says_where_and_why(
-    change: dict[str, Any], message: str, key: tuple[str, ...]
-):
+def test_what_cannot_be_expanded_says_where_and_why(change, message, key):
     with pytest.raises(ExpansionError) as error:
         list(expand({**EXTRACTION, **change}))
     assert message in str(error.value)
@@ -337,7 +330,7 @@ def test_what_cannot_be_expanded_says_where_and_why(
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 3), max_size=3))
 def test_as_many_cases_as_the_product_of_the_variants_with_names_of_their_own(
-    sizes: dict[str, int],
+    sizes,
 ):
     axes = {name: {f"{name}{i}": f"value {i}" for i in range(size)} for name, size in sizes.items()}
     case = {"case": "c", "input": {**axes, "prompt": "p"}, "expected": "x"}

@@ -1,11 +1,8 @@
 """Failure modes of answers: by the answer as a whole, by its scorer, and by its text."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,10 +27,9 @@ from serve_eval.schema import (
     Response,
     Sample,
     Score,
-    Task,
     ToolCall,
 )
-from serve_eval.storage.scores import ScoreRecord, encode
+from serve_eval.storage.scores import encode
 from tests.evaluation.test_capabilities import prepared
 from tests.root import ROOT
 from tests.scorers.test_offered import made
@@ -58,11 +54,11 @@ from tests.scorers.test_offered import made
         ("...", "?", "other"),
     ],
 )
-def test_texts_are_told_apart(expected: str, text: str, mode: str):
+def test_texts_are_told_apart(expected, text, mode):
     assert text_mode(expected, text) == mode
 
 
-def _response(text: str = "", finish: str = "stop", **more: Any) -> Response:
+def _response(text="", finish="stop", **more):
     return Response(text=text, finish_reason=finish, **more)
 
 
@@ -95,9 +91,7 @@ WRONG = Score(value=0.0, outcome=Outcome.WRONG)
         (_response("London"), Score(value=0.2, outcome=Outcome.PARTIAL), "partial match"),
     ],
 )  # fmt: skip
-def test_what_became_of_the_answer_comes_before_its_text(
-    response: Response, score: Score, mode: str
-):
+def test_what_became_of_the_answer_comes_before_its_text(response, score, mode):
     assert failure_mode({"answer": ["Paris", "Lutetia"]}, response, score) == mode
 
 
@@ -124,9 +118,7 @@ def test_what_became_of_the_answer_comes_before_its_text(
         ("any_of", {"scorer": "words"}, [["a", "b"], ["q"]], "a", "words missing"),
     ],
 )
-def test_scorers_say_what_they_know_better(
-    name: str, options: dict[str, Any], expected: Any, text: str, mode: str
-):
+def test_scorers_say_what_they_know_better(name, options, expected, text, mode):
     response = _response(text)
     assert failure_mode(expected, response, made(name, options).score(expected, response)) == mode
 
@@ -150,9 +142,7 @@ CALL = {"name": "weather", "arguments": {"city": "Paris"}}
         ),
     ],
 )
-def test_calls_fail_in_ways_of_their_own(
-    options: dict[str, Any], expected: Any, calls: tuple[ToolCall, ...], mode: str
-):
+def test_calls_fail_in_ways_of_their_own(options, expected, calls, mode):
     response = _response("Let me see.", tool_calls=calls)
     assert (
         failure_mode(expected, response, made("tool_call", options).score(expected, response))
@@ -180,7 +170,7 @@ def test_every_mode_stands_on_the_page():
 
 
 @given(expected=st.text(), text=st.text())
-def test_any_two_texts_have_a_mode(expected: str, text: str):
+def test_any_two_texts_have_a_mode(expected, text):
     assert text_mode(expected, text) in ("case", "format", "partial match", "other")
 
 
@@ -188,7 +178,7 @@ def test_any_two_texts_have_a_mode(expected: str, text: str):
 # in the records
 
 
-def _task() -> Task:
+def _task():
     exact = made("exact", {})
     return replace(
         prepared().task,
@@ -201,7 +191,7 @@ def test_every_failing_iteration_has_its_mode_and_the_report_counts_them():
     lines = []
 
     class Kept:
-        def write(self, record: ScoreRecord, /) -> None:
+        def write(self, record, /):
             lines.append(encode(record))
 
     accumulator = ScoreAccumulator(
@@ -224,7 +214,7 @@ def test_a_task_that_does_not_tell_has_no_modes():
     lines = []
 
     class Kept:
-        def write(self, record: ScoreRecord, /) -> None:
+        def write(self, record, /):
             lines.append(encode(record))
 
     accumulator = ScoreAccumulator(

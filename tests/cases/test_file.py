@@ -1,10 +1,7 @@
 """Valid and invalid case files, with the message for each mistake."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -298,11 +295,11 @@ def test_keys_are_texts_as_they_are_written(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def _problems(*paths: str) -> list[str]:
+def _problems(*paths):
     try:
         found = file.read(paths)
         for name in found.modules:
@@ -313,7 +310,7 @@ def _problems(*paths: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_every_problem_is_told_with_file_line_and_case(name: str):
+def test_every_problem_is_told_with_file_line_and_case(name):
     text, *messages = BAD[name]
     Path("cases.yaml").write_text(text)
     assert _problems("cases.yaml") == [f"cases.yaml:{message}" for message in messages]
@@ -397,7 +394,7 @@ def test_the_parts_of_a_case_say_what_is_sent():
 
 
 def test_all_that_is_asked_makes_the_id_and_nothing_else_does():
-    def id_of(more: str, scorer: str = "exact") -> str:
+    def id_of(more, scorer="exact"):
         text = (
             f"resources: {{r: R}}\nc:\n  scorer: {scorer}\n  cases:\n    - case: a\n      expected:"
             f" y\n{more}"
@@ -423,7 +420,7 @@ def test_all_that_is_asked_makes_the_id_and_nothing_else_does():
 # the schema for editors
 
 
-def _valid(text: str) -> bool:
+def _valid(text):
     return bool(
         jsonschema.Draft202012Validator(json_schema()).is_valid(parse(text, "x", PlanError).value)
     )
@@ -444,7 +441,7 @@ def test_the_schema_is_one_and_takes_the_example():
         "several scorers",
     ],
 )  # fmt: skip
-def test_the_schema_refuses_what_is_wrong_in_form(name: str):
+def test_the_schema_refuses_what_is_wrong_in_form(name):
     assert not _valid(BAD[name][0])
 
 
@@ -514,8 +511,6 @@ _NEARLY_RIGHT = st.fixed_dictionaries(
     st.sampled_from(["any.yaml", "any_data.yaml"]),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_is_in_a_file_the_only_error_is_one_that_says_what_is_wrong(
-    cases: list[Any], common: dict[str, Any], name: str
-):
+def test_whatever_is_in_a_file_the_only_error_is_one_that_says_what_is_wrong(cases, common, name):
     Path(name).write_text(json.dumps({"c": {**common, "cases": cases}}))
     assert all(isinstance(problem, str) and problem for problem in _problems(name))

@@ -1,7 +1,5 @@
 """Groups of cases: by a field, an input, a pattern or one by one; a warning if none is declared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -18,11 +16,11 @@ PASSAGE = "A long passage about the tides of the northern sea and of those who s
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def _groups(common: dict[str, object], **cases: dict[str, object]) -> dict[str, str]:
+def _groups(common, **cases):
     """Return the group of each case of a file."""
     listed = [
         {"case": name.replace("_", ":"), "expected": "y", **one} for name, one in cases.items()
@@ -104,7 +102,7 @@ def test_a_case_can_name_its_own_group():
         ("", "c.group: expected a text that is not empty"),
     ],
 )
-def test_a_group_that_no_case_has_is_refused_with_its_line(group: str, said: str):
+def test_a_group_that_no_case_has_is_refused_with_its_line(group, said):
     with pytest.raises(PlanError) as refused:
         _groups({"group": group, "fields": ["text"]}, a=PROMPTED)
     assert said in str(refused.value)
@@ -134,9 +132,7 @@ def test_groups_change_neither_ids_nor_the_protocol_and_can_be_set_for_a_run():
 # the warning
 
 
-def _samples(
-    passages: int, each: int, *, text: str = PASSAGE, role: str = "user", **more: object
-) -> list[Sample]:
+def _samples(passages, each, *, text=PASSAGE, role="user", **more):
     """Return questions on passages; `more` are fields of each sample."""
     return [
         Sample(
@@ -153,7 +149,7 @@ def _samples(
     ]
 
 
-def _warn(samples: list[Sample], task: str = "cases:c") -> str:
+def _warn(samples, task="cases:c"):
     return warn_of_shared_texts(task, samples) or ""
 
 
@@ -175,7 +171,7 @@ def test_questions_on_long_passages_warn_and_say_what_to_do():
         pytest.param(_samples(3, 10, role="system"), id="three instructions"),
     ],
 )
-def test_other_prompts_do_not_warn(samples: list[Sample]):
+def test_other_prompts_do_not_warn(samples):
     assert _warn(samples) == ""
 
 

@@ -1,10 +1,7 @@
 """A hold-out set cannot be read without the key; no report and no scores contain its texts."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +23,7 @@ CASES = (
 
 
 @pytest.fixture
-def sealed(tmp_path) -> Path:
+def sealed(tmp_path):
     """Return the encrypted file; the plain one is deleted."""
     plain = tmp_path / "secret.yaml"
     plain.write_text(CASES)
@@ -36,7 +33,7 @@ def sealed(tmp_path) -> Path:
     return tmp_path / "secret.yaml.enc"
 
 
-def test_the_file_tells_nothing_and_the_key_tells_all(sealed: Path, monkeypatch):
+def test_the_file_tells_nothing_and_the_key_tells_all(sealed, monkeypatch):
     assert b"vault" not in sealed.read_bytes()
     monkeypatch.setenv(file.VARIABLE, KEY)
     [one] = questions(file.read([str(sealed)]), "secret").asked
@@ -57,7 +54,7 @@ def test_the_file_tells_nothing_and_the_key_tells_all(sealed: Path, monkeypatch)
         ("short", "SERVE_EVAL_HOLDOUT_KEY is not a key"),
     ],
 )
-def test_without_the_right_key_nothing_is_read(sealed: Path, key: str, message: str, monkeypatch):
+def test_without_the_right_key_nothing_is_read(sealed, key, message, monkeypatch):
     monkeypatch.setenv(file.VARIABLE, key)
     with pytest.raises(PlanError) as error:
         file.read([str(sealed)])
@@ -65,7 +62,7 @@ def test_without_the_right_key_nothing_is_read(sealed: Path, key: str, message: 
     assert error.value.hint
 
 
-def test_a_damaged_file_is_told(sealed: Path, monkeypatch):
+def test_a_damaged_file_is_told(sealed, monkeypatch):
     monkeypatch.setenv(file.VARIABLE, KEY)
     sealed.write_bytes(sealed.read_bytes()[:-20])
     with pytest.raises(PlanError, match="cannot be decrypted"):
@@ -83,7 +80,7 @@ def test_encrypting_needs_a_key_and_a_file_that_is_right(tmp_path):
     assert not (tmp_path / "a.yaml.enc").exists()
 
 
-def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(sealed: Path, tmp_path):
+def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(sealed, tmp_path):
     out = tmp_path / "out"
     with counting() as endpoint:
         arguments = [
@@ -123,7 +120,7 @@ def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(sealed: Pat
     _check_that_show_hides(out, "not shown: part of a hold-out set")
 
 
-def _check_that_show_hides(run: Path, told: str) -> None:
+def _check_that_show_hides(run, told):
     name = json.loads((run / "samples/cases-secret.jsonl").read_text().splitlines()[0])["id"]
     for flags in ([name], [name, "--json"], [name, "-v"], []):
         shown = serve_eval("show", run, *flags)
@@ -137,7 +134,7 @@ def _check_that_show_hides(run: Path, told: str) -> None:
         assert "none of 1 samples matches" in serve_eval("show", run, "--grep", text).stdout
 
 
-def test_a_comparison_counts_its_flips_and_shows_none(sealed: Path, tmp_path):
+def test_a_comparison_counts_its_flips_and_shows_none(sealed, tmp_path):
     for name, accuracy in (("right", 1), ("wrong", 0)):
         endpoint = [
             "--launcher",

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from serve_eval.cases import file
@@ -18,20 +14,20 @@ HEAD = "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version
 
 
 @pytest.fixture
-def exam(tmp_path) -> list[str]:
+def exam(tmp_path):
     """Return the hashes of the five cases of the exam."""
     write_biochatter(tmp_path / "data")
     return [q.md5 for q in questions(file.read([str(tmp_path / "data")]), "medical_exam").asked]
 
 
-def _specs(tmp_path: Path, *names: str) -> list[Spec]:
+def _specs(tmp_path, *names):
     path = str(tmp_path / "data")
     return [
         Spec(name=f"cases:{name}", options={"path": path}) for name in names or ("medical_exam",)
     ]
 
 
-def _csv(path: Path, *rows: tuple[str, str, int, str]) -> Path:
+def _csv(path, *rows):
     lines = (
         f"{model},x,{score},{times},{md5},2024-0{i % 9 + 1}-01 10:00:00,0.5\n"
         for i, (model, score, times, md5) in enumerate(rows)
@@ -54,7 +50,7 @@ def test_both_forms_of_a_score_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("score", ["", "x/1", "1/0", "2/1", "1;0/1", "nan/1"])
-def test_a_score_that_is_none_is_told_with_its_line(tmp_path, score: str):
+def test_a_score_that_is_none_is_told_with_its_line(tmp_path, score):
     path = _csv(tmp_path / "r.csv", ("m", "1/1", 1, "a"), ("m", score, 3, "b"))
     with pytest.raises(DatasetError, match=r"r\.csv:3: score"):
         read(path)
@@ -69,9 +65,7 @@ def test_a_file_without_the_columns_is_told(tmp_path):
         read(tmp_path / "r.csv")
 
 
-def test_a_model_with_results_of_every_case_becomes_a_reference_with_its_scores(
-    tmp_path, exam: list[str]
-):
+def test_a_model_with_results_of_every_case_becomes_a_reference_with_its_scores(tmp_path, exam):
     one, two, never, three, four = exam
     results = _csv(
         tmp_path / "medical_exam.csv",
@@ -111,7 +105,7 @@ def test_a_model_with_results_of_every_case_becomes_a_reference_with_its_scores(
     assert (old.value, old.runs) == (40.0, None)
 
 
-def test_results_of_two_tests_of_the_same_cases_are_not_mixed(tmp_path, exam: list[str]):
+def test_results_of_two_tests_of_the_same_cases_are_not_mixed(tmp_path, exam):
     first = _csv(tmp_path / "one.csv", ("m", "1/1", 1, exam[0]))
     second = _csv(tmp_path / "two.csv", ("m", "0/1", 1, exam[0]))
     with pytest.raises(
@@ -120,9 +114,7 @@ def test_results_of_two_tests_of_the_same_cases_are_not_mixed(tmp_path, exam: li
         import_results([first, second], _specs(tmp_path), tmp_path / "refs")
 
 
-def test_the_newest_row_of_a_case_counts_and_an_entry_is_replaced_for_a_reason(
-    tmp_path, exam: list[str]
-):
+def test_the_newest_row_of_a_case_counts_and_an_entry_is_replaced_for_a_reason(tmp_path, exam):
     results = _csv(tmp_path / "r.csv", ("m", "0/1", 1, exam[0]), ("m", "1/1", 1, exam[0]))
     [written] = import_results([results], _specs(tmp_path), tmp_path / "refs").written
     assert written.value == 100.0
@@ -131,7 +123,7 @@ def test_the_newest_row_of_a_case_counts_and_an_entry_is_replaced_for_a_reason(
     import_results([results], _specs(tmp_path), tmp_path / "refs", reason="again")
 
 
-def test_results_of_a_task_that_is_scored_otherwise_are_refused(tmp_path, exam: list[str]):
+def test_results_of_a_task_that_is_scored_otherwise_are_refused(tmp_path, exam):
     results = _csv(tmp_path / "r.csv", ("m", "1/1", 1, exam[0]))
     [spec] = _specs(tmp_path)
     lenient = Spec(name=spec.name, options={**spec.options, "as_biochatter": False})
@@ -141,7 +133,7 @@ def test_results_of_a_task_that_is_scored_otherwise_are_refused(tmp_path, exam: 
     assert not (tmp_path / "refs").exists()
 
 
-def test_nothing_is_written_where_one_of_the_tasks_or_models_cannot_be(tmp_path, exam: list[str]):
+def test_nothing_is_written_where_one_of_the_tasks_or_models_cannot_be(tmp_path, exam):
     """Otherwise the corrected command would demand a reason to replace its own results."""
     [rag, *_] = questions(file.read([str(tmp_path / "data")]), "rag_interpretation").asked
     both = _csv(
@@ -171,9 +163,9 @@ def test_nothing_is_written_where_one_of_the_tasks_or_models_cannot_be(tmp_path,
 
 
 def test_models_of_nearly_the_same_name_keep_scores_of_their_own_also_when_they_are_replaced(
-    tmp_path, exam: list[str]
+    tmp_path, exam
 ):
-    def rows(model: str, score: str) -> list[tuple[str, str, int, str]]:
+    def rows(model, score):
         return [(model, score, 1, md5) for md5 in exam]
 
     results = _csv(tmp_path / "r.csv", *rows("m:7", "1/1"), *rows("m-7", "0/1"))
@@ -186,7 +178,7 @@ def test_models_of_nearly_the_same_name_keep_scores_of_their_own_also_when_they_
         assert 100 * sum(stored.runs[0]) / 5 == pytest.approx(entry.value, abs=0.01)
 
 
-def test_models_without_results_of_every_case_are_told_in_one_line(tmp_path, exam: list[str]):
+def test_models_without_results_of_every_case_are_told_in_one_line(tmp_path, exam):
     results = _csv(tmp_path / "r.csv", *((model, "1/1", 1, exam[0]) for model in "abc"))
     found = import_results([results, results], _specs(tmp_path), tmp_path / "refs")
     assert found.rows == 3
@@ -196,9 +188,7 @@ def test_models_without_results_of_every_case_are_told_in_one_line(tmp_path, exa
     ]
 
 
-def test_scores_that_are_of_no_answer_are_refused_by_the_name_of_their_file(
-    tmp_path, exam: list[str]
-):
+def test_scores_that_are_of_no_answer_are_refused_by_the_name_of_their_file(tmp_path, exam):
     results = _csv(tmp_path / "entity_selection.csv", ("m", "1/1", 1, exam[0]))
     with pytest.raises(
         DatasetError, match=r"entity_selection\.csv: these scores come from a test that inspects"
@@ -207,7 +197,7 @@ def test_scores_that_are_of_no_answer_are_refused_by_the_name_of_their_file(
 
 
 def test_a_reference_that_does_not_say_that_it_is_scored_as_biochatter_scores_is_no_such(
-    tmp_path, exam: list[str]
+    tmp_path, exam
 ):
     results = _csv(tmp_path / "medical_exam.csv", *(("m", "1/1", 1, md5) for md5 in exam))
     import_results([results], _specs(tmp_path), tmp_path / "refs")

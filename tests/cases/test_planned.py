@@ -1,12 +1,7 @@
 """Test case files in plans and suites, with iterations of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,8 +10,7 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evidence.answer_pairs import read_task
 from serve_eval.plan import resolve
 from serve_eval.plan.plan_file import to_file
-from serve_eval.plan.resolve import Resolved
-from serve_eval.schema import Report, Spec
+from serve_eval.schema import Spec
 from serve_eval.storage.report_file import read_report
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
@@ -25,19 +19,19 @@ from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore
 from serve_eval.workflows.suite.execution import evaluate_suite
 from serve_eval.workflows.suite.file import read as read_suite
-from tests.cases.made import Counting, counting, write_biochatter
+from tests.cases.made import counting, write_biochatter
 
 
 @pytest.fixture
-def cases(tmp_path, monkeypatch) -> Path:
+def cases(tmp_path, monkeypatch):
     """Return a file with two modules in the working directory."""
     monkeypatch.chdir(tmp_path)
     _write(tmp_path / "cases.yaml", 3, 3)
     return tmp_path / "cases.yaml"
 
 
-def _write(path: Path, first: int | None, second: int | None, answer: str = "x") -> None:
-    def module(name: str, iterations: int | None) -> dict[str, Any]:
+def _write(path, first, second, answer="x"):
+    def module(name, iterations):
         case = {
             "case": "a",
             "input": {"prompt": f"Question of {name}: {answer}"},
@@ -48,11 +42,11 @@ def _write(path: Path, first: int | None, second: int | None, answer: str = "x")
     path.write_text(json.dumps({"one": module("one", first), "two": module("two", second)}))
 
 
-def _resolve(file: dict[str, Any] | None = None, **settings: Any) -> Resolved:
+def _resolve(file=None, **settings):
     return resolve.resolve(file or {}, {"launcher": "simulated", **settings}, {})
 
 
-def test_every_module_is_a_task_asked_as_often_as_the_file_says(cases: Path):
+def test_every_module_is_a_task_asked_as_often_as_the_file_says(cases):
     found = _resolve(cases=["cases.yaml"])
     assert [(task.name, task.options) for task in found.plan.tasks] == [
         ("cases:one", {"path": str(cases)}),
@@ -65,7 +59,7 @@ def test_every_module_is_a_task_asked_as_often_as_the_file_says(cases: Path):
     assert again.plan == found.plan
 
 
-def test_tasks_choose_modules_and_stand_beside_others(cases: Path):
+def test_tasks_choose_modules_and_stand_beside_others(cases):
     named = _resolve({"cases": "cases.yaml", "tasks": ["gsm8k", "cases:two"]})
     assert [task.name for task in named.plan.tasks] == ["gsm8k", "cases:two"]
     assert dict(named.plan.tasks[1].options) == {"path": str(cases)}
@@ -75,7 +69,7 @@ def test_tasks_choose_modules_and_stand_beside_others(cases: Path):
     assert [task.name for task in beside.plan.tasks] == ["gsm8k", "cases:one", "cases:two"]
 
 
-def test_a_task_that_the_plan_has_already_is_not_there_twice(cases: Path):
+def test_a_task_that_the_plan_has_already_is_not_there_twice(cases):
     saved = to_file(_resolve(cases=["cases.yaml"], tasks=["cases:two"]).plan)
     found = resolve.resolve(saved, {"cases": ["."]}, {})
     assert [(task.name, task.options) for task in found.plan.tasks] == [
@@ -84,7 +78,7 @@ def test_a_task_that_the_plan_has_already_is_not_there_twice(cases: Path):
     ]
 
 
-def test_options_are_set_by_name(cases: Path):
+def test_options_are_set_by_name(cases):
     found = _resolve(cases=["cases.yaml"], set=["cases:one.scorer={words: {ignore_case: false}}"])
     options = {task.name: task.options for task in found.plan.tasks}
     assert options["cases:one"]["scorer"] == {"words": {"ignore_case": False}}
@@ -112,9 +106,7 @@ def test_options_are_set_by_name(cases: Path):
         (2, 3, {"tasks": ["cases:one"]}, {"cases:one": 2}),
     ],
 )
-def test_iterations_are_those_of_a_task_and_of_no_other(
-    cases: Path, first: int | None, second: int, given: dict[str, Any], times: dict[str, int]
-):
+def test_iterations_are_those_of_a_task_and_of_no_other(cases, first, second, given, times):
     _write(cases, first, second)
     tasks = ["gsm8k", "cases:one", "cases:two"]
     found = _resolve({"cases": "cases.yaml", "tasks": tasks, **given}).plan
@@ -126,7 +118,7 @@ def test_iterations_are_those_of_a_task_and_of_no_other(
     assert {flag.times(task.name) for task in flag.tasks} == {7}
 
 
-def test_a_file_of_its_own_is_not_asked_as_often_as_another_says(cases: Path):
+def test_a_file_of_its_own_is_not_asked_as_often_as_another_says(cases):
     _write(cases.with_name("own.yaml"), None, None)
     tasks = [{"cases:one": {"path": str(cases.with_name("own.yaml"))}}, "cases:two"]
     found = _resolve({"cases": "cases.yaml", "tasks": tasks}).plan
@@ -141,7 +133,7 @@ def test_a_file_of_its_own_is_not_asked_as_often_as_another_says(cases: Path):
         (0, "repeats: must be 1 or more, not 0"),
     ],
 )
-def test_repeats_that_cannot_be_meant_are_told(repeats: Any, problem: str):
+def test_repeats_that_cannot_be_meant_are_told(repeats, problem):
     with pytest.raises(PlanError) as error:
         _resolve({"tasks": ["gsm8k"], "repeats": repeats})
     assert error.value.problems == [problem]
@@ -170,7 +162,7 @@ def test_a_module_of_which_nothing_can_be_asked_is_told_and_runs_once_its_option
     assert "cases:text_extraction" in [task.name for task in told.plan.tasks]
 
 
-def test_problems_of_case_files_are_told_with_those_of_the_plan(cases: Path):
+def test_problems_of_case_files_are_told_with_those_of_the_plan(cases):
     cases.write_text("one: 3\n")
     with pytest.raises(PlanError) as error:
         _resolve({"limit": 0, "cases": "cases.yaml"})
@@ -180,7 +172,7 @@ def test_problems_of_case_files_are_told_with_those_of_the_plan(cases: Path):
     ]
 
 
-def test_a_module_that_is_not_there_is_told(cases: Path):
+def test_a_module_that_is_not_there_is_told(cases):
     with pytest.raises(PlanError, match=r"no cases are named 'on'\. Did you mean 'one'"):
         _resolve(cases=["cases.yaml"], tasks=["cases:on"])
     with pytest.raises(PlanError, match="cases is a family of tasks: name one of them, cases:NAME"):
@@ -191,7 +183,7 @@ def test_a_module_that_is_not_there_is_told(cases: Path):
 # suites
 
 
-def _suite(folder: Path, endpoint: Counting, rerun: Any = "failed") -> Any:
+def _suite(folder, endpoint, rerun="failed"):
     (folder / "suite.yaml").write_text(
         json.dumps(
             {
@@ -204,7 +196,7 @@ def _suite(folder: Path, endpoint: Counting, rerun: Any = "failed") -> Any:
     return asyncio.run(evaluate_suite(suite, folder / "out", environ={}, rerun=rerun))
 
 
-def test_a_finished_run_of_a_suite_is_kept_until_its_cases_change(cases: Path):
+def test_a_finished_run_of_a_suite_is_kept_until_its_cases_change(cases):
     with counting() as endpoint:
         report = _suite(cases.parent, endpoint)
         assert [(run.name, run.kept) for run in report.runs] == [("a", False), ("b", False)]
@@ -225,7 +217,7 @@ def test_a_finished_run_of_a_suite_is_kept_until_its_cases_change(cases: Path):
         assert sum(endpoint.taken().values()) == 2 * 2 * 3
 
 
-def test_a_suite_of_other_plans_is_still_another_suite(cases: Path):
+def test_a_suite_of_other_plans_is_still_another_suite(cases):
     with counting() as endpoint:
         _suite(cases.parent, endpoint)
         (cases.parent / "suite2.yaml").write_text(
@@ -244,13 +236,13 @@ TIMES = {PLAIN: 1, "cases:threes": 3, "cases:twos": 2}
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Counting]:
+def endpoint():
     with counting() as server:
         yield server
 
 
 @pytest.fixture
-def files(tmp_path) -> list[str]:
+def files(tmp_path):
     for name, times in (("threes", 3), ("twos", 2)):
         cases = [
             {
@@ -265,7 +257,7 @@ def files(tmp_path) -> list[str]:
     return [str(tmp_path / f"{name}.yaml") for name in ("threes", "twos")]
 
 
-def _settings(files: list[str], url: str, **more: Any) -> dict[str, Any]:
+def _settings(files, url, **more):
     told = {
         "tasks": [PLAIN],
         "cases": files,
@@ -277,25 +269,23 @@ def _settings(files: list[str], url: str, **more: Any) -> dict[str, Any]:
     return {name: value for name, value in {**told, **more}.items() if value is not None}
 
 
-def _run(files: list[str], url: str, out: Path, **more: Any) -> Report:
+def _run(files, url, out, **more):
     return asyncio.run(
         evaluate(resolve.resolve({}, _settings(files, url, **more), {}).plan, out, environ={})
     )
 
 
-def _asked(endpoint: Counting) -> int:
+def _asked(endpoint):
     """Return the number of requests since the last call."""
     continued, endpoint.continued = endpoint.continued, 0
     return continued + sum(endpoint.taken().values())
 
 
-def _planned(report: Report) -> dict[str, int]:
+def _planned(report):
     return {task.result.task: task.result.planned for task in report.tasks}
 
 
-def test_every_task_is_asked_as_often_as_its_own_file_says(
-    files: list[str], endpoint: Counting, tmp_path
-):
+def test_every_task_is_asked_as_often_as_its_own_file_says(files, endpoint, tmp_path):
     out = tmp_path / "out"
     report = _run(files, endpoint.url, out)
     wanted = {name: LIMIT * times for name, times in TIMES.items()}
@@ -329,7 +319,7 @@ def test_every_task_is_asked_as_often_as_its_own_file_says(
 
 
 def test_a_comparison_asks_both_sides_as_often_and_twice_what_is_asked_once(
-    files: list[str], endpoint: Counting, tmp_path
+    files, endpoint, tmp_path
 ):
     sides = [
         CompareSide(plan=resolve.resolve({}, _settings(files, endpoint.url), {}).plan)
@@ -347,15 +337,13 @@ def test_a_comparison_asks_both_sides_as_often_and_twice_what_is_asked_once(
         asyncio.run(compare(sides[0], sides[1], anchors, tmp_path / "other", environ={}))
 
 
-def test_every_repeat_of_a_task_counts_as_a_run_of_its_reference(
-    files: list[str], endpoint: Counting, tmp_path
-):
+def test_every_repeat_of_a_task_counts_as_a_run_of_its_reference(files, endpoint, tmp_path):
     _run(files, endpoint.url, tmp_path / "out", tasks=None, limit=None)
     written = register([tmp_path / "out"], tmp_path / "references")
     assert sorted(one.runs for one in written) == [2, 3]
 
 
-def test_the_runs_of_a_suite_keep_to_their_own_files(files: list[str], tmp_path):
+def test_the_runs_of_a_suite_keep_to_their_own_files(files, tmp_path):
     runs = [
         {"name": "cases", "cases": files},
         {"name": "plain", "tasks": [PLAIN]},

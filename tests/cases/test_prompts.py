@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,7 +27,7 @@ RESOURCES = {
         ("${number}", "3"),
     ],
 )
-def test_names_are_filled_in(text: str, filled: str):
+def test_names_are_filled_in(text, filled):
     assert fill(text, {**RESOURCES, "place": "Rome", "kind": "gene", "number": 3}) == filled
 
 
@@ -48,7 +45,7 @@ def test_names_are_filled_in(text: str, filled: str):
         ("${round}", "its names form a circle"),
     ],
 )
-def test_a_name_that_cannot_be_filled_in_is_an_error(text: str, message: str):
+def test_a_name_that_cannot_be_filled_in_is_an_error(text, message):
     with pytest.raises(PlanError) as error:
         fill(text, {**RESOURCES, "place": "Rome", "round": "${round}"})
     assert message in str(error.value)
@@ -153,7 +150,7 @@ def test_sounds_and_videos_stay_in_their_files_and_follow_the_images(tmp_path):
         ),
     ],
 )
-def test_turns_that_cannot_be_made_say_why(values: dict[str, Any], message: str, tmp_path):
+def test_turns_that_cannot_be_made_say_why(values, message, tmp_path):
     (tmp_path / "text.png").write_text("no picture")
     with pytest.raises(PlanError) as error:
         turns(values, {}, tmp_path)

@@ -1,7 +1,5 @@
 """The requests that a resumed run of cases sends, counted at the endpoint over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -9,23 +7,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import serve_eval
 from serve_eval.cli._common_options import rerun_of
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
-from serve_eval.evaluation.earlier_run import Rerun
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.plan import resolve
-from serve_eval.schema import Report
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore
-from tests.cases.made import Counting, counting
+from tests.cases.made import counting
 
 ROUNDS = 3
 
@@ -36,7 +29,7 @@ class Cases:
     Each question asks for its own number.
     """
 
-    def __init__(self, file: Path, count: int) -> None:
+    def __init__(self, file, count):
         self.file = file
         self.questions = {
             f"n{i}": {"input": {"prompt": f"Question {i}: what is {i}?"}, "expected": i}
@@ -44,31 +37,29 @@ class Cases:
         }
         self.write()
 
-    def write(self) -> None:
+    def write(self):
         cases = [{"case": name, **one} for name, one in self.questions.items()]
         self.file.write_text(
             json.dumps({"numbers": {"iterations": ROUNDS, "scorer": "exact", "cases": cases}})
         )
 
-    def change(self, name: str, **more: Any) -> None:
+    def change(self, name, **more):
         self.questions[name] = {**self.questions[name], **more}
         self.write()
 
-    def prompts(self, *names: str) -> Counter[str]:
+    def prompts(self, *names):
         """Return the requests that these questions cause, or all questions, by prompt."""
         chosen = names or tuple(self.questions)
         return Counter({self.questions[name]["input"]["prompt"]: ROUNDS for name in chosen})
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Counting]:
+def endpoint():
     with counting() as server:
         yield server
 
 
-def _run(
-    cases: Cases, endpoint: Counting, out: Path, rerun: Rerun = "failed", **more: Any
-) -> Report:
+def _run(cases, endpoint, out, rerun="failed", **more):
     settings = {
         "cases": [str(cases.file)],
         "base_url": endpoint.url,
@@ -81,25 +72,25 @@ def _run(
     )
 
 
-def _records(out: Path, place: str = "samples") -> int:
+def _records(out, place="samples"):
     return sum(file.read_bytes().count(b"\n") for file in out.glob(f"{place}/cases-numbers.jsonl"))
 
 
-def _withdrawn(out: Path, place: str = "samples") -> int:
+def _withdrawn(out, place="samples"):
     """Return the answers that a kill left without a proof, so that they were asked again."""
     files = out.glob(f"{place}/cases-numbers.jsonl")
     return sum(file.read_bytes().count(b'"withdrawn":') for file in files)
 
 
-def _archived(out: Path) -> int:
+def _archived(out):
     return _records(out, "archive/*/samples")
 
 
-def _value(report: Report) -> float | None:
+def _value(report):
     return report.tasks[0].result.value
 
 
-def test_a_finished_run_asks_nothing_again(tmp_path, endpoint: Counting):
+def test_a_finished_run_asks_nothing_again(tmp_path, endpoint):
     cases, out = Cases(tmp_path / "cases.json.yaml", 5), tmp_path / "out"
     assert _value(_run(cases, endpoint, out)) == 100.0
     assert endpoint.taken() == cases.prompts()
@@ -112,9 +103,7 @@ def test_a_finished_run_asks_nothing_again(tmp_path, endpoint: Counting):
     assert (_records(out), _archived(out)) == (15, 15)
 
 
-def test_another_version_of_the_server_is_asked_everything_again_on_wish(
-    tmp_path, endpoint: Counting
-):
+def test_another_version_of_the_server_is_asked_everything_again_on_wish(tmp_path, endpoint):
     cases, out = Cases(tmp_path / "cases.yaml", 5), tmp_path / "out"
     _run(cases, endpoint, out)
     endpoint.taken()
@@ -127,7 +116,7 @@ def test_another_version_of_the_server_is_asked_everything_again_on_wish(
 
 
 def test_a_changed_question_is_asked_anew_and_its_old_answers_are_archived_and_never_counted(
-    tmp_path, endpoint: Counting
+    tmp_path, endpoint
 ):
     cases, out = Cases(tmp_path / "cases.yaml", 5), tmp_path / "out"
     _run(cases, endpoint, out)
@@ -153,7 +142,7 @@ def test_a_changed_question_is_asked_anew_and_its_old_answers_are_archived_and_n
 
 
 def test_another_expectation_is_scored_without_a_request_and_asked_again_only_on_wish(
-    tmp_path, endpoint: Counting
+    tmp_path, endpoint
 ):
     cases, out = Cases(tmp_path / "cases.yaml", 5), tmp_path / "out"
     _run(cases, endpoint, out)
@@ -173,7 +162,7 @@ def test_another_expectation_is_scored_without_a_request_and_asked_again_only_on
     assert (_records(out), _archived(out)) == (15, 6)
 
 
-def test_another_version_of_a_scorer_is_a_change(tmp_path, endpoint: Counting, monkeypatch):
+def test_another_version_of_a_scorer_is_a_change(tmp_path, endpoint, monkeypatch):
     from dataclasses import replace
 
     from serve_eval.tasks import cases as task
@@ -197,7 +186,7 @@ def test_another_version_of_a_scorer_is_a_change(tmp_path, endpoint: Counting, m
 
 
 def test_another_version_of_the_server_or_of_ours_is_asked_again_on_wish(
-    tmp_path, endpoint: Counting, monkeypatch
+    tmp_path, endpoint, monkeypatch
 ):
     cases, out = Cases(tmp_path / "cases.yaml", 3), tmp_path / "out"
     _run(cases, endpoint, out)
@@ -215,7 +204,7 @@ def test_another_version_of_the_server_or_of_ours_is_asked_again_on_wish(
     assert (_records(out), _archived(out)) == (9, 18)
 
 
-def test_failures_are_asked_again_unless_never(tmp_path, endpoint: Counting):
+def test_failures_are_asked_again_unless_never(tmp_path, endpoint):
     cases, out = Cases(tmp_path / "cases.yaml", 20), tmp_path / "out"
     endpoint.refused = set(cases.prompts("n7"))
     assert _run(cases, endpoint, out).tasks[0].result.failed == 3
@@ -228,7 +217,7 @@ def test_failures_are_asked_again_unless_never(tmp_path, endpoint: Counting):
 
 
 def test_more_modules_in_the_files_are_added_to_a_run_and_judging_again_counts_them(
-    tmp_path, endpoint: Counting
+    tmp_path, endpoint
 ):
     cases, out = Cases(tmp_path / "cases.yaml", 3), tmp_path / "out"
     _run(cases, endpoint, out)
@@ -242,7 +231,7 @@ def test_more_modules_in_the_files_are_added_to_a_run_and_judging_again_counts_t
     assert [task.result.value for task in judge_again(read_plan(out), out).tasks] == [100.0, 100.0]
 
 
-def test_what_is_chosen_for_all_cases_stays_bound_to_the_folder(tmp_path, endpoint: Counting):
+def test_what_is_chosen_for_all_cases_stays_bound_to_the_folder(tmp_path, endpoint):
     cases, out = Cases(tmp_path / "cases.yaml", 3), tmp_path / "out"
     _run(cases, endpoint, out)
     with pytest.raises(
@@ -251,7 +240,7 @@ def test_what_is_chosen_for_all_cases_stays_bound_to_the_folder(tmp_path, endpoi
         _run(cases, endpoint, out, choices={"temperature": 0.5})
 
 
-def test_a_run_is_scored_again_by_another_scorer_and_registered(tmp_path, endpoint: Counting):
+def test_a_run_is_scored_again_by_another_scorer_and_registered(tmp_path, endpoint):
     cases, out = Cases(tmp_path / "cases.yaml", 4), tmp_path / "out"
     cases.change("n2", expected="22|2")
     assert _value(_run(cases, endpoint, out)) == 75.0
@@ -281,7 +270,7 @@ def test_a_run_is_scored_again_by_another_scorer_and_registered(tmp_path, endpoi
     assert "The cases changed" in error.value.hint
 
 
-def test_a_torn_line_costs_one_question_and_a_damaged_one_is_told(tmp_path, endpoint: Counting):
+def test_a_torn_line_costs_one_question_and_a_damaged_one_is_told(tmp_path, endpoint):
     cases, out = Cases(tmp_path / "cases.yaml", 3), tmp_path / "out"
     _run(cases, endpoint, out)
     endpoint.taken()
@@ -309,7 +298,7 @@ def test_the_words_of_rerun():
 
 
 @pytest.mark.slow
-def test_three_hundred_cases_three_times_killed_resumed_and_changed(tmp_path, endpoint: Counting):
+def test_three_hundred_cases_three_times_killed_resumed_and_changed(tmp_path, endpoint):
     cases, out = Cases(tmp_path / "cases.yaml", 300), tmp_path / "out"
     command = [
         sys.executable,
@@ -324,7 +313,7 @@ def test_three_hundred_cases_three_times_killed_resumed_and_changed(tmp_path, en
     command += ["--model", "m", "--no-reference", "--concurrency", "16", "-o", str(out)]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SERVE_EVAL_", "OPENAI_"))}
 
-    def run(*more: str) -> Counter[str]:
+    def run(*more):
         done = subprocess.run(
             [*command, *more], env=kept, capture_output=True, text=True, timeout=300, check=False
         )

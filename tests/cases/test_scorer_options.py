@@ -1,13 +1,8 @@
 """Test that a reference judges no run with another version or other options of a scorer."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,12 +12,12 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.plan import resolve
 from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
-from serve_eval.schema import DataRoots, Plan, Report, VerdictOutcome
+from serve_eval.schema import DataRoots, VerdictOutcome
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.tasks import cases
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore
-from tests.cases.made import Counting, counting
+from tests.cases.made import counting
 from tests.cli.command import serve_eval
 
 COUNT = 6
@@ -31,12 +26,12 @@ NESTED = {"any_of": {"scorer": {"numeric": {"absolute": 10}}}}
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Counting]:
+def endpoint():
     with counting() as server:
         yield server
 
 
-def _write(file: Path, scorer: object, *, off: int = 0, count: int = COUNT) -> Path:
+def _write(file, scorer, *, off=0, count=COUNT):
     """Write cases whose answers are right if `off` is 0."""
     listed = isinstance(scorer, dict) and "any_of" in scorer
     content = [
@@ -51,23 +46,23 @@ def _write(file: Path, scorer: object, *, off: int = 0, count: int = COUNT) -> P
     return file
 
 
-def _plan(file: Path, endpoint: Counting, refs: Path | None, **more: Any) -> Plan:
+def _plan(file, endpoint, refs, **more):
     judged = {"no_reference": True} if refs is None else {"references_dir": str(refs)}
     settings = {"cases": [str(file)], "base_url": endpoint.url, "model": "m", **judged, **more}
     return resolve.resolve({}, settings, {}).plan
 
 
-def _run(file: Path, endpoint: Counting, out: Path, refs: Path | None, **more: Any) -> Report:
+def _run(file, endpoint, out, refs, **more):
     return asyncio.run(evaluate(_plan(file, endpoint, refs, **more), out, environ={}))
 
 
-def _register(file: Path, endpoint: Counting, tmp_path: Path) -> Path:
+def _register(file, endpoint, tmp_path):
     _run(file, endpoint, tmp_path / "first", None)
     register([tmp_path / "first"], tmp_path / "refs")
     return tmp_path / "refs"
 
 
-def _make_older(refs: Path) -> None:
+def _make_older(refs):
     """Leave out what references of earlier versions did not record."""
     [file] = refs.glob("*.yaml")
     content = yaml.safe_load(file.read_text())
@@ -97,7 +92,7 @@ def _make_older(refs: Path) -> None:
 )
 @pytest.mark.parametrize("older", [False, True])
 def test_other_options_of_a_scorer_are_refused_and_named(
-    tmp_path, endpoint: Counting, taken: object, scored: object, named: str, older: bool
+    tmp_path, endpoint, taken, scored, named, older
 ):
     refs = _register(_write(tmp_path / "taken.yaml", taken), endpoint, tmp_path)
     other = _write(tmp_path / "scored.yaml", scored)
@@ -112,7 +107,7 @@ def test_other_options_of_a_scorer_are_refused_and_named(
     assert allowed.tasks[0].verdict.outcome is VerdictOutcome.PASS
 
 
-def test_the_command_refuses_before_it_asks_and_in_a_dry_run(tmp_path, endpoint: Counting):
+def test_the_command_refuses_before_it_asks_and_in_a_dry_run(tmp_path, endpoint):
     refs = _register(_write(tmp_path / "taken.yaml", "numeric"), endpoint, tmp_path)
     lenient = _write(tmp_path / "lenient.yaml", LENIENT)
     endpoint.taken()
@@ -125,16 +120,14 @@ def test_the_command_refuses_before_it_asks_and_in_a_dry_run(tmp_path, endpoint:
 
 
 @pytest.mark.parametrize(("off", "count"), [(1, COUNT), (0, COUNT + 1)])
-def test_other_expected_values_and_more_cases_are_refused(
-    tmp_path, endpoint: Counting, off: int, count: int
-):
+def test_other_expected_values_and_more_cases_are_refused(tmp_path, endpoint, off, count):
     refs = _register(_write(tmp_path / "taken.yaml", LENIENT), endpoint, tmp_path)
     other = _write(tmp_path / "other.yaml", LENIENT, off=off, count=count)
     with pytest.raises(NotComparableError, match=rf"cases is '{count} .*' here and '{COUNT} "):
         _run(other, endpoint, tmp_path / "out", refs)
 
 
-def test_fewer_cases_are_judged_by_the_scores_of_the_same_ones(tmp_path, endpoint: Counting):
+def test_fewer_cases_are_judged_by_the_scores_of_the_same_ones(tmp_path, endpoint):
     refs = _register(_write(tmp_path / "taken.yaml", LENIENT), endpoint, tmp_path)
     fewer = _write(tmp_path / "fewer.yaml", LENIENT, count=COUNT - 2)
     [task] = _run(fewer, endpoint, tmp_path / "out", refs).tasks
@@ -144,7 +137,7 @@ def test_fewer_cases_are_judged_by_the_scores_of_the_same_ones(tmp_path, endpoin
 
 @pytest.mark.parametrize("scorer", ["numeric", LENIENT, NESTED])
 def test_a_reference_of_today_still_judges_the_cases_that_it_was_taken_with(
-    tmp_path, endpoint: Counting, scorer: object
+    tmp_path, endpoint, scorer
 ):
     file = _write(tmp_path / "c.yaml", scorer)
     refs = _register(file, endpoint, tmp_path)
@@ -154,7 +147,7 @@ def test_a_reference_of_today_still_judges_the_cases_that_it_was_taken_with(
     assert judge_again(read_plan(tmp_path / "out"), tmp_path / "out").exit_code == 0
 
 
-def test_a_stored_run_of_today_is_read_judged_and_scored_again(tmp_path, endpoint: Counting):
+def test_a_stored_run_of_today_is_read_judged_and_scored_again(tmp_path, endpoint):
     file = _write(tmp_path / "c.yaml", LENIENT)
     refs = _register(file, endpoint, tmp_path)
     _run(file, endpoint, tmp_path / "out", refs)
@@ -168,9 +161,7 @@ def test_a_stored_run_of_today_is_read_judged_and_scored_again(tmp_path, endpoin
     assert (found.changed, found.notes) == ([], [])
 
 
-def test_a_rescored_run_is_not_judged_by_the_reference_of_the_old_scorer(
-    tmp_path, endpoint: Counting
-):
+def test_a_rescored_run_is_not_judged_by_the_reference_of_the_old_scorer(tmp_path, endpoint):
     file = _write(tmp_path / "c.yaml", "numeric")
     refs = _register(file, endpoint, tmp_path)
     _run(file, endpoint, tmp_path / "out", refs)
@@ -186,7 +177,7 @@ def test_a_rescored_run_is_not_judged_by_the_reference_of_the_old_scorer(
         assert "PASS" not in judged.stdout
 
 
-def test_a_rescored_run_is_judged_by_references_of_its_scorer(tmp_path, endpoint: Counting):
+def test_a_rescored_run_is_judged_by_references_of_its_scorer(tmp_path, endpoint):
     lenient = _register(_write(tmp_path / "lenient.yaml", LENIENT), endpoint, tmp_path)
     _run(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path / "out", None)
     command = [
@@ -204,7 +195,7 @@ def test_a_rescored_run_is_judged_by_references_of_its_scorer(tmp_path, endpoint
     assert (alone.returncode, "Give -o NEW too" in alone.stderr) == (2, True)
 
 
-def test_a_rule_without_pairs_names_the_cause(tmp_path, endpoint: Counting):
+def test_a_rule_without_pairs_names_the_cause(tmp_path, endpoint):
     refs = _register(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path)
     other = _write(tmp_path / "d.yaml", LENIENT)
     rule = {"verdict": "paired", "allow_mismatch": ["scorer_options"]}
@@ -214,9 +205,7 @@ def test_a_rule_without_pairs_names_the_cause(tmp_path, endpoint: Counting):
 
 
 @pytest.mark.parametrize("rule", ["classic", "paired"])
-def test_a_reference_of_another_scorer_says_why_it_has_no_pairs(
-    tmp_path, endpoint: Counting, rule: str
-):
+def test_a_reference_of_another_scorer_says_why_it_has_no_pairs(tmp_path, endpoint, rule):
     refs = _register(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path)
     other = _write(tmp_path / "d.yaml", LENIENT)
     allowed = {"verdict": rule, "allow_mismatch": ["scorer_options"]}
@@ -226,7 +215,7 @@ def test_a_reference_of_another_scorer_says_why_it_has_no_pairs(
     assert why.startswith("not paired with the reference: ")
 
 
-def test_a_table_of_a_run_and_its_rescored_copy_names_the_scorer(tmp_path, endpoint: Counting):
+def test_a_table_of_a_run_and_its_rescored_copy_names_the_scorer(tmp_path, endpoint):
     _run(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path / "out", None)
     setting = "cases:sums.scorer={numeric: {absolute: 10}}"
     serve_eval("judge", "--rescore", tmp_path / "out", "--set", setting, "-o", tmp_path / "re")
@@ -237,7 +226,7 @@ def test_a_table_of_a_run_and_its_rescored_copy_names_the_scorer(tmp_path, endpo
 
 
 def test_cases_with_options_of_their_own_are_named_by_their_checksum(tmp_path):
-    def checked(strict: str, lenient: str) -> tuple[object, object]:
+    def checked(strict, lenient):
         scorers = {strict: {"scorer": "numeric"}, lenient: {"scorer": LENIENT}}
         content = [
             {"case": name, "input": {"prompt": name}, "expected": 1, **scorers[name]}
@@ -253,7 +242,7 @@ def test_cases_with_options_of_their_own_are_named_by_their_checksum(tmp_path):
     assert one[1] != other[1]
 
 
-def test_an_option_of_its_default_value_is_none(tmp_path, endpoint: Counting):
+def test_an_option_of_its_default_value_is_none(tmp_path, endpoint):
     refs = _register(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path)
     same = _write(tmp_path / "d.yaml", {"numeric": {"absolute": 0, "take": "last"}})
     [one] = prepare(_plan(same, endpoint, refs))
@@ -277,14 +266,14 @@ SCORERS = {
 }
 
 
-def _write_scorer_versions(file: Path, scorer: object, expected: object) -> Path:
+def _write_scorer_versions(file, scorer, expected):
     case = {"case": "n", "input": {"prompt": "Question: what is 4?"}, "expected": expected}
     file.write_text(json.dumps({"sums": {"scorer": scorer, "cases": [case]}}))
     return file
 
 
 @pytest.mark.parametrize("name", SCORERS)
-def test_the_versions_of_scorers_are_part_of_the_fingerprint(tmp_path, name: str):
+def test_the_versions_of_scorers_are_part_of_the_fingerprint(tmp_path, name):
     scorer, expected, versions = SCORERS[name]
     task = cases.task(
         "sums", path=str(_write_scorer_versions(tmp_path / "c.yaml", scorer, expected))
@@ -295,14 +284,14 @@ def test_the_versions_of_scorers_are_part_of_the_fingerprint(tmp_path, name: str
     assert protocol_differences(fields, older) == ["scorers"]
 
 
-def _run_scorer_versions(file: Path, endpoint: Counting, out: Path, **more: Any) -> Report:
+def _run_scorer_versions(file, endpoint, out, **more):
     settings = {"cases": [str(file)], "base_url": endpoint.url, "model": "m", **more}
     return asyncio.run(evaluate(resolve.resolve({}, settings, {}).plan, out, environ={}))
 
 
 @pytest.mark.parametrize("scorer", ["numeric", {"any_of": {"scorer": "numeric"}}])
 def test_a_reference_of_an_older_version_is_refused_unless_it_is_allowed(
-    tmp_path, endpoint: Counting, scorer: Any
+    tmp_path, endpoint, scorer
 ):
     expected = 4 if scorer == "numeric" else [4]
     file = _write_scorer_versions(tmp_path / "c.yaml", scorer, expected)

@@ -10,7 +10,6 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from unittest import mock
 
@@ -20,7 +19,7 @@ OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM", "INTEG")
 """Prefixes of the environment variables that would change what a command does."""
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(**more):
     """Return this process's environment without serve-eval's variables, and with `more`.
 
     The terminal is wide. Pages have bars instead of pictures, which take longer than most commands.
@@ -30,13 +29,13 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def serve_eval(
-    *arguments: str | os.PathLike[str],
-    terminal: bool = False,
-    exits: int | None = None,
-    prints: str = "",
-    tells: str = "",
-    **environ: str,
-) -> subprocess.CompletedProcess[str]:
+    *arguments,
+    terminal=False,
+    exits=None,
+    prints="",
+    tells="",
+    **environ,
+):
     """Run `serve-eval ARGUMENTS` with these variables and return what `subprocess.run` would.
 
     The first argument is a line of words, which a shell would split; the others are a word each.
@@ -65,13 +64,13 @@ def serve_eval(
 
 
 def in_a_process(
-    *arguments: str | os.PathLike[str],
-    shell: str = "",
-    exits: int | None = None,
-    prints: str = "",
-    tells: str = "",
-    **environ: str,
-) -> subprocess.CompletedProcess[str]:
+    *arguments,
+    shell="",
+    exits=None,
+    prints="",
+    tells="",
+    **environ,
+):
     """Run the command in a process of its own; `shell` follows it, for redirections.
 
     The other arguments are those of `serve_eval`.
@@ -92,19 +91,19 @@ def in_a_process(
     return done
 
 
-def _split(arguments: tuple[str | os.PathLike[str], ...]) -> list[str]:
+def _split(arguments):
     words = [*map(str, arguments)]
     return shlex.split(words[0]) + words[1:] if words and " " in words[0] else words
 
 
-def _check(done: subprocess.CompletedProcess[str], exits: int | None, prints: str, tells: str):
+def _check(done, exits, prints, tells):
     found = (exits in (None, done.returncode), prints in done.stdout, tells in done.stderr)
     expected = f"exit code {exits}, {prints!r}, and on standard error {tells!r}"
     assert all(found), f"{done.returncode}, not {expected}:\n{done.stdout}\n{done.stderr}"
 
 
 @contextmanager
-def _stream(*, terminal: bool = False) -> Iterator[io.TextIOWrapper]:
+def _stream(*, terminal=False):
     made = _Terminal if terminal else io.TextIOWrapper
     with made(io.BytesIO(), encoding="utf-8", write_through=True) as stream:
         yield stream
@@ -113,5 +112,5 @@ def _stream(*, terminal: bool = False) -> Iterator[io.TextIOWrapper]:
 class _Terminal(io.TextIOWrapper):
     """A stream that is a terminal to those who ask it."""
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return True

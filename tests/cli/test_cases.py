@@ -101,7 +101,7 @@ def test_a_file_that_takes_too_long_is_told_with_what_to_do():
     assert "100 cases of 1 tasks" in serve_eval("data cases expand many.yaml").stdout
 
 
-def _results(file: str, *hashes: str):
+def _results(file, *hashes):
     """Write a result file in which these cases have full marks in two iterations."""
     head = "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version\n"
     rows = (f"simulated,x,1;1/1,2,{md5},2025-01-02 03:04:05,0.5\n" for md5 in hashes)

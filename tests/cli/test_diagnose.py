@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from serve_eval.report.document import Document
 from serve_eval.workflows.diagnose.breakdown import (
     Breakdown,
     describe_kinds,
@@ -19,8 +18,6 @@ from serve_eval.workflows.diagnose.extraction import fold
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.cli.command import serve_eval
 from tests.workflows.diagnose.server import (
-    Act,
-    Asked,
     Said,
     Server,
     answers_to,
@@ -33,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
 @pytest.fixture(scope="module")
-def red(tmp_path_factory) -> Path:
+def red(tmp_path_factory):
     """Return a run of the simulated endpoint, which cuts half of its answers in two."""
     folder = tmp_path_factory.mktemp("red")
     (folder / "references").mkdir()
@@ -57,7 +54,7 @@ def red(tmp_path_factory) -> Path:
     return folder / "out"
 
 
-def test_a_diagnosis_is_printed_and_is_no_verdict(red: Path):
+def test_a_diagnosis_is_printed_and_is_no_verdict(red):
     done = serve_eval(f"diagnose {red}", exits=0)
     first, _, likely, sure, *_ = done.stdout.splitlines()
     assert first.startswith(" FAIL   word_problems  ")
@@ -71,7 +68,7 @@ def test_a_diagnosis_is_printed_and_is_no_verdict(red: Path):
     assert 0 < run["findings"][0]["explains"] < run["tasks"][0]["wrong"]  # some were wrong before
 
 
-def test_a_diagnosis_has_a_page_and_files_for_ci_and_leaves_those_of_the_run(red: Path, tmp_path):
+def test_a_diagnosis_has_a_page_and_files_for_ci_and_leaves_those_of_the_run(red, tmp_path):
     kept = ("report.html", "junit.xml", "summary.md", "report.json")
     before = [(red / name).read_bytes() for name in kept]
     junit, summary = tmp_path / "d.xml", tmp_path / "summary.md"
@@ -88,7 +85,7 @@ def test_a_diagnosis_has_a_page_and_files_for_ci_and_leaves_those_of_the_run(red
     assert capsule in summary.read_text()
 
 
-def test_the_page_of_a_diagnosis_replaces_a_link_of_somebody_else(red: Path, tmp_path):
+def test_the_page_of_a_diagnosis_replaces_a_link_of_somebody_else(red, tmp_path):
     shutil.copytree(red, tmp_path / "run")
     (mine := tmp_path / "mine").write_text("mine")
     page = tmp_path / "run/diagnosis.html"
@@ -113,7 +110,7 @@ def test_a_folder_that_is_none_is_a_usage_error(tmp_path):
     serve_eval(f"diagnose {tmp_path}", exits=2, tells="holds no run")
 
 
-def test_a_capsule_says_how_it_is_sent_again(red: Path, tmp_path):
+def test_a_capsule_says_how_it_is_sent_again(red, tmp_path):
     done = serve_eval(f"show {red} test-3 --capsule -o {tmp_path}", exits=0)
     folder = tmp_path / "word_problems_test-3"
     assert done.stdout.startswith(f" WRITTEN   {folder}\n")
@@ -126,7 +123,7 @@ def test_a_capsule_says_how_it_is_sent_again(red: Path, tmp_path):
     serve_eval(f"show {red} test-333 --capsule", exits=2, tells="no such sample")
 
 
-def fail_evenly(folder: Path) -> tuple[Path, str]:
+def fail_evenly(folder):
     """Return a run of the simulated endpoint that answers evenly too few right, and its output."""
     (folder / "references").mkdir()
     text = "simulated:\n  - accuracy: 90.0\n    source: declared by the tests\n"
@@ -217,7 +214,7 @@ plans:
 PAGE = (Path(__file__).resolve().parents[2] / "docs/extending.md").read_text()
 
 
-def _write_code(folder: Path) -> Path:
+def _write_code(folder):
     """Write the example of the page, with a scorer that fails for one river."""
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     [task] = [one for one in blocks if "def task(*, article" in one]
@@ -263,7 +260,7 @@ def test_a_wrong_folder_of_code_is_the_only_error(tmp_path):
     )
 
 
-def _break_down(act: Act, out: Path) -> tuple[Breakdown | None, Document]:
+def _break_down(act, out):
     plan = plan_for(out)
     run(plan, Server(act=act, answers=answers_to(plan.tasks[0])), out / "out")
     found = diagnose(out / "out")
@@ -271,17 +268,17 @@ def _break_down(act: Act, out: Path) -> tuple[Breakdown | None, Document]:
     return task.breakdown, make_document_of(out / "out")
 
 
-def _one_digit_off(asked: Asked) -> Said:
+def _one_digit_off(asked):
     return Said(text=f"{asked.target}0")
 
 
-def _stated(asked: Asked) -> Said:
+def _stated(asked):
     number = asked.target.rpartition("#### ")[2]
     said = f"All in all, the answer is {number}."
     return Said(text=said if asked.chance("so") < 0.45 else asked.target)
 
 
-def _mixed(asked: Asked) -> Said:
+def _mixed(asked):
     chance = asked.chance("kind")
     if chance < 0.3:
         return Said(text="", tokens=1)
@@ -291,7 +288,7 @@ def _mixed(asked: Asked) -> Said:
 
 
 @pytest.mark.parametrize(("act", "name"), [(_one_digit_off, "near"), (_stated, "unread")])
-def test_near_misses_and_unread_answers_are_counted(act: Act, name: str, tmp_path):
+def test_near_misses_and_unread_answers_are_counted(act, name, tmp_path):
     found, said = _break_down(act, tmp_path)
     lost = sum(found.kinds.values())
     assert {"near": found.near, "unread": found.unread}[name] == lost > 30
@@ -347,7 +344,7 @@ def test_an_expected_text_keeps_its_commas(tmp_path, monkeypatch):
         ("$5, $6", "$5, $7", "$5, $6"),
     ],
 )
-def test_commas_go_only_where_a_number_is_expected(text: str, expected: str, folded: str):
+def test_commas_go_only_where_a_number_is_expected(text, expected, folded):
     assert fold(text, expected) == folded
 
 
@@ -365,7 +362,7 @@ def test_commas_go_only_where_a_number_is_expected(text: str, expected: str, fol
         ("", "7", True),
     ],
 )
-def test_one_edit(a: str, b: str, one: bool):
+def test_one_edit(a, b, one):
     assert is_one_edit(a, b) is one
 
 

@@ -11,7 +11,6 @@ import shutil
 import statistics
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -27,33 +26,33 @@ FIRST = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def base(data_root, tmp_path_factory) -> Path:
+def base(data_root, tmp_path_factory):
     out = tmp_path_factory.mktemp("base") / "out"
     flags = f"run --launcher simulated --model org/m --tasks gsm8k --dataset-root {data_root}"
     serve_eval(f"{flags} --no-reference --limit {N} --set launcher.accuracy=0.8 -o {out}", exits=3)
     return out
 
 
-def _json(file: Path) -> Any:
+def _json(file):
     return read_json(file)
 
 
 class Nights:
     """Make runs of one endpoint, a day apart."""
 
-    def __init__(self, base: Path, folder: Path):
+    def __init__(self, base, folder):
         self.base, self.folder = base, folder
         self.made = 0
         (folder).mkdir(exist_ok=True)
 
     def add(
         self,
-        turned: range | tuple[int, ...] = (),
+        turned=(),
         *,
-        to: float = 0.0,
-        name: str = "",
-        **report: Any,
-    ) -> Path:
+        to=0.0,
+        name="",
+        **report,
+    ):
         """Add a run in which the samples at these places score `to`.
 
         `report` replaces fields of the task's result.
@@ -74,7 +73,7 @@ class Nights:
         self.made += 1
         return run
 
-    def edit(self, run: Path, **task: Any):
+    def edit(self, run, **task):
         """Replace fields of the report's task."""
         content = _json(run / "report.json")
         content["tasks"][0] |= task
@@ -82,11 +81,11 @@ class Nights:
 
 
 @pytest.fixture
-def nights(base: Path, tmp_path) -> Nights:
+def nights(base, tmp_path):
     return Nights(base, tmp_path / "nights")
 
 
-def follow(shown: str):
+def follow(shown):
     """Run each next command as it is printed."""
     commands = re.findall(r"^ (?:next|    ) +(serve-eval .*)$", shown, re.MULTILINE)
     assert [line.split()[1] for line in commands] == ["compare", "diagnose"]
@@ -97,17 +96,17 @@ def follow(shown: str):
         assert done.returncode != 2, (line, done.stderr)
 
 
-def _noise(night: int, flips: int = 6) -> tuple[int, ...]:
+def _noise(night, flips=6):
     """Return the places of right samples that are wrong on this night; each night has its own."""
     return tuple((37 * night + 11 * i) % 300 for i in range(flips))
 
 
-def _charts(folder: Path, flags: str = "") -> dict[str, Any]:
+def _charts(folder, flags=""):
     done = serve_eval(f"runs trend {folder} --json {flags}", exits=0)
     return json.loads(done.stdout)["result"]
 
 
-def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights, monkeypatch):
+def test_a_slow_decline_alarms_and_fails_nothing(nights, monkeypatch):
     for night in range(8):
         nights.add(_noise(night))
     for night in range(8, 20):
@@ -141,7 +140,7 @@ def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights, monkeypatch):
 
 
 def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_of_a_false_alarm_is_printed(  # noqa: E501
-    nights: Nights,
+    nights,
 ):
     for night in range(3):
         nights.add(_noise(night))
@@ -165,7 +164,7 @@ def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_o
     assert 8 < many["h"] < few["h"]
 
 
-def test_runs_that_differ_as_a_whole_raise_the_noise_and_say_so(nights: Nights):
+def test_runs_that_differ_as_a_whole_raise_the_noise_and_say_so(nights):
     runs = [nights.add(range(15) if night % 3 == 1 else _noise(night)) for night in range(12)]
     [chart] = _charts(nights.folder)["series"]
     assert chart["dispersion"] > 2
@@ -180,7 +179,7 @@ def test_runs_that_differ_as_a_whole_raise_the_noise_and_say_so(nights: Nights):
     assert "because these runs differ as a whole" in chart["variance_from"]
 
 
-def test_the_sum_is_that_of_the_formula(nights: Nights):
+def test_the_sum_is_that_of_the_formula(nights):
     runs = [nights.add(_noise(night, flips)) for night, flips in enumerate((4, 6, 10))]
     [chart] = _charts(nights.folder)["series"]
     values = [_json(run / "report.json")["tasks"][0]["result"]["value"] for run in runs]
@@ -202,12 +201,12 @@ def test_the_sum_is_that_of_the_formula(nights: Nights):
     assert [run["flips"] for run in chart["runs"]] == [None, 10, 16]
 
 
-def _scores(run: Path) -> list[float]:
+def _scores(run):
     lines = [json.loads(line) for line in (run / "scores/gsm8k.jsonl").read_text().splitlines()]
     return [line["value"] for line in sorted(lines, key=lambda line: str(line["id"]))]
 
 
-def test_where_lower_is_better_a_rise_is_a_decline(nights: Nights):
+def test_where_lower_is_better_a_rise_is_a_decline(nights):
     for night in range(18):
         run = nights.add(_noise(night), to=1.0) if night < 12 else nights.add(range(12))
         metric = _json(run / "report.json")["tasks"][0]["result"]["metric"]
@@ -224,7 +223,7 @@ def test_where_lower_is_better_a_rise_is_a_decline(nights: Nights):
     assert "2.000 points worse" in chart["warnings"][0]
 
 
-def test_a_flip_of_a_deterministic_endpoint_is_named(nights: Nights):
+def test_a_flip_of_a_deterministic_endpoint_is_named(nights):
     for _ in range(4):
         nights.add()
     before = _charts(nights.folder)["series"][0]
@@ -240,7 +239,7 @@ def test_a_flip_of_a_deterministic_endpoint_is_named(nights: Nights):
     )
 
 
-def test_without_scores_on_file_the_noise_is_the_most_that_it_can_be(nights: Nights):
+def test_without_scores_on_file_the_noise_is_the_most_that_it_can_be(nights):
     runs = [nights.add(_noise(night)) for night in range(3)]
     for run in runs:
         shutil.rmtree(run / "scores")
@@ -253,7 +252,7 @@ def test_without_scores_on_file_the_noise_is_the_most_that_it_can_be(nights: Nig
     assert {run["flips"] for run in chart["runs"]} == {None}
 
 
-def test_a_series_that_cannot_be_charted_hides_no_other(nights: Nights):
+def test_a_series_that_cannot_be_charted_hides_no_other(nights):
     bare = nights.add()
     metric = _json(bare / "report.json")["tasks"][0]["result"]["metric"]
     content = _json(bare / "report.json")
@@ -266,7 +265,7 @@ def test_a_series_that_cannot_be_charted_hides_no_other(nights: Nights):
     assert "left out: perplexity of org/m" in "\n".join(found["notes"])
 
 
-def test_what_does_not_belong_together_is_kept_apart_and_said(nights: Nights):
+def test_what_does_not_belong_together_is_kept_apart_and_said(nights):
     first = nights.add()
     other = nights.add()
     nights.edit(
@@ -308,7 +307,7 @@ def test_what_does_not_belong_together_is_kept_apart_and_said(nights: Nights):
     assert f"the same run as {nights.folder / 'copy'}" in said
 
 
-def test_the_measure_is_one_that_every_run_has(nights: Nights):
+def test_the_measure_is_one_that_every_run_has(nights):
     reference = {"task": "gsm8k", "model": "org/m", "spec": {}, "value": 81.0, "file": "gsm8k.yaml"}
     runs = [nights.add(_noise(night)) for night in range(3)]
     for run in runs:
@@ -324,7 +323,7 @@ def test_the_measure_is_one_that_every_run_has(nights: Nights):
     )
 
 
-def test_pairs_and_the_noise_of_a_registered_reference_are_used(data_root: Path, tmp_path):
+def test_pairs_and_the_noise_of_a_registered_reference_are_used(data_root, tmp_path):
     flags = [
         "run",
         "--launcher",
@@ -367,7 +366,7 @@ def test_pairs_and_the_noise_of_a_registered_reference_are_used(data_root: Path,
     assert [run["x"] for run in chart["runs"]] == paired
 
 
-def test_series_are_chosen(nights: Nights):
+def test_series_are_chosen(nights):
     for night in range(5):
         nights.add(_noise(night))
     chosen = "--task gsm8k --model org/m"
@@ -375,7 +374,7 @@ def test_series_are_chosen(nights: Nights):
     serve_eval(f"runs trend {nights.folder} --model org/n", exits=2, tells="Did you mean 'org/m'?")
 
 
-def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path):
+def test_folders_without_a_finished_run_are_an_error(nights, tmp_path):
     for place, said in (
         (nights.folder, "contains no finished run"),
         (tmp_path / "nowhere", "no such folder"),
@@ -390,7 +389,7 @@ def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path):
     serve_eval(f"runs trend {nights.folder} --h 0", exits=2)
 
 
-def test_no_link_is_followed_and_the_depth_is_bounded(nights: Nights):
+def test_no_link_is_followed_and_the_depth_is_bounded(nights):
     run = nights.add()
     (nights.folder / "loop").symlink_to(nights.folder)
     deep = nights.folder.joinpath(*"abcdefghij")
@@ -400,7 +399,7 @@ def test_no_link_is_followed_and_the_depth_is_bounded(nights: Nights):
     assert "8 folders deep" in str(found["notes"])
 
 
-def test_an_alarm_is_skipped_in_a_junit_file_and_what_is_left_out_is_said(nights: Nights, tmp_path):
+def test_an_alarm_is_skipped_in_a_junit_file_and_what_is_left_out_is_said(nights, tmp_path):
     for night in range(16):
         nights.add(range(2 * max(0, night - 8)))
     broken = nights.add()

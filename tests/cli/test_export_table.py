@@ -27,7 +27,7 @@ DEPLOYMENTS = {
 """Five deployments of one model in folders whose names say nothing about them."""
 
 
-def _run(folder: Path, *more: object, tasks: str = ",".join(TASKS), limit: int = 12):
+def _run(folder, *more, tasks=",".join(TASKS), limit=12):  # noqa: B008 - a text
     model = [] if "-m" in more else ["-m", MODEL]
     done = serve_eval(
         f"run --launcher simulated -t {tasks} --limit {limit} --no-reference -o {folder}",
@@ -37,18 +37,18 @@ def _run(folder: Path, *more: object, tasks: str = ",".join(TASKS), limit: int =
     assert (folder / "report.json").exists(), done.stderr
 
 
-def _export(arguments: str = "", *, columns: int = 200) -> str:
+def _export(arguments="", *, columns=200):
     done = serve_eval(f"runs export {arguments}", COLUMNS=str(columns), exits=0)
     return done.stdout
 
 
-def _rows(folders: str = "") -> list[dict[str, str]]:
+def _rows(folders=""):
     text = _export(f"{folders} --format csv")
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
 @pytest.fixture(scope="module")
-def deployments(tmp_path_factory, simulated_here: None) -> Path:
+def deployments(tmp_path_factory, simulated_here):
     top = tmp_path_factory.mktemp("deployments")
     for name, flags in DEPLOYMENTS.items():
         _run(top / name, *flags)
@@ -56,7 +56,7 @@ def deployments(tmp_path_factory, simulated_here: None) -> Path:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_five_deployments_of_one_model_are_five_rows(name: str, deployments: Path):
+def test_five_deployments_of_one_model_are_five_rows(name, deployments):
     text = _export(f"{deployments} --format {name}")
     assert MODEL in text
     for task in TASKS:
@@ -75,7 +75,7 @@ def test_five_deployments_of_one_model_are_five_rows(name: str, deployments: Pat
     assert "N: NO REFERENCE" in text
 
 
-def test_the_table_fits_eighty_columns_and_says_what_it_leaves_out(deployments: Path):
+def test_the_table_fits_eighty_columns_and_says_what_it_leaves_out(deployments):
     lines = _export(f"{deployments} --format table", columns=80).splitlines()
     assert all(len(line) <= 80 for line in lines)
     heads = [line for line in lines if line.startswith("quant_algo")]
@@ -84,7 +84,7 @@ def test_the_table_fits_eighty_columns_and_says_what_it_leaves_out(deployments: 
     assert sum("[" in line for line in lines) == 15
 
 
-def test_a_row_says_by_its_attributes_what_it_is(deployments: Path):
+def test_a_row_says_by_its_attributes_what_it_is(deployments):
     rows = _rows(deployments)
     assert [row["quant_algo"] for row in rows] == ["", "FP8", "FP8", "", ""]
     assert [row["kv_cache_quant_algo"] for row in rows] == ["", "", "FP8", "", ""]
@@ -169,7 +169,7 @@ def test_failed_samples_and_undecided_verdicts_are_marked(tmp_path):
 
 
 @pytest.mark.parametrize("model", ["=1+1|`x`%$_{}#&~^\\<b>", "@org/m", "+m\u202e模"])
-def test_a_hostile_name_of_a_model_stays_text(model: str, tmp_path):
+def test_a_hostile_name_of_a_model_stays_text(model, tmp_path):
     done = serve_eval(
         f"run --launcher simulated -t word_problems --limit 5 --no-reference -o {tmp_path}/a",
         f"--model={model}",
@@ -183,7 +183,7 @@ def test_a_hostile_name_of_a_model_stays_text(model: str, tmp_path):
     assert len(rows) == 1
 
 
-def test_a_table_is_written_to_a_file(deployments: Path, tmp_path):
+def test_a_table_is_written_to_a_file(deployments, tmp_path):
     printed = _export(f"{deployments} --format latex")
     told = _export(f"{deployments} --format latex -o {tmp_path}/t.tex")
     assert told.startswith(f" WRITTEN   latex  5 rows in {tmp_path / 't.tex'}\n")
@@ -195,7 +195,7 @@ def test_a_table_is_written_to_a_file(deployments: Path, tmp_path):
     )
 
 
-def test_options_of_other_formats_are_refused(deployments: Path):
+def test_options_of_other_formats_are_refused(deployments):
     serve_eval(
         "runs export --format lm-eval",
         *deployments.iterdir(),
@@ -212,7 +212,7 @@ def test_options_of_other_formats_are_refused(deployments: Path):
 
 
 @pytest.fixture
-def suite(tmp_path) -> Path:
+def suite(tmp_path):
     """Return a suite of long names with references, a damaged run and one that cannot start."""
     sizes = {"word_problems": 30, "passkey_short": 20}
     serve_eval(
@@ -240,7 +240,7 @@ def suite(tmp_path) -> Path:
     return tmp_path / "nightly.yaml"
 
 
-def test_a_suite_is_readable_at_eighty_columns(suite: Path, tmp_path):
+def test_a_suite_is_readable_at_eighty_columns(suite, tmp_path):
     done = serve_eval(f"run {suite} -o {tmp_path}/out", COLUMNS="80")
     title, header, *lines = done.stdout.splitlines()
     assert "FAIL" in title, done.stderr
@@ -257,7 +257,7 @@ def test_a_suite_is_readable_at_eighty_columns(suite: Path, tmp_path):
     assert "F: FAIL" in summary
 
 
-def test_a_run_of_a_suite_without_a_report_is_a_row_that_says_why(suite: Path, tmp_path):
+def test_a_run_of_a_suite_without_a_report_is_a_row_that_says_why(suite, tmp_path):
     serve_eval(f"run {suite} -o {tmp_path}/out")
     rows = {row["run"]: row for row in _rows(f"{tmp_path}/out")}
     assert len(rows) == 5
@@ -269,7 +269,7 @@ def test_a_run_of_a_suite_without_a_report_is_a_row_that_says_why(suite: Path, t
     assert [row["model"] for row in one] == [MODEL]
 
 
-def test_an_unfinished_folder_hides_no_finished_run(deployments: Path, tmp_path):
+def test_an_unfinished_folder_hides_no_finished_run(deployments, tmp_path):
     dead, empty = tmp_path / "dead", tmp_path / "empty"
     _run(dead, tasks="word_problems")
     (dead / "report.json").unlink()
@@ -289,7 +289,7 @@ def test_an_unfinished_folder_hides_no_finished_run(deployments: Path, tmp_path)
     serve_eval(f"runs export {dead} --format table", exits=2, tells="only 1 unfinished")
 
 
-def test_a_run_that_a_row_shows_is_not_said_to_be_left_out(suite: Path, tmp_path):
+def test_a_run_that_a_row_shows_is_not_said_to_be_left_out(suite, tmp_path):
     serve_eval(f"run {suite} -o {tmp_path}/out")
     text = " ".join(_export(f"{tmp_path}/out --format table").split())
     assert "left out" not in text
@@ -320,7 +320,7 @@ def test_the_size_of_a_column_is_written_once(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, simulated_here: None) -> Path:
+def run(tmp_path_factory, simulated_here):
     """Return a run of which 5 of 20 answers are lost."""
     out = tmp_path_factory.mktemp("runs") / "out"
     asked = "--launcher simulated -m org/m -t word_problems --limit 20"
@@ -331,7 +331,7 @@ def run(tmp_path_factory, simulated_here: None) -> Path:
     return out
 
 
-def test_the_files_are_listed_with_their_rows_and_what_was_left_out(run: Path, tmp_path):
+def test_the_files_are_listed_with_their_rows_and_what_was_left_out(run, tmp_path):
     done = serve_eval(
         f"runs export {run} -o {tmp_path} --junit {tmp_path}/junit.xml", COLUMNS="80", exits=0
     )
@@ -350,7 +350,7 @@ def test_the_files_are_listed_with_their_rows_and_what_was_left_out(run: Path, t
     assert told["warnings"] == [left]
 
 
-def test_a_table_on_standard_output_is_nothing_but_the_table(run: Path, tmp_path):
+def test_a_table_on_standard_output_is_nothing_but_the_table(run, tmp_path):
     printed = serve_eval(f"runs export {run} --format csv --notify-text {tmp_path}/line").stdout
     [row] = csv.DictReader(printed.splitlines())
     assert row["model"] == "org/m"
@@ -360,7 +360,7 @@ def test_a_table_on_standard_output_is_nothing_but_the_table(run: Path, tmp_path
     assert told["outcome"] == "WRITTEN"
 
 
-def test_biochatters_files_have_their_rows(run: Path, tmp_path):
+def test_biochatters_files_have_their_rows(run, tmp_path):
     done = serve_eval(f"runs export {run} --format biochatter -o {tmp_path} --json", exits=0)
     for one in json.loads(done.stdout)["result"]["files"]:
         with Path(one["file"]).open(newline="") as file:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,7 @@ def without_extras(monkeypatch):
 
 @pytest.mark.parametrize("launcher", ["embedded", "simulated"])
 @pytest.mark.parametrize("more", ["", "--dry-run"], ids=["run", "dry"])
-def test_servers_of_ours_name_their_extra(launcher: str, more: str, data_root: Path, tmp_path):
+def test_servers_of_ours_name_their_extra(launcher, more, data_root, tmp_path):
     given = f"--model m --tasks gsm8k --dataset-root={data_root} --no-reference"
     said = serve_eval(
         f"run --launcher {launcher} -o {tmp_path}/run {given} {more}",
@@ -33,7 +32,7 @@ def test_servers_of_ours_name_their_extra(launcher: str, more: str, data_root: P
 
 
 @pytest.mark.parametrize("more", ["", "--dry-run"], ids=["run", "dry"])
-def test_a_cluster_names_its_extra(more: str, data_root: Path, tmp_path, monkeypatch):
+def test_a_cluster_names_its_extra(more, data_root, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kr8s", None)
     given = ["--model", "m", "--tasks", "gsm8k", f"--dataset-root={data_root}", "--no-reference"]
     given += ["--set", "launcher.service=llama", "-o", str(tmp_path / "run")]
@@ -48,7 +47,7 @@ def test_a_cluster_names_its_extra(more: str, data_root: Path, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["simulated", "embedded"])
-def test_their_options_are_listed_all_the_same(name: str):
+def test_their_options_are_listed_all_the_same(name):
     script = "import sys; sys.modules['aiohttp'] = None; from serve_eval.cli import main; main()"
     command = [sys.executable, "-c", script, "data", "list", "launchers", name]
     said = subprocess.run(

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ("soft", "hard", "state"),
     [(256, FILES, "ok"), (256, -1, "ok"), (256, FILES - 1, "problem"), (64, 64, "problem")],
 )
-def test_too_few_open_files_are_a_problem_with_a_fix(soft: int, hard: int, state: str):
+def test_too_few_open_files_are_a_problem_with_a_fix(soft, hard, state):
     found = workflows_doctor._look_at_files(soft, hard)
     assert found.state == state
     assert bool(found.fix) == (state == "problem")

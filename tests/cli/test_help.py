@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,7 +31,7 @@ OF_GROUPS = ("", "data cases", *(name for name, one in COMMANDS.items() if isins
 PATHS = [*OF_GROUPS, *ALONE]
 
 
-def _flags(text: str) -> set[str]:
+def _flags(text):
     """Return the flags of the lines that describe options."""
     typed = re.findall(r"^(?:  -\w,|   {3}) (--.*?)(?:  .*)?$", text, re.MULTILINE)
     return {word.strip(",") for line in typed for word in line.split() if word.startswith("--")}
@@ -43,12 +42,12 @@ def test_the_commands_with_many_options_are_those_that_have_a_short_help():
     assert sorted(many) == sorted(LONG)
 
 
-def _options(name: str) -> list[Any]:
+def _options(name):
     return [one for one in make_command(*name.split()).params if one.param_type_name == "option"]
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_help_fits_a_terminal_and_shows_no_type_of_a_flag(name: str):
+def test_help_fits_a_terminal_and_shows_no_type_of_a_flag(name):
     for flag in ["--help", *(["--help-all"] if name in LONG else [])]:
         said = serve_eval(*name.split(), flag, COLUMNS="80").stdout
         assert max(map(len, said.splitlines())) <= 80
@@ -56,7 +55,7 @@ def test_help_fits_a_terminal_and_shows_no_type_of_a_flag(name: str):
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_the_short_help_shows_few_options_and_where_the_rest_is(name: str):
+def test_the_short_help_shows_few_options_and_where_the_rest_is(name):
     short = serve_eval(*name.split(), "--help").stdout
     assert 10 <= len(make_command(*name.split()).usual) <= 16
     assert short.splitlines()[-1].endswith(f"{name} --help-all")
@@ -72,7 +71,7 @@ def test_the_short_help_shows_few_options_and_where_the_rest_is(name: str):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_help_has_two_examples_that_are_understood(path: str):
+def test_every_help_has_two_examples_that_are_understood(path):
     """Each example is parsed as its command would parse it, and nothing runs."""
     said = serve_eval(*path.split(), "--help", COLUMNS="80").stdout
     assert max(map(len, said.splitlines())) <= 80
@@ -88,7 +87,7 @@ def test_every_help_has_two_examples_that_are_understood(path: str):
         _parse(shlex.split(re.split(r" [|>] ", line)[0])[1:])
 
 
-def _parse(words: list[str]):
+def _parse(words):
     """Parse a command line by its command. Raises click's UsageError if it is not understood."""
     count = next(
         n for n in range(1, len(words) + 1) if not isinstance(find_entry(words[:n]), Family)
@@ -129,7 +128,7 @@ def test_defaults_are_told_and_no_sentence_of_a_group_is_cut_off():
 KINDS = ("tasks", "scorers", "launchers", "verdicts", "presets")
 
 
-def _list(arguments: str = "", *, code: int = 0) -> str:
+def _list(arguments="", *, code=0):
     done = serve_eval(f"data list {arguments}", COLUMNS="80", exits=code)
     return done.stdout
 
@@ -137,7 +136,7 @@ def _list(arguments: str = "", *, code: int = 0) -> str:
 @pytest.mark.parametrize(
     "command", [*(("data", "list", kind) for kind in KINDS), ("data", "list", "datasets")]
 )
-def test_a_list_has_few_lines_and_all_of_it_in_other_forms(command: tuple[str, ...]):
+def test_a_list_has_few_lines_and_all_of_it_in_other_forms(command):
     done = serve_eval(*command, COLUMNS="80")
     assert (done.returncode, len(done.stdout.splitlines()) <= LINES) == (0, True), done.stdout
     found = json.loads(serve_eval(*command, "--json").stdout)
@@ -201,13 +200,13 @@ WITHOUT_LOAD = ("cases", "lm_eval", "longbench_v1")
 """Families, and a task that needs the extra lm-eval before its data."""
 
 
-def _list_described(arguments: str = "") -> str:
+def _list_described(arguments=""):
     done = serve_eval(f"data list {arguments}", COLUMNS="80", exits=0)
     return done.stdout
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
-def test_every_option_of_every_launcher_is_described(name: str):
+def test_every_option_of_every_launcher_is_described(name):
     found = options(registry.function("serve_eval.launchers", name))
     paths = [option.path for option in found]
     assert [
@@ -253,7 +252,7 @@ def test_what_is_called_alike_may_mean_something_else():
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_every_task_is_described_with_its_data_and_every_option(name: str):
+def test_every_task_is_described_with_its_data_and_every_option(name):
     found = options(registry.function(shared.TASKS, name))
     assert [one.path for one in found if not re.fullmatch(r"[A-Z].*\.", one.meaning)] == []
     lines = describe_task(name)
@@ -265,7 +264,7 @@ def test_every_task_is_described_with_its_data_and_every_option(name: str):
 
 
 @pytest.mark.parametrize("name", [name for name in TASKS if name not in WITHOUT_LOAD])
-def test_a_task_names_its_data_if_it_cannot_do_without(name: str, tmp_path):
+def test_a_task_names_its_data_if_it_cannot_do_without(name, tmp_path):
     task = shared.usual_task(Spec(name=name))
     if not task.datasets:
         assert task.load(DataRoots(roots=(tmp_path,)), 2).samples
@@ -338,7 +337,7 @@ def test_scorers_are_described_too():
         ("all", "trtllm", "all trtllm: name the kind"),
     ],
 )
-def test_a_name_that_there_is_not_is_refused(kind: str, name: str, message: str):
+def test_a_name_that_there_is_not_is_refused(kind, name, message):
     serve_eval(f"data list {kind} {name}", exits=2, tells=message)
 
 
@@ -385,7 +384,7 @@ def runs(tmp_path, monkeypatch):
     ],
 )
 @pytest.mark.usefixtures("runs")
-def test_the_words_that_are_offered(before: str, incomplete: str, offered: list[str]):
+def test_the_words_that_are_offered(before, incomplete, offered):
     assert complete(before.split(), incomplete) == offered
 
 
@@ -456,7 +455,7 @@ words=(serve-eval run --set limits.order_); CURRENT=4; _serve_eval
         ("zsh", ZSH, ["-S  --", "-- smoke", "-S  -- limits.order_seed=", "--"]),
     ],
 )
-def test_fish_and_zsh_complete(shell: str, script: str, told: list[str], tmp_path):
+def test_fish_and_zsh_complete(shell, script, told, tmp_path):
     if (program := shutil.which(shell)) is None:
         pytest.skip(f"needs {shell}")
     (tmp_path / "serve-eval").write_text(f'#!/bin/sh\nexec {sys.executable} -m serve_eval "$@"\n')

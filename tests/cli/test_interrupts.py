@@ -12,9 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -85,7 +82,7 @@ _TAKEN = "import signal\nsignal.signal(2, signal.default_int_handler)\n"
 """SIGINT is ignored in processes that a shell starts in the background, such as these tests."""
 
 
-def _ran(script: str, *, cwd: Path | None = None) -> tuple[int, str, str]:
+def _ran(script, *, cwd=None):
     done = subprocess.run(
         [sys.executable, "-c", _TAKEN + script],
         env=environment(),
@@ -117,9 +114,7 @@ def _ran(script: str, *, cwd: Path | None = None) -> tuple[int, str, str]:
         ),
     ],
 )
-def test_a_signal_while_modules_are_imported_is_one_line(
-    tmp_path, name: str, arguments: list[str], number: int
-):
+def test_a_signal_while_modules_are_imported_is_one_line(tmp_path, name, arguments, number):
     (here := tmp_path / "here").mkdir()
     (tmp_path / "nightly.yaml").write_text("name: n\nplans: [{model: m, tasks: [gsm8k]}]\n")
     script = _AT_AN_IMPORT.format(name=name, number=number, arguments=arguments)
@@ -128,7 +123,7 @@ def test_a_signal_while_modules_are_imported_is_one_line(
 
 
 @pytest.mark.parametrize("number", [2, 15])
-def test_a_second_signal_ends_at_once_with_the_same_code(number: int):
+def test_a_second_signal_ends_at_once_with_the_same_code(number):
     assert _ran(_TWICE.format(number=number)) == (130, "", "Interrupted\n")
 
 
@@ -140,12 +135,12 @@ def test_a_second_signal_ends_at_once_with_the_same_code(number: int):
         "__import__('serve_eval.errors').errors.PlanError('x')",
     ],
 )
-def test_what_an_interruption_turned_into_is_an_interruption(error: str):
+def test_what_an_interruption_turned_into_is_an_interruption(error):
     assert _ran(_TURNED.format(number=2, error=error)) == (130, "", "Interrupted\n")
 
 
 @pytest.mark.parametrize(("late", "number", "code"), [(False, 2, 130), (True, 2, 0), (True, 15, 0)])
-def test_a_signal_when_all_is_done_prints_no_traceback(late: bool, number: int, code: int):
+def test_a_signal_when_all_is_done_prints_no_traceback(late, number, code):
     """A signal before Python shuts down is an interruption; later, the exit code stands."""
     ended, out, err = _ran(_AT_THE_END.format(late=late, number=number))
     assert (ended, err) == (code, "Interrupted\n" if code else "")
@@ -221,7 +216,7 @@ RECORDS = {
 
 @pytest.mark.parametrize("below", ["samples", "runs/a/samples", "a/samples"])
 @pytest.mark.parametrize("record", RECORDS)
-def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_path):
+def test_a_folder_holds_answers_when_one_was_had(record, below, tmp_path):
     (tmp_path / below).mkdir(parents=True)
     (tmp_path / below / "gsm8k.jsonl").write_text(RECORDS[record])
     told = explain_kept(tmp_path, "this again")
@@ -236,9 +231,7 @@ def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_pa
     ("launcher", "setting", "answers"),
     [("trtllm", "launcher.command='false'", False), ("simulated", "launcher.crash_after=40", True)],
 )
-def test_a_server_that_ends_leaves_answers_or_none(
-    launcher: str, setting: str, answers: bool, data_root: Path, tmp_path
-):
+def test_a_server_that_ends_leaves_answers_or_none(launcher, setting, answers, data_root, tmp_path):
     done = serve_eval(
         f"run --launcher {launcher} --model m --tasks gsm8k --dataset-root {data_root}"
         f" --no-reference --concurrency 1 -o {tmp_path}/out --set",
@@ -259,7 +252,7 @@ QUESTIONS = 1319
 
 
 @pytest.fixture
-def endpoint(tmp_path, data_root) -> Iterator[str]:
+def endpoint(tmp_path, data_root):
     """Yield the URL of a simulator that survives the kills and always answers alike.
 
     Three of four answers are right.
@@ -292,7 +285,7 @@ def endpoint(tmp_path, data_root) -> Iterator[str]:
             process.terminate()
 
 
-def _command(data_root: Path, url: str, out: Path) -> list[str]:
+def _command(data_root, url, out):
     flags = [
         "--base-url",
         url,
@@ -315,17 +308,17 @@ def _command(data_root: Path, url: str, out: Path) -> list[str]:
     return [sys.executable, "-m", "serve_eval", "run", *flags, "-o", str(out)]
 
 
-def _result(out: Path) -> dict[str, Any]:
+def _result(out):
     return read_json(out / "report.json")["tasks"][0]["result"]
 
 
-def _lines(journal: Path) -> int:
+def _lines(journal):
     return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
 @pytest.mark.slow
 def test_a_run_killed_at_thirty_random_points_ends_as_one_that_was_not(
-    tmp_path, data_root: Path, endpoint: str
+    tmp_path, data_root, endpoint
 ):
     kept = {
         k: v
@@ -372,7 +365,7 @@ TASK = "word_problems"
 
 
 @pytest.fixture
-def run(tmp_path, simulated_here: None) -> Path:
+def run(tmp_path, simulated_here):
     """Return a finished run whose scores take a while to compute again."""
     done = serve_eval(
         f"run --launcher simulated --set launcher.accuracy=0.7 --no-reference -t {TASK}"
@@ -382,7 +375,7 @@ def run(tmp_path, simulated_here: None) -> Path:
     return tmp_path / "out"
 
 
-def _kill_while_scoring(command: list[str], run: Path, share: float) -> bool:
+def _kill_while_scoring(command, run, share):
     """Kill a command once it has written this share of the scores. Return True if it was in time.
 
     It is killed whether it writes the file itself or another one beside it.
@@ -408,7 +401,7 @@ def _kill_while_scoring(command: list[str], run: Path, share: float) -> bool:
     return False
 
 
-def _read(run: Path) -> tuple[float, dict[str, object], list[str]]:
+def _read(run):
     """Return the report's value, the scores on file, and what the readers of the folder print."""
     [task] = read_json(run / "report.json")["tasks"]
     commands = (("show", run, "--wrong", "--all", "--brief"), ("diagnose", run))
@@ -416,7 +409,7 @@ def _read(run: Path) -> tuple[float, dict[str, object], list[str]]:
     return task["result"]["value"], dict(read_scores(run, TASK)), said
 
 
-def _kill_again_and_again(run: Path, kills: int):
+def _kill_again_and_again(run, kills):
     before, killed = _read(run), 0
     value, scores, _ = before
     assert len(scores) == SAMPLES
@@ -432,18 +425,16 @@ def _kill_again_and_again(run: Path, kills: int):
     assert not list((run / "scores").glob("*.partial"))
 
 
-def test_a_few_kills_while_a_run_is_judged_again_change_nothing(run: Path):
+def test_a_few_kills_while_a_run_is_judged_again_change_nothing(run):
     _kill_again_and_again(run, 2)
 
 
 @pytest.mark.slow
-def test_many_kills_while_a_run_is_judged_again_change_nothing(run: Path):
+def test_many_kills_while_a_run_is_judged_again_change_nothing(run):
     _kill_again_and_again(run, 20)
 
 
-def test_answers_that_are_asked_again_never_stand_beside_their_old_report(
-    tmp_path, simulated_here: None
-):
+def test_answers_that_are_asked_again_never_stand_beside_their_old_report(tmp_path, simulated_here):
     """A kill right after the old answers were put aside leaves a run without a report."""
     from serve_eval.storage.archive import archive
     from serve_eval.storage.file_names import samples_file

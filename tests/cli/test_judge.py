@@ -4,8 +4,6 @@ import json
 import shlex
 import shutil
 from pathlib import Path
-from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 from junitparser import JUnitXml
@@ -16,14 +14,14 @@ from tests.json_files import read_json
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
-def _references(tmp_path: Path, entry: str) -> Path:
+def _references(tmp_path, entry):
     folder = tmp_path / "references"
     folder.mkdir(exist_ok=True)
     (folder / "word_problems.yaml").write_text(f"simulated:\n  - {entry}\n")
     return folder
 
 
-def _run(tmp_path: Path, entry: str, n: int = 100, out: str = "out") -> tuple[int, str]:
+def _run(tmp_path, entry, n=100, out="out"):
     done = serve_eval(
         "run --launcher simulated --set launcher.accuracy=0.57 --set seed=1 -t word_problems"
         f" --set word_problems.num_samples={n} -o {tmp_path}/{out} --references-dir",
@@ -33,7 +31,7 @@ def _run(tmp_path: Path, entry: str, n: int = 100, out: str = "out") -> tuple[in
 
 
 @pytest.mark.parametrize("higher", ["true", "false"])
-def test_a_run_on_the_threshold_passes_and_one_step_beyond_fails(tmp_path, higher: str):
+def test_a_run_on_the_threshold_passes_and_one_step_beyond_fails(tmp_path, higher):
     """Whatever the count of 100 is, its own decimal is a threshold that it passes."""
     _run(tmp_path, "{accuracy: 57, threshold: 1}")
     [task] = read_json(tmp_path / "out" / "report.json")["tasks"]
@@ -69,7 +67,7 @@ def test_where_lower_is_better_everything_says_that_a_value_above_fails(tmp_path
         ("{accuracy: 57, threshold: 570}", "threshold must be 0 or more and 100 or less"),
     ],
 )
-def test_a_number_out_of_range_is_refused_before_a_request(tmp_path, entry: str, message: str):
+def test_a_number_out_of_range_is_refused_before_a_request(tmp_path, entry, message):
     code, said = _run(tmp_path, entry)
     assert code == 2
     assert message in said
@@ -114,7 +112,7 @@ def test_options_of_the_rule_are_tried_on_a_finished_run(tmp_path):
         ("verdict.nothing=1", "verdict.nothing: unknown option"),
     ],
 )
-def test_another_option_is_a_wrong_use(text: str, told: str, tmp_path):
+def test_another_option_is_a_wrong_use(text, told, tmp_path):
     run = tmp_path / "run"
     serve_eval(f"run --no-reference -o {run} {ASKED}", exits=3)
     serve_eval(f"judge {run} --set", text, exits=2, tells=told)
@@ -126,7 +124,7 @@ filters."""
 
 
 @pytest.fixture(scope="module")
-def finished(data_root, tmp_path_factory) -> Path:
+def finished(data_root, tmp_path_factory):
     """Return a finished run whose last right answers an older extractor could not read.
 
     The stored scores count them as wrong.
@@ -145,11 +143,11 @@ def finished(data_root, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def run(finished: Path, tmp_path) -> Path:
+def run(finished, tmp_path):
     return Path(shutil.copytree(finished, tmp_path / "out"))
 
 
-def _score(out: Path, sample: str) -> str:
+def _score(out, sample):
     return next(
         line
         for line in (out / "scores/gsm8k.jsonl").read_text().splitlines()
@@ -157,18 +155,18 @@ def _score(out: Path, sample: str) -> str:
     )
 
 
-def _content(out: Path) -> dict[str, bytes]:
+def _content(out):
     return {
         str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()
     }
 
 
-def _gsm8k(done: CompletedProcess[str]) -> dict[str, Any]:
+def _gsm8k(done):
     tasks = json.loads(done.stdout)["result"]["tasks"]
     return next(task for task in tasks if task["task"] == "gsm8k")
 
 
-def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written(run: Path):
+def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written(run):
     before = _content(run)
     done = serve_eval(f"judge --rescore {run}", exits=0)
     assert _content(run) == before
@@ -190,7 +188,7 @@ def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written
     assert told["before"] == told["reported"]
 
 
-def test_a_filter_is_an_option_of_scoring_alone(run: Path):
+def test_a_filter_is_an_option_of_scoring_alone(run):
     serve_eval(f"judge {run}", exits=3)  # now the stored scores match the answers
     same = _gsm8k(serve_eval(f"judge --rescore {run} --json"))
     assert (same["changed"], same["moves"]) == ([], [])
@@ -205,7 +203,7 @@ def test_a_filter_is_an_option_of_scoring_alone(run: Path):
     assert flexible["moves"] == [["partial", "correct", ODD]]
 
 
-def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path):
+def test_the_new_folder_is_a_run_of_its_own(run, tmp_path):
     before, new = _content(run), tmp_path / "new"
     done = serve_eval(f"judge --rescore {run} --set gsm8k.filter=strict-match -o {new}")
     assert (done.returncode, _content(run)) == (0, before), done.stderr
@@ -233,7 +231,7 @@ def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path):
         ("launcher.seed=2", "serve-eval judge RUN"),
     ],
 )
-def test_what_was_asked_cannot_be_changed_afterwards(run: Path, tmp_path, setting: str, said: str):
+def test_what_was_asked_cannot_be_changed_afterwards(run, tmp_path, setting, said):
     flags = ["--set", "gsm8k.filter=strict-match"] if "filt" not in setting else []
     done = serve_eval(
         f"judge --rescore {run} -o {tmp_path}/new", *flags, "--set", setting, exits=2, tells=said
@@ -242,7 +240,7 @@ def test_what_was_asked_cannot_be_changed_afterwards(run: Path, tmp_path, settin
     assert not (tmp_path / "new").exists()
 
 
-def test_a_run_that_was_killed_is_scored_as_far_as_it_came(run: Path, tmp_path):
+def test_a_run_that_was_killed_is_scored_as_far_as_it_came(run, tmp_path):
     (run / "report.json").unlink()
     journal, scores = run / "samples/gsm8k.jsonl", run / "scores/gsm8k.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:40])[:-20])
@@ -259,7 +257,7 @@ def test_a_run_that_was_killed_is_scored_as_far_as_it_came(run: Path, tmp_path):
     assert read_json(tmp_path / "new/report.json")["tasks"][0]["result"]["scored"] == 60
 
 
-def test_a_run_without_an_answer_has_nothing_to_score(run: Path):
+def test_a_run_without_an_answer_has_nothing_to_score(run):
     for file in (run / "samples").iterdir():
         file.unlink()
     done = serve_eval(f"judge --rescore {run} --junit {run}/junit.xml", exits=5)
@@ -272,7 +270,7 @@ def test_a_run_without_an_answer_has_nothing_to_score(run: Path):
     ]
 
 
-def test_the_printed_commands_run_as_they_stand(run: Path, monkeypatch, tmp_path):
+def test_the_printed_commands_run_as_they_stand(run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     shown = json.loads(serve_eval(f"judge --rescore {run} --json").stdout)["commands"]
     assert [one.split()[1] for one in shown] == ["show", "judge"]
@@ -285,7 +283,7 @@ def test_the_printed_commands_run_as_they_stand(run: Path, monkeypatch, tmp_path
     assert len(list(tmp_path.glob("*_rescored/report.json"))) == 2
 
 
-def test_a_killed_run_is_resumed_by_the_printed_command(run: Path, tmp_path):
+def test_a_killed_run_is_resumed_by_the_printed_command(run, tmp_path):
     (run / "report.json").unlink()
     journal = run / "samples/gsm8k.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:40]))
@@ -322,7 +320,7 @@ def test_the_new_verdict_stands_next_to_the_old_one(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["out/inside", "full", "nothing"])
-def test_folders_that_do_not_fit_are_refused(run: Path, tmp_path, place: str):
+def test_folders_that_do_not_fit_are_refused(run, tmp_path, place):
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").touch()
     before = _content(run)
@@ -337,7 +335,7 @@ def test_folders_that_do_not_fit_are_refused(run: Path, tmp_path, place: str):
     assert _content(run) == before
 
 
-def test_other_data_and_damaged_files_are_told(run: Path, tmp_path):
+def test_other_data_and_damaged_files_are_told(run, tmp_path):
     plan = read_json(run / "plan.json")
     moved = {**plan, "plan": {**plan["plan"], "dataset_roots": [str(tmp_path / "data")]}}
     shutil.copytree(Path(plan["plan"]["dataset_roots"][0]), tmp_path / "data")
@@ -353,7 +351,7 @@ def test_other_data_and_damaged_files_are_told(run: Path, tmp_path):
     serve_eval(f"judge --rescore {run}", exits=2, tells="a damaged record")
 
 
-def test_a_task_that_was_changed_since_the_run_is_told(run: Path, tmp_path):
+def test_a_task_that_was_changed_since_the_run_is_told(run, tmp_path):
     plan = read_json(run / "plan.json")
     plan["fingerprints"]["gsm8k"]["version"] = "0"
     (run / "plan.json").write_text(json.dumps(plan))

@@ -1,7 +1,6 @@
 """Refuse runs whose answers would not follow from the model, and warn where they are allowed."""
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -22,7 +21,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.delenv(FORCE, raising=False)
 
 
-def _plan(launcher: dict[str, Any], **more: Any) -> str:
+def _plan(launcher, **more):
     plan = {
         "model": "m",
         "launcher": launcher,
@@ -34,7 +33,7 @@ def _plan(launcher: dict[str, Any], **more: Any) -> str:
     return "plan.yaml"
 
 
-def _sides(generation: dict[str, Any]) -> dict[str, Any]:
+def _sides(generation):
     return {"generation_servers": generation}
 
 
@@ -70,7 +69,7 @@ def _sides(generation: dict[str, Any]) -> dict[str, Any]:
         ),
     ],
 )
-def test_each_launcher_refuses(launcher: dict[str, Any], words: str):
+def test_each_launcher_refuses(launcher, words):
     Path("dummy.yaml").write_text("load_format: dummy\n")
     plan = _plan(launcher)
     for more in ("--dry-run", ""):
@@ -109,7 +108,7 @@ def test_a_request_that_ignores_the_end_is_refused_and_warned_about_where_it_is_
         {"vllm_config": {"load_config": {"load_format": "dummy"}}},
     ],
 )
-def test_a_running_server_that_tells_is_refused(told: dict[str, Any]):
+def test_a_running_server_that_tells_is_refused(told):
     with create(Quirks(), told).serve_in_thread() as url:
         plan = _plan({"name": "external", "base_url": url})
         refused = serve_eval(f"run {plan} --limit 3 -o refused", exits=4, tells="the server")
@@ -118,5 +117,5 @@ def test_a_running_server_that_tells_is_refused(told: dict[str, Any]):
         assert any("load_format dummy" in line for line in _report("out")["warnings"])
 
 
-def _report(folder: str) -> Any:
+def _report(folder):
     return msgspec.json.decode((Path(folder) / "report.json").read_bytes())

@@ -66,7 +66,7 @@ BAD = {
 }
 
 
-def _write(*runs: str):
+def _write(*runs):
     lines = "".join(f"    - {run}\n" for run in runs)
     Path("s.yaml").write_text(
         "defaults: {model: m, no_reference: true, tasks: [passkey_short]}\n"
@@ -75,7 +75,7 @@ def _write(*runs: str):
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_wrong_run_is_named_beside_the_sound_ones_and_nothing_starts(kind: str):
+def test_a_wrong_run_is_named_beside_the_sound_ones_and_nothing_starts(kind):
     run, said = BAD[kind]
     _write(run, GOOD, run.replace("label: bad", "label: worse"))
     dry = serve_eval(
@@ -136,7 +136,7 @@ RUN = "run --launcher simulated --model m --limit 20 --no-reference"
 
 
 @pytest.mark.parametrize("tasks", ["passkey_short", "passkey_short,word_problems"])
-def test_a_run_prints_its_first_line_and_nothing_else(tasks: str):
+def test_a_run_prints_its_first_line_and_nothing_else(tasks):
     done = serve_eval(f"{RUN} -t {tasks} -q -o out")
     assert (done.returncode, done.stderr) == (3, "")
     [line] = done.stdout.splitlines()

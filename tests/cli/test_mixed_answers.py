@@ -11,8 +11,6 @@ import time
 import zipfile
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,21 +24,21 @@ from serve_eval.storage.journal import read, withdrawals
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.tasks.word_problems import task
 from tests.cli.command import environment, serve_eval
-from tests.client.kept import Doubling, DoublingServer, doubling
+from tests.client.kept import Doubling, doubling
 from tests.json_files import read_json
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
+from tests.scripted_server import ScriptedServer, answer, fail, models
 
 TWICE = Doubling(every=40, delay_s=(0.001, 0.02), slow_s=0.002)
 
 
-def _texts(count: int) -> dict[str, str]:
+def _texts(count):
     """Return the answer to each prompt; four of five are right, always the same ones."""
     made = task()
     samples = made.load(DataRoots(roots=()), count).samples
     return {str(s.prompt): made.answers(s)[uniform(s.id) >= 0.8] for s in samples}
 
 
-def _flags(server: DoublingServer, count: int, out: Path, *more: str) -> list[str]:
+def _flags(server, count, out, *more):
     flags = [
         "run",
         "--base-url",
@@ -54,11 +52,11 @@ def _flags(server: DoublingServer, count: int, out: Path, *more: str) -> list[st
     return [*flags, "--set", f"word_problems.num_samples={count}", "-o", str(out), *more]
 
 
-def _result(out: Path) -> dict[str, Any]:
+def _result(out):
     return read_json(out / "report.json")
 
 
-def _same(out: Path, sound: Path, texts: dict[str, str], count: int):
+def _same(out, sound, texts, count):
     """Check that each sample has its own answer and all results match those of a sound server."""
     asked = {s.id: texts[str(s.prompt)] for s in task().load(DataRoots(roots=()), count).samples}
     records = read(out / "samples/word_problems.jsonl")
@@ -74,7 +72,7 @@ def _same(out: Path, sound: Path, texts: dict[str, str], count: int):
 
 
 @pytest.mark.parametrize("count", [1000, pytest.param(5000, marks=pytest.mark.slow)])
-def test_a_server_that_answers_twice_changes_no_number(count: int, tmp_path):
+def test_a_server_that_answers_twice_changes_no_number(count, tmp_path):
     texts = _texts(count)
     with doubling(Doubling(every=10**9), texts) as server:
         serve_eval(*_flags(server, count, tmp_path / "sound"), exits=3)
@@ -167,7 +165,7 @@ def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path):
     )
 
 
-def _kill(command: list[str], journal: Path, lines: int):
+def _kill(command, journal, lines):
     """Run a command and kill it once the journal has this many lines."""
     with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 60
@@ -180,7 +178,7 @@ def _kill(command: list[str], journal: Path, lines: int):
 
 @pytest.mark.parametrize("more", [[], ["--set", "limits.stream=true"]], ids=["whole", "stream"])
 def test_a_killed_run_asks_again_what_nothing_proves_though_the_next_server_is_sound(
-    more: list[str], tmp_path
+    more, tmp_path
 ):
     """No connection is found out of step: the kill comes before the first check."""
     count, out = 120, tmp_path / "out"
@@ -249,11 +247,11 @@ CASES = "double:\n  scorer: numeric\n  cases:\n" + "".join(
 class ReplacedServer:
     """Answers most items wrong and then fails, until a sound server takes its place."""
 
-    def __init__(self, *, sound: bool):
+    def __init__(self, *, sound):
         self.sound = sound
         self._asked = count()
 
-    def __call__(self, request: HttpRequest) -> Reply:
+    def __call__(self, request):
         text = json.dumps(request.body)
         if "Double item " not in text:
             return answer("1", usage=(5, 1))
@@ -374,7 +372,7 @@ def test_every_line_of_a_finished_comparison_at_several_loads_says_so(tmp_path):
     assert re.findall(said, grown.stdout) == ["1", "4"], grown.stdout
 
 
-def _write_suite(folder: Path, *names: str) -> Path:
+def _write_suite(folder, *names):
     (folder / "side.yaml").write_text(f"{SIDE}no_reference: true\n")
     runs = ", ".join(f"{{name: {name}, plan: side.yaml}}" for name in names)
     (folder / "s.yaml").write_text(f"name: night\nplans: [{runs}]\n")
@@ -419,7 +417,7 @@ def test_a_suite_that_kept_some_runs_says_how_many(tmp_path):
 NAME = "gpqa_diamond.csv"
 
 
-def _write(file: Path, rows: list[dict[str, str]]):
+def _write(file, rows):
     text = io.StringIO()
     table = csv.DictWriter(text, list(rows[0]))
     table.writeheader()
@@ -427,11 +425,11 @@ def _write(file: Path, rows: list[dict[str, str]]):
     file.write_text(text.getvalue())
 
 
-def _read_result(folder: Path) -> dict[str, Any]:
+def _read_result(folder):
     return read_json(folder / "report.json")["tasks"][0]["result"]
 
 
-def test_answers_are_scored_by_the_order_in_which_the_choices_were_asked(data_root: Path, tmp_path):
+def test_answers_are_scored_by_the_order_in_which_the_choices_were_asked(data_root, tmp_path):
     """Rows in another order would give each question other choices, and 25 % of random letters."""
     with zipfile.ZipFile(data_root / "gpqa/dataset.zip") as archive:
         text = archive.read(f"dataset/{NAME}", pwd=GPQA_PASSWORD).decode()

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.plan.command_line import TRUSTED
-from serve_eval.report.document import Document, name_state
+from serve_eval.report.document import name_state
 from serve_eval.report.page.content import TextLines
 from serve_eval.schema import Spec
 from serve_eval.workflows.diagnose.evidence import read
@@ -25,7 +24,7 @@ from serve_eval.workflows.view.overview import read_folder
 from tests.cli.command import environment, serve_eval
 from tests.json_files import read_json
 from tests.standin.deployments import free_port
-from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, sound
+from tests.workflows.diagnose.server import Said, Server, answers_to, sound
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -44,7 +43,7 @@ USAGE = 2
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory, simulated_here: None) -> dict[str, Path]:
+def folders(tmp_path_factory, simulated_here):
     """Return the folder of a run for each outcome."""
     top = tmp_path_factory.mktemp("runs")
     (top / "refs").mkdir()
@@ -67,7 +66,7 @@ def folders(tmp_path_factory, simulated_here: None) -> dict[str, Path]:
     return {name: top / f"r{number}" for number, name in enumerate(RUNS)}
 
 
-def _list_next(*command: object) -> list[str]:
+def _list_next(*command):
     """Return the commands that a command names next, and check that -v prints them alike."""
     told = serve_eval(*map(str, command), "--json")
     commands = json.loads(told.stdout)["commands"]
@@ -76,7 +75,7 @@ def _list_next(*command: object) -> list[str]:
     return [str(one) for one in commands]
 
 
-def _run_each(commands: list[str]) -> Iterator[tuple[str, int]]:
+def _run_each(commands):
     """Yield each command as it was printed, with its exit code; it is no wrong command."""
     for one in commands:
         words = [word.replace(TRUSTED, f"127.0.0.1:{free_port()}") for word in shlex.split(one)]
@@ -87,9 +86,7 @@ def _run_each(commands: list[str]) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_what_a_run_its_verdict_and_its_diagnosis_name_next_runs(
-    folders: dict[str, Path], name: str, monkeypatch
-):
+def test_what_a_run_its_verdict_and_its_diagnosis_name_next_runs(folders, name, monkeypatch):
     run = folders[name]
     monkeypatch.chdir(run.parent)
     place = Path(run.name)
@@ -107,9 +104,7 @@ def test_what_a_run_its_verdict_and_its_diagnosis_name_next_runs(
 
 
 @pytest.mark.parametrize("name", ["PASS", "FAIL, cut", "INCONCLUSIVE"])
-def test_what_a_comparison_of_runs_and_its_diagnosis_name_next_runs(
-    folders: dict[str, Path], name: str, monkeypatch
-):
+def test_what_a_comparison_of_runs_and_its_diagnosis_name_next_runs(folders, name, monkeypatch):
     top = folders[name].parent
     monkeypatch.chdir(top)
     b, out = folders[name].name, f"c{folders[name].name}"
@@ -120,13 +115,13 @@ def test_what_a_comparison_of_runs_and_its_diagnosis_name_next_runs(
     _check_looks(commands)
 
 
-def _check_looks(commands: list[str]):
+def _check_looks(commands):
     """Run each command; those that only read a folder find what they name."""
     for one, code in _run_each(commands):
         assert code == 0 or one.split()[1] not in ("diagnose", "show"), one
 
 
-def _cut(asked: Asked) -> Said:
+def _cut(asked):
     loops = asked.chance("cut") < 0.7
     return Said(text="so", finish="length", tokens=64) if loops else sound(asked)
 
@@ -171,7 +166,7 @@ def test_a_side_of_a_comparison_goes_on_with_it_alone(tmp_path, monkeypatch):
     _check_looks(commands)
 
 
-def _refuse(asked: Asked) -> Said:
+def _refuse(asked):
     refused = asked.chance("refused") < 0.06
     return Said(text="no", status=400) if refused else sound(asked, 0.4)
 
@@ -194,7 +189,7 @@ def test_what_ended_early_goes_on_as_its_diagnosis_says(tmp_path, monkeypatch):
         assert [code for _, code in _run_each(commands)] == [4], "nothing listens there"
 
 
-def test_what_a_suite_and_its_diagnosis_name_next_runs(folders: dict[str, Path], monkeypatch):
+def test_what_a_suite_and_its_diagnosis_name_next_runs(folders, monkeypatch):
     monkeypatch.chdir(folders["PASS"].parent)
     plans = [
         {"name": name, "launcher": {"simulated": {"accuracy": accuracy}}}
@@ -213,14 +208,14 @@ NIGHT = ("-m", "org/m", "--tasks", "word_problems", "--limit", "5")
 
 
 @pytest.fixture
-def nobody() -> str:
+def nobody():
     """Return an address where nothing listens."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{closed.getsockname()[1]}"
 
 
-def _begun(folder: Path, plan: str, summary: str = "") -> Path:
+def _begun(folder, plan, summary=""):
     folder.mkdir(parents=True)
     (folder / plan).write_text("{}")
     if summary:
@@ -228,12 +223,12 @@ def _begun(folder: Path, plan: str, summary: str = "") -> Path:
     return folder
 
 
-def _view(folder: Path) -> Document:
+def _view(folder):
     return make_document(read_folder(folder))
 
 
 @pytest.mark.parametrize("command", ["compare", "verify", "check load", "run"])
-def test_a_command_that_died_is_told_with_its_own_remedy(command: str, nobody: str, tmp_path):
+def test_a_command_that_died_is_told_with_its_own_remedy(command, nobody, tmp_path):
     out = tmp_path / "nights" / command.split()[-1]
     asked = {
         "compare": (nobody, "127.0.0.1:1", *NIGHT),
@@ -267,7 +262,7 @@ def test_a_command_that_died_is_told_with_its_own_remedy(command: str, nobody: s
         ("verify_plan.json", "verify"),
     ],
 )
-def test_a_killed_command_and_an_interrupted_one_are_told_apart(plan: str, command: str, tmp_path):
+def test_a_killed_command_and_an_interrupted_one_are_told_apart(plan, command, tmp_path):
     _begun(tmp_path / "1", plan)
     _begun(tmp_path / "2", plan, f"INTERRUPTED {command} h:1 a\\_b: no result; by a signal; /x")
     _begun(tmp_path / "3", plan, f"PASS {command}: 80; /x")  # the line of an earlier session

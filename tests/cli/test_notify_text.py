@@ -22,7 +22,7 @@ FIGURES = r"\d+\.\d against \d+\.\d \((drop|gain) \d+\.\d \[-?\d+\.\d, -?\d+\.\d
 COUNTS = "60 asked, 0 failed, 0 repaired"
 
 
-def _plan(folder: Path, name: str, accuracy: float, **more: object) -> Path:
+def _plan(folder, name, accuracy, **more):
     file = folder / f"{name}.yaml"
     plan = {
         "model": "embedded",
@@ -33,7 +33,7 @@ def _plan(folder: Path, name: str, accuracy: float, **more: object) -> Path:
     return file
 
 
-def _read_everywhere(folder: Path, line_file: Path, stderr: str) -> str:
+def _read_everywhere(folder, line_file, stderr):
     """Return the line, which must be the same at all places."""
     line = line_file.read_text().removesuffix("\n")
     assert "\n" not in line
@@ -55,7 +55,7 @@ def _read_everywhere(folder: Path, line_file: Path, stderr: str) -> str:
         (0.2, rf"FAIL word_problems embedded: {FIGURES}; {COUNTS}(; likely: .+)?; \S*out"),
     ],
 )
-def test_a_run_says_the_same_line_everywhere(tmp_path, accuracy: float, line: str):
+def test_a_run_says_the_same_line_everywhere(tmp_path, accuracy, line):
     out, file = tmp_path / "out", tmp_path / "line"
     done = serve_eval(
         f"run -o {out} --notify-text {file}", _plan(tmp_path, "p", accuracy), GITHUB_ACTIONS="true"
@@ -136,7 +136,7 @@ def test_merge_and_rescore_say_a_line(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["run", "compare", "check load"])
-def test_a_server_that_dies_is_an_error_with_its_cause(tmp_path, command: str):
+def test_a_server_that_dies_is_an_error_with_its_cause(tmp_path, command):
     out, file = tmp_path / "out", tmp_path / "line"
     sound, dying = _plan(tmp_path, "a", 0.9), _plan(tmp_path, "b", 0.9, crash_after=20)
     words = {"run": [dying], "compare": [sound, dying]}
@@ -173,9 +173,7 @@ def test_a_server_that_dies_is_an_error_with_its_cause(tmp_path, command: str):
         ("judge", ["missing"], 2),
     ],
 )
-def test_a_command_that_never_starts_still_says_why(
-    tmp_path, monkeypatch, command: str, words: list[str], code: int
-):
+def test_a_command_that_never_starts_still_says_why(tmp_path, monkeypatch, command, words, code):
     monkeypatch.chdir(tmp_path)
     dead = f"127.0.0.1:{free_port()}"
     step = tmp_path / "step.md"
@@ -258,7 +256,7 @@ def test_a_pass_that_no_value_could_have_failed_says_so(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory, simulated_here: None) -> Path:
+def suite(tmp_path_factory, simulated_here):
     """Return a suite with a server that never starts, one that ends, and three damaged ones."""
     top = tmp_path_factory.mktemp("plain")
     serve_eval(
@@ -279,13 +277,13 @@ def suite(tmp_path_factory, simulated_here: None) -> Path:
     return top / "out"
 
 
-def _export(suite: Path, name: str) -> str:
+def _export(suite, name):
     done = serve_eval(f"runs export {suite} --format {name}", COLUMNS="300", exits=0)
     return done.stdout
 
 
 @pytest.mark.parametrize("name", ["latex", "svg"])
-def test_a_paper_says_how_a_server_failed(name: str, suite: Path):
+def test_a_paper_says_how_a_server_failed(name, suite):
     text = " ".join(_export(suite, name).replace("\\", "").split())
     assert "no value: ERROR: the server did not start" in text
     assert "no value: ERROR: the server ended after " in text
@@ -293,7 +291,7 @@ def test_a_paper_says_how_a_server_failed(name: str, suite: Path):
     assert "ERROR: embedded" not in text
 
 
-def test_a_note_of_a_text_has_one_line_and_the_number_of_answers(suite: Path):
+def test_a_note_of_a_text_has_one_line_and_the_number_of_answers(suite):
     lines = _export(suite, "table").splitlines()
     [note] = [line for line in lines if line.startswith("* dies: ")]
     assert note.endswith(" of 40 answers)")
@@ -302,7 +300,7 @@ def test_a_note_of_a_text_has_one_line_and_the_number_of_answers(suite: Path):
 
 
 @pytest.mark.parametrize("file", ["summary.md", "report.html"])
-def test_each_report_of_a_suite_names_the_runs_launched_otherwise(file: str, suite: Path):
+def test_each_report_of_a_suite_names_the_runs_launched_otherwise(file, suite):
     text = (suite / file).read_text().replace("\\", "")
     said = "launched otherwise: a (launcher simulated, damage 0.1), b (launcher simulated, damage"
     assert text.count(said) == 1
@@ -336,7 +334,7 @@ def test_warnings_of_several_runs_name_them():
         ("it ended\n  a line of a log\n  another", "ERROR: it ended"),
     ],
 )
-def test_a_reason_is_not_cut_to_a_bare_word(reason: str, said: str):
+def test_a_reason_is_not_cut_to_a_bare_word(reason, said):
     cell = ResultCell(
         value=None, interval=None, outcome=VerdictOutcome.ERROR, scored=0, planned=9, reason=reason
     )
@@ -349,7 +347,7 @@ def test_dust_of_floats_is_no_figure_and_a_small_p_is_one():
     assert (read["value"], read["low"], read["p"]) == ("0", "0", "1.5e-14")
 
 
-def test_a_table_as_csv_has_no_dust(suite: Path):
+def test_a_table_as_csv_has_no_dust(suite):
     for row in csv.DictReader(io.StringIO(_export(suite, "csv"), newline="")):
         for name in ("value", "low", "difference", "difference low", "difference high"):
             told = row[f"word_problems {name}"]

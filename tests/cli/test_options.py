@@ -4,10 +4,9 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import pytest
 import typer
@@ -56,7 +55,7 @@ def test_a_command_gets_its_structures_filled_in(monkeypatch):
     got = []
 
     @command()
-    def pick(fruit: Fruit, basket: str = "b") -> None:
+    def pick(fruit: Fruit, basket: str = "b"):
         got.append((fruit, basket))
 
     assert list(inspect.signature(pick.function).parameters) == [
@@ -98,7 +97,7 @@ def test_two_options_with_one_key_are_joined():
         (ProtocolOptions(extra_body="[]"), "protocol.extra_body: expected a JSON object"),
     ],
 )
-def test_what_cannot_be_read_is_refused(section: object, message: str):
+def test_what_cannot_be_read_is_refused(section, message):
     with pytest.raises(PlanError) as caught:
         settings_of(section)
     assert message in str(caught.value)
@@ -161,7 +160,7 @@ def test_the_options_of_a_command_itself_are_set_by_set():
         ("c.sizes=[1, 2]", {"sizes": [1, 2]}),
     ],
 )
-def test_a_value_of_an_option_is_that_of_its_flag(text: str, found: dict[str, object]):
+def test_a_value_of_an_option_is_that_of_its_flag(text, found):
     own = {one.place: one for one in list_declared(OwnOptions)}
     assert take_own([text], own) == ([], found)
     assert take_own(["c.sizes=1", text, "c.sizes=2"], own)[1]["sizes"][0] == 1
@@ -179,7 +178,7 @@ def test_a_value_of_an_option_is_that_of_its_flag(text: str, found: dict[str, ob
         ("c.numbr=3", "Did you mean 'c.number'?"),
     ],
 )
-def test_a_value_of_another_kind_is_refused(text: str, message: str):
+def test_a_value_of_another_kind_is_refused(text, message):
     with pytest.raises(PlanError, match=re.escape(message)):
         take_own([text], {one.place: one for one in list_declared(OwnOptions)})
 
@@ -204,7 +203,7 @@ TEXTS = [
 ]
 
 
-def _read(cls: Any, kind: Any, *texts: str, **how: Any) -> tuple[str, Any]:
+def _read(cls, kind, *texts, **how):
     """Return the value that a command of this class gets, or the error and its message."""
     got = []
     default = how.pop("default", None)
@@ -225,7 +224,7 @@ def _read(cls: Any, kind: Any, *texts: str, **how: Any) -> tuple[str, Any]:
     return f"{type(value)} {inner}", repr(value)
 
 
-def _same(kind: Any, *texts: str, **how: Any):
+def _same(kind, *texts, **how):
     typers = _read(typer.core.TyperCommand, kind, *texts, **how)
     ours = _read(HelpedCommand, kind, *texts, **how)
     numbers = ("valid integer", "valid number")
@@ -237,7 +236,7 @@ def _same(kind: Any, *texts: str, **how: Any):
 
 
 @pytest.mark.parametrize("kind", KINDS_OPTIONS)
-def test_every_spelling_means_the_same_or_ends_in_the_same_error(kind: Any):
+def test_every_spelling_means_the_same_or_ends_in_the_same_error(kind):
     for text in TEXTS:
         _same(kind, text)
         _same(kind | None, text)
@@ -248,14 +247,14 @@ def test_every_spelling_means_the_same_or_ends_in_the_same_error(kind: Any):
 @settings(max_examples=50)
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12))
 @example("9007199254740993")
-def test_whatever_is_written_means_the_same(text: str):
+def test_whatever_is_written_means_the_same(text):
     for kind in (int, float, str, Path):
         _same(kind, text)
 
 
 @settings(max_examples=50)
 @given(st.floats() | st.integers(-(10**20), 10**20) | st.decimals(places=6, allow_nan=False))
-def test_numbers_are_the_same_to_the_last_bit(number: object):
+def test_numbers_are_the_same_to_the_last_bit(number):
     _same(int, str(number))
     _same(float, str(number))
 
@@ -279,7 +278,7 @@ def test_numbers_are_the_same_to_the_last_bit(number: object):
         (list[int], {"default": (3, 4)}),
     ],
 )
-def test_limits_parsers_and_defaults_keep_their_meaning(kind: Any, how: dict[str, Any]):
+def test_limits_parsers_and_defaults_keep_their_meaning(kind, how):
     for texts in ([], ["0"], ["2"], ["9"], ["/"], [__file__], ["absent"]):
         _same(kind, *texts, **dict(how))
 
@@ -305,7 +304,7 @@ SUITE_KEYS = {"plans", "matrix"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_committed_schema_is_that_of_the_code(kind: str):
+def test_the_committed_schema_is_that_of_the_code(kind):
     """After a change: make task-pages, and see docs/extending.md."""
     printed = serve_eval(f"setup schema {kind}")
     assert json.loads(printed.stdout) == COMMITTED[kind], "run make task-pages"
@@ -347,7 +346,7 @@ def test_the_files_of_a_run_fit(tmp_path, monkeypatch):
     assert not VALIDATORS["journal"].is_valid({**records[0], "id": 1})
 
 
-def _list_examples(tmp_path: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
+def _list_examples(tmp_path):
     """Yield each plan and suite of the documentation: its kind, its page and its content."""
     for page in (*(ROOT / "docs").glob("*.md"), ROOT / "README.md"):
         for text in re.findall(r"^```(?:yaml)?\n(.*?)^```", page.read_text(), re.M | re.S):
@@ -392,9 +391,7 @@ def test_the_plans_and_suites_of_the_documentation_fit(tmp_path):
         ({"verdict": []}, ["verdict"]),
     ],
 )
-def test_a_mistake_is_refused_by_the_schema_and_by_the_code(
-    plan: dict[str, Any], place: list[object]
-):
+def test_a_mistake_is_refused_by_the_schema_and_by_the_code(plan, place):
     whole = {"model": "m", "tasks": ["word_problems"], **plan}
     errors = list(VALIDATORS["plan"].iter_errors(whole))
     assert [list(error.absolute_path) for error in errors] == [place]
@@ -421,5 +418,5 @@ def test_names_and_options_of_the_user_are_accepted():
         {"max_runs": 0},
     ],
 )
-def test_a_mistake_in_a_suite_is_refused(suite: dict[str, Any]):
+def test_a_mistake_in_a_suite_is_refused(suite):
     assert not VALIDATORS["suite"].is_valid({"plans": ["a.yaml"], **suite})

@@ -4,11 +4,9 @@ import json
 import math
 import re
 import shlex
-from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from serve_eval.cli.app import app
 from serve_eval.errors import PlanError
@@ -23,8 +21,6 @@ from tests.json_files import read_json
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def test_the_smallest_n_for_theta_stands_beside_the_row_of_the_table():
     done = serve_eval(
@@ -37,7 +33,7 @@ def test_the_smallest_n_for_theta_stands_beside_the_row_of_the_table():
     assert ["4096", "2.747193", "-1.817324", "0.79", "1.54"] in rows
 
 
-def _ask(words: str = "") -> dict[str, Any]:
+def _ask(words=""):
     """Return the figures of a question about one task."""
     done = serve_eval(f"references power --json {words}", exits=0)
     [one] = json.loads(done.stdout)["result"]["tasks"]
@@ -60,7 +56,7 @@ def test_the_three_rules_are_compared_for_a_drop():
     assert _power_row(shown, "0.25")[0] == 4.7e-08, "a small chance keeps its size"
 
 
-def _power_row(text: str, drop: str) -> list[float]:
+def _power_row(text, drop):
     """Return the powers of classic FAIL, paired proven and paired FAIL at a drop."""
     rows = map(str.split, text.split(" Power with")[1].splitlines())
     return [float(word) for row in rows if row[:1] == [drop] for word in row[1:]]
@@ -75,7 +71,7 @@ def _power_row(text: str, drop: str) -> list[float]:
         "--total 1319 --detect 5 --theta 3 --set power.design_effect=1.5",
     ],
 )
-def test_a_first_screen_has_the_answer_and_a_command_that_asks_the_reverse(words: str):
+def test_a_first_screen_has_the_answer_and_a_command_that_asks_the_reverse(words):
     done = serve_eval("references power", *words.split(), COLUMNS="80")
     lines = done.stdout.splitlines()
     assert len(lines) <= 22
@@ -89,7 +85,7 @@ def test_a_first_screen_has_the_answer_and_a_command_that_asks_the_reverse(words
 
 
 @pytest.mark.parametrize(("margin", "tests"), [(None, 1), (4.0, 1), (None, 8)])
-def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(margin: float | None, tests: int):
+def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(margin, tests):
     flags = [] if margin is None else ["--margin", str(margin)]
     done = serve_eval(f"references power --detect 5 --set power.tests={tests} -v", *flags, exits=0)
     n = int(re.search(r"Power with (\d+) samples", done.stdout)[1])
@@ -116,7 +112,7 @@ def test_a_margin_above_the_drop_is_never_reached_by_more_samples():
     assert float(last[3]) < 1 < 2 < float(last[4]) < 3
 
 
-def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path):
+def test_a_runs_own_spread_and_throughput_are_used(data_root, tmp_path):
     flags = f"run --launcher simulated --tasks gsm8k --dataset-root {data_root} --no-reference"
     serve_eval(f"{flags} --set gsm8k.num_samples=200 -o {tmp_path}/out", exits=3)
     asked = f"--from {tmp_path}/out --theta 3 --detect 2"
@@ -164,7 +160,7 @@ def test_each_task_of_a_run_is_planned_with_its_own_spread(tmp_path):
     assert f"tool_calls: 20 samples, value {found[1]['measured']['value']:.3f}, " in whole
 
 
-def _run(out: Path, *more: str | Path) -> dict[str, Any]:
+def _run(out, *more):
     asked = "run --launcher simulated -m m -t word_problems"
     noisy = "--set launcher.accuracy=0.6 --set launcher.flip_rate=0.2"
     done = serve_eval(f"{asked} {noisy} -o {out}", *(more or ("--limit", "80", "--no-reference")))
@@ -257,7 +253,7 @@ def test_the_default_is_named_if_a_run_shows_no_flips(tmp_path):
         ("--from /nowhere", "holds no run: there is no such folder"),
     ],
 )
-def test_what_cannot_be_planned_is_said(arguments: str, said: str):
+def test_what_cannot_be_planned_is_said(arguments, said):
     done = serve_eval(f"references power {arguments}", exits=2, tells=said)
     assert "Traceback" not in done.stderr
     assert "unexpected" not in done.stderr
@@ -298,14 +294,14 @@ SOUND = {
 }
 
 
-def _check(folder: Path, *arguments: str, **changes: str) -> Result:
+def _check(folder, *arguments, **changes):
     (folder / "tasks").mkdir()
     (folder / "tasks/sums.py").write_text(TASK.format(**{**SOUND, **changes}))
     asked = ["--set", f"include_path={folder}", "--dataset-root", str(folder), *arguments]
     return CliRunner().invoke(app, ["data", "check", "sums", *asked])
 
 
-def _json(done: Result) -> dict[str, Any]:
+def _json(done):
     [found] = json.loads(done.stdout)["result"]
     return dict(found)
 
@@ -328,9 +324,7 @@ def test_gold_answers_and_wrong_ones_of_a_sound_task_are_counted(tmp_path):
     ],
     ids=["an extraction that the data does not fit", "a scorer without a no", "a cut answer"],
 )
-def test_each_row_with_another_score_is_named(
-    tmp_path, changes: dict[str, str], side: str, rows: list[str]
-):
+def test_each_row_with_another_score_is_named(tmp_path, changes, side, rows):
     done = _check(tmp_path, "--json", **changes)
     assert done.exit_code == 1, done.output
     found = _json(done)
@@ -360,7 +354,7 @@ def test_samples_whose_prompt_has_two_gold_answers_are_left_out(tmp_path):
     assert (found["samples"], found["gold"], found["zero"], found["shared"]) == (3, 3, 3, 2)
 
 
-def test_a_name_that_is_a_data_set_and_a_task_is_checked_as_both(data_root: Path):
+def test_a_name_that_is_a_data_set_and_a_task_is_checked_as_both(data_root):
     arguments = ["data", "check", "gpqa", "--dataset-root", str(data_root), "--limit", "5"]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output

@@ -2,16 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serve_eval.launchers._standin.faults import Faults
-from serve_eval.launchers._standin.model import MadeUpModel, Thinks
-from serve_eval.launchers._standin.options import Flavour
+from serve_eval.launchers._standin.model import MadeUpModel
 from serve_eval.launchers._standin.worker import create
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 from serve_eval.protocol.presets import read_presets
@@ -25,20 +22,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
-def _standin(thinks: Thinks, *, flavour: Flavour = "main", model: str = QWEN3) -> Iterator[str]:
+def _standin(thinks, *, flavour="main", model=QWEN3):
     config = WorkerConfig(model=model, host="127.0.0.1", port=0, args={})
     with serve_in_thread(create(config, MadeUpModel(), Faults(thinks=thinks), flavour)) as url:
         yield url
 
 
 @contextmanager
-def _scripted(model: str = QWEN3) -> Iterator[tuple[str, ScriptedServer]]:
+def _scripted(model=QWEN3):
     server = ScriptedServer(answer("#### 1", usage=(5, 3)), routes={"/v1/models": models(model)})
     with server.serve_in_thread() as url:
         yield url, server
 
 
-def _run(url: str, out: Path, line: str = "", *arguments: str) -> tuple[int, str, dict[str, Any]]:
+def _run(url, out, line="", *arguments):
     """Run word_problems with six questions, and return the exit code, the output and the report."""
     done = serve_eval(
         f"run --base-url {url} -t word_problems --limit 6 --no-reference -o {out} {line}",
@@ -49,7 +46,7 @@ def _run(url: str, out: Path, line: str = "", *arguments: str) -> tuple[int, str
     return done.returncode, done.stdout + done.stderr, report
 
 
-def _asked(server: ScriptedServer) -> dict[str, Any]:
+def _asked(server):
     """Return the fields of the last request, apart from the prompt."""
     return {key: value for key, value in server.bodies[-1].items() if key != "messages"}
 
@@ -169,9 +166,7 @@ def test_a_suite_asks_with_several_efforts_and_each_is_heeded(tmp_path):
         ("never", "high", "none of 6 answers has thoughts"),
     ],
 )
-def test_an_effort_is_checked_against_what_came(
-    thinks: Thinks, effort: str, warned: str, stream: tuple[str, ...], tmp_path
-):
+def test_an_effort_is_checked_against_what_came(thinks, effort, warned, stream, tmp_path):
     with _standin(thinks) as url:
         _, told, report = _run(url, tmp_path / "run", f"--set effort={effort}", *stream)
     found = [line for line in report["warnings"] if line.startswith(f"effort {effort}")]

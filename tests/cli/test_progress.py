@@ -7,9 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -53,16 +51,16 @@ class Clock:
 
     now = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
-def _state(**given: object) -> TaskState:
+def _state(**given):
     usual = {"name": "gsm8k", "planned": 500, "completed": 0, "began_s": 100.0}
     return TaskState(**{**usual, **given})
 
 
-def _course(name: str) -> Iterator[TaskState]:
+def _course(name):
     """Yield the states of a task of 14,042 questions from its first answer to its end."""
     for done in (0, 1, 9, 10, 99, 100, 1000, 14039):
         failed = FAILED if done > 10 else {}
@@ -72,7 +70,7 @@ def _course(name: str) -> Iterator[TaskState]:
 
 @pytest.mark.parametrize("width", [40, 70, 80, 200])
 @pytest.mark.parametrize("name", ["aime", "candidate: lm_eval:mmlu_abstract_algebra"])
-def test_no_column_moves_while_a_task_runs(name: str, width: int):
+def test_no_column_moves_while_a_task_runs(name, width):
     lines = [
         format_drawn(state, 100.0 + seconds, width).plain
         for state in _course(name)
@@ -208,17 +206,17 @@ class Shown:
     def __init__(self):
         self.seen = []
 
-    def begin(self, *given: object):
+    def begin(self, *given):
         self.seen.append(("begin", *given))
 
-    def update(self, *given: object):
+    def update(self, *given):
         self.seen.append(("update", *given))
 
-    def end(self, *given: object):
+    def end(self, *given):
         self.seen.append(("end", *given))
 
 
-def _play(*events: tuple[object, ...]) -> tuple[int | None, int]:
+def _play(*events):
     """Return the number of the event at which the half came, and how often it came."""
     at = []
     shown = Shown()
@@ -233,7 +231,7 @@ def _play(*events: tuple[object, ...]) -> tuple[int | None, int]:
     return (at[0] if at else None), len(at)
 
 
-def _failed(count: int) -> Mapping[FailureKind, int]:
+def _failed(count):
     return {next(iter(FailureKind)): count} if count else {}
 
 
@@ -257,7 +255,7 @@ def _failed(count: int) -> Mapping[FailureKind, int]:
         ([("begin", "a", 3, 0), ("end", "a"), ("begin", "b", 9, 0), ("update", "b", 9, 0)], (2, 1)),
     ],
 )
-def test_the_half_comes_once(events: list[tuple[object, ...]], expected: tuple[int | None, int]):
+def test_the_half_comes_once(events, expected):
     assert _play(*events) == expected
 
 
@@ -269,7 +267,7 @@ RUN = (
 )  # fmt: skip
 
 
-def _read(stdout: str) -> list[dict[str, Any]]:
+def _read(stdout):
     """Return the events, each of which fits the schema."""
     events = [json.loads(line) for line in stdout.splitlines()]
     assert [error.message for one in events for error in SCHEMA.iter_errors(one)] == []
@@ -333,7 +331,7 @@ def test_an_error_after_the_run_is_in_the_last_event(tmp_path, capfd):
 
 
 @pytest.mark.parametrize("flag", ["--json", "--dry-run"])
-def test_nothing_else_is_printed_there(flag: str):
+def test_nothing_else_is_printed_there(flag):
     done = serve_eval(*RUN, flag)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"--json-events and {flag} exclude each other" in done.stderr

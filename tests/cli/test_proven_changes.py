@@ -5,7 +5,6 @@ import io
 import json
 import re
 import shutil
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -22,7 +21,7 @@ DAMAGES = {"bf16": 0.0, "fp8": 0.4, "nvfp4": 0.9}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def _run(folder: Path, more: str = "", *, tasks: str = "word_problems", n: int = 60):
+def _run(folder, more="", *, tasks="word_problems", n=60):
     done = serve_eval(
         f"run --launcher simulated -m {MODEL} -t {tasks} --limit {n} --no-reference"
         f" -o {folder} {more}"
@@ -31,7 +30,7 @@ def _run(folder: Path, more: str = "", *, tasks: str = "word_problems", n: int =
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory, simulated_here: None) -> Path:
+def suite(tmp_path_factory, simulated_here):
     """Return a folder with suite.yaml, whose runs are judged by pairs, and its results in out."""
     top = tmp_path_factory.mktemp("proven")
     serve_eval(
@@ -48,7 +47,7 @@ def suite(tmp_path_factory, simulated_here: None) -> Path:
     return top
 
 
-def _write_suite(to: Path, references: Path, *names: str):
+def _write_suite(to, references, *names):
     tasks = ", ".join(f"{{{name}: {{num_samples: {n}}}}}" for name, n in SIZES.items())
     runs = "".join(
         f"    - {{label: {name}, launcher: {{name: simulated, damage: {DAMAGES[name]}}}}}\n"
@@ -61,17 +60,17 @@ def _write_suite(to: Path, references: Path, *names: str):
     )
 
 
-def _export(*arguments: str | Path, columns: int = 200) -> str:
+def _export(*arguments, columns=200):
     done = serve_eval("runs export", *arguments, COLUMNS=str(columns), exits=0)
     return done.stdout
 
 
-def _rows(*arguments: str | Path) -> dict[str, dict[str, str]]:
+def _rows(*arguments):
     text = _export(*arguments, "--format", "csv")
     return {row["run"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
 
-def test_a_proven_drop_that_passes_is_seen_wherever_the_suite_is_shown(suite: Path):
+def test_a_proven_drop_that_passes_is_seen_wherever_the_suite_is_shown(suite):
     printed = (suite / "printed").read_text()
     table = [line for line in printed.splitlines() if line.startswith((" PASS", " verdict"))]
     [line] = [line for line in table if " fp8 " in line and "word_problems" in line]
@@ -95,7 +94,7 @@ def test_a_proven_drop_that_passes_is_seen_wherever_the_suite_is_shown(suite: Pa
 
 
 @pytest.mark.parametrize("name", ["table", "markdown", "latex", "svg"])
-def test_a_proven_drop_has_its_own_mark_in_every_format(name: str, suite: Path):
+def test_a_proven_drop_has_its_own_mark_in_every_format(name, suite):
     text = _export(suite / "out", "--format", name)
     assert "d: a drop on the same prompts is proven" in " ".join(text.split())
     if name == "svg":
@@ -107,13 +106,13 @@ def test_a_proven_drop_has_its_own_mark_in_every_format(name: str, suite: Path):
         assert "P d" in text.replace("{", "").replace("}", "")
 
 
-def test_rules_are_named_in_the_summary_only_where_they_disagree(suite: Path):
+def test_rules_are_named_in_the_summary_only_where_they_disagree(suite):
     summary = (suite / "out/summary.md").read_text()
     told = [line for line in summary.splitlines() if "rule: " in line]
     assert not any("bf16" in line for line in told)
 
 
-def test_csv_has_the_corrected_p_and_the_finding(suite: Path):
+def test_csv_has_the_corrected_p_and_the_finding(suite):
     rows = _rows(suite / "out")
     drop = rows["fp8"]
     assert drop["word_problems finding"] == "SMALL_DROP"
@@ -123,7 +122,7 @@ def test_csv_has_the_corrected_p_and_the_finding(suite: Path):
     assert p < q <= adjusted <= 0.05
 
 
-def test_a_row_of_csv_against_a_baseline_holds_nothing_of_the_reference(suite: Path):
+def test_a_row_of_csv_against_a_baseline_holds_nothing_of_the_reference(suite):
     given, found = (
         list(csv.DictReader(_export(suite / "out", *more, "--format", "csv").splitlines()))
         for more in ((), ("--differences", "--baseline", "bf16"))
@@ -136,7 +135,7 @@ def test_a_row_of_csv_against_a_baseline_holds_nothing_of_the_reference(suite: P
 
 
 @pytest.mark.parametrize("name", ["table", "markdown", "latex", "svg"])
-def test_differences_from_a_named_row_have_intervals_and_stars(name: str, suite: Path):
+def test_differences_from_a_named_row_have_intervals_and_stars(name, suite):
     asked = (suite / "out", "--differences", "--baseline", "bf16", "--format", name)
     text = " ".join(_export(*asked).split())
     assert "Differences in points of org/llama-8b from bf16 on the same prompts" in text
@@ -151,7 +150,7 @@ def test_differences_from_a_named_row_have_intervals_and_stars(name: str, suite:
     assert "P:" not in text
 
 
-def test_differences_without_a_baseline_are_from_the_reference(suite: Path):
+def test_differences_without_a_baseline_are_from_the_reference(suite):
     text = " ".join(_export(suite / "out", "--differences", "--format", "table").split())
     taken = "taken at launcher simulated, server simulator"
     assert f"from the reference ({MODEL}, default, {taken}) on the same prompts" in text
@@ -168,7 +167,7 @@ def test_differences_without_a_baseline_are_from_the_reference(suite: Path):
     assert float(rows["bf16"]["word_problems p table"]) == 1.0
 
 
-def test_a_baseline_that_no_row_has_is_refused_with_the_rows(suite: Path):
+def test_a_baseline_that_no_row_has_is_refused_with_the_rows(suite):
     lost = serve_eval(
         f"runs export {suite}/out --format csv --differences --baseline=x",
         exits=2,
@@ -185,7 +184,7 @@ def test_a_baseline_that_no_row_has_is_refused_with_the_rows(suite: Path):
     )
 
 
-def test_latex_has_a_label_and_aligned_figures_with_marks_apart(suite: Path):
+def test_latex_has_a_label_and_aligned_figures_with_marks_apart(suite):
     text = _export(suite / "out", "--format", "latex")
     assert "\\label{tab:results}" in text
     assert "\\begin{tabular}{lr@{\\ }r@{\\ }lr@{\\ }r@{\\ }l}" in text
@@ -196,7 +195,7 @@ def test_latex_has_a_label_and_aligned_figures_with_marks_apart(suite: Path):
     )
 
 
-def test_a_comparison_that_passes_prints_the_difference_and_p_of_each_task(suite: Path, tmp_path):
+def test_a_comparison_that_passes_prints_the_difference_and_p_of_each_task(suite, tmp_path):
     bf16, fp8 = (suite / "out/runs" / name for name in ("bf16", "fp8"))
     same = serve_eval(f"compare {bf16} {bf16} -o {tmp_path}/same --self 0", exits=0)
     assert same.stdout.count("% interval over ") == len(SIZES), same.stdout
@@ -207,7 +206,7 @@ def test_a_comparison_that_passes_prints_the_difference_and_p_of_each_task(suite
     assert sorted(_rows(tmp_path / "moved")) == ["bf16", "fp8"]
 
 
-def test_a_dry_run_refuses_a_folder_as_the_real_call_does(suite: Path, tmp_path):
+def test_a_dry_run_refuses_a_folder_as_the_real_call_does(suite, tmp_path):
     _write_suite(tmp_path / "less.yaml", suite / "refs", "bf16", "fp8")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/notes.txt").write_text("mine")
@@ -223,9 +222,7 @@ def test_a_dry_run_refuses_a_folder_as_the_real_call_does(suite: Path, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["table", "markdown", "latex", "svg"])
-def test_a_run_that_the_suite_does_not_know_stands_outside_of_its_correction(
-    name: str, suite: Path, tmp_path
-):
+def test_a_run_that_the_suite_does_not_know_stands_outside_of_its_correction(name, suite, tmp_path):
     shutil.copytree(suite / "out", tmp_path / "out")
     assert "outside of its correction" not in _export(tmp_path / "out", "--format", name)
     _run(tmp_path / "out/runs/added", "--set launcher.damage=0.5")
@@ -239,7 +236,7 @@ def test_a_run_that_the_suite_does_not_know_stands_outside_of_its_correction(
 
 
 @pytest.fixture(scope="module")
-def corrected(tmp_path_factory, simulated_here: None) -> Path:
+def corrected(tmp_path_factory, simulated_here):
     """Return a suite with a FAIL of a run alone that Holm's correction leaves undecided."""
     top = tmp_path_factory.mktemp("corrected")
     serve_eval(
@@ -262,14 +259,14 @@ def corrected(tmp_path_factory, simulated_here: None) -> Path:
     return top / "out"
 
 
-def _corrected_rows(suite: Path) -> list[dict[str, object]]:
+def _corrected_rows(suite):
     rows = read_json(suite / "suite_report.json")["rows"]
     found = [row for row in rows if (row["own"], row["outcome"]) == ("FAIL", "INCONCLUSIVE")]
     assert found, [(row["run"], row["own"], row["outcome"], row["p"]) for row in rows]
     return found
 
 
-def test_a_diagnosis_names_the_outcome_of_the_suite_and_the_margin(corrected: Path):
+def test_a_diagnosis_names_the_outcome_of_the_suite_and_the_margin(corrected):
     run = corrected / "runs" / str(_corrected_rows(corrected)[0]["run"])
     text = serve_eval(f"diagnose {run} -v", COLUMNS="200").stdout
     assert text.startswith(" INCONCLUSIVE   word_problems  ")
@@ -285,7 +282,7 @@ def test_a_diagnosis_names_the_outcome_of_the_suite_and_the_margin(corrected: Pa
     assert "in the suite" not in sound
 
 
-def test_a_diagnosis_names_first_how_the_server_was_launched_otherwise(corrected: Path):
+def test_a_diagnosis_names_first_how_the_server_was_launched_otherwise(corrected):
     run = corrected / "runs" / str(_corrected_rows(corrected)[0]["run"])
     lines = serve_eval(f"diagnose {run}", COLUMNS="200").stdout.splitlines()
     first, *_ = [line for line in lines if re.match(r" (likely|for|seen) +\w+: ", line)]
@@ -295,7 +292,7 @@ def test_a_diagnosis_names_first_how_the_server_was_launched_otherwise(corrected
     assert "other_launch" not in alike
 
 
-def test_a_diagnosis_by_the_classic_rule_has_its_threshold(corrected: Path, tmp_path):
+def test_a_diagnosis_by_the_classic_rule_has_its_threshold(corrected, tmp_path):
     serve_eval(
         "run --launcher simulated -m org/m -t word_problems --set=word_problems.num_samples=60"
         f" --set=launcher.damage=0.9 --verdict classic --references-dir {corrected.parent}/refs"
@@ -307,14 +304,14 @@ def test_a_diagnosis_by_the_classic_rule_has_its_threshold(corrected: Path, tmp_
     assert re.search(r"\n rule     classic, threshold \d+\.\d+\n", text)
 
 
-def test_an_overview_has_the_outcome_of_the_suite(corrected: Path, tmp_path):
+def test_an_overview_has_the_outcome_of_the_suite(corrected, tmp_path):
     page = tmp_path / "view.html"
     serve_eval(f"runs view {corrected} -o {page}", exits=0)
     text = page.read_text()
     assert text.count("INCONCLUSIVE (alone: FAIL)") == len(_corrected_rows(corrected))
 
 
-def test_a_warning_about_two_rules_names_the_rule_as_alone(corrected: Path):
+def test_a_warning_about_two_rules_names_the_rule_as_alone(corrected):
     for row in _corrected_rows(corrected):
         warnings = [str(one) for one in row["warnings"]]
         told = [one for one in warnings if one.startswith("rules_disagree: ")]

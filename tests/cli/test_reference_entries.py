@@ -3,8 +3,6 @@
 import csv
 import json
 import shlex
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
 @pytest.fixture
-def base(data_root) -> list[str]:
+def base(data_root):
     flags = ["run", "--launcher", "simulated", "--model", "my-org/my-model", "--tasks", "mmlu"]
     options = ["accuracy=0.8", "flip_rate=0.034", "seed=3"]
     return [
@@ -30,13 +28,11 @@ def base(data_root) -> list[str]:
     ]
 
 
-def _verdict(out: Path) -> dict[str, Any]:
+def _verdict(out):
     return read_json(out / "report.json")["tasks"][0]["verdict"]
 
 
-def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
-    base: list[str], tmp_path
-):
+def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(base, tmp_path):
     refs = tmp_path / "refs"
     serve_eval(*base, "--no-reference", "-o", tmp_path / "r0", exits=3)
     registered = serve_eval(
@@ -100,14 +96,14 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
     assert _verdict(tmp_path / "sound")["paired"]["pairs"] == 2000, sound.stderr
 
 
-def test_a_run_of_a_subset_is_refused_naming_how_to_ask_fewer(base: list[str], tmp_path):
+def test_a_run_of_a_subset_is_refused_naming_how_to_ask_fewer(base, tmp_path):
     serve_eval(*base, "--no-reference", "--limit", "20", "-o", tmp_path / "r", exits=3)
     register = f"references register {tmp_path}/r --references-dir {tmp_path}/refs"
     serve_eval(register, exits=2, tells="--set TASK.num_samples=N")
     serve_eval(f"judge {tmp_path}", exits=3, tells=f"the latest run: {tmp_path / 'r'}")
 
 
-def test_a_wide_theta_is_said_to_be_that_of_the_classic_rule(base: list[str], tmp_path):
+def test_a_wide_theta_is_said_to_be_that_of_the_classic_rule(base, tmp_path):
     refs = tmp_path / "refs"
     small = [*base, "--set", "mmlu.num_samples=60"]
     serve_eval(*small, "--no-reference", "-o", tmp_path / "r", exits=3)
@@ -118,7 +114,7 @@ def test_a_wide_theta_is_said_to_be_that_of_the_classic_rule(base: list[str], tm
         assert said == (rule == "classic"), judged.stdout
 
 
-def test_a_rule_that_needs_pairs_says_so_before_anything_is_sent(base: list[str], tmp_path):
+def test_a_rule_that_needs_pairs_says_so_before_anything_is_sent(base, tmp_path):
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/mmlu.yaml").write_text("my-org/my-model: [{accuracy: 80}]\n")
     flags = [*base, "--references-dir", str(tmp_path / "refs"), "-o", str(tmp_path / "out")]
@@ -135,23 +131,21 @@ QUIET = ("--set", "launcher.accuracy=0.9", "--set", "launcher.seed=3")
 
 
 @pytest.fixture(scope="module")
-def answers(data_root) -> foreign.Answers:
+def answers(data_root):
     """Return all prompts of GSM8K without shots, nine tenths of them right."""
     task = build_task(Spec(name="gsm8k", options={"num_fewshot": 0}))
     samples = task.load(DataRoots(roots=(data_root,)), 1319).samples
     return [(str(one.prompt), float(number % 10 != 0)) for number, one in enumerate(samples)]
 
 
-def _flags(out: str) -> list[str]:
+def _flags(out):
     """Return the words of the printed command of a run from its tasks on."""
     [line] = [one for one in out.splitlines() if one.startswith(" next ")]
     words = shlex.split(line.partition(" -t gsm8k")[2])
     return [word for word in words if word != "--"]
 
 
-def test_a_run_by_the_printed_command_has_a_paired_verdict(
-    answers: foreign.Answers, data_root: Path, tmp_path
-):
+def test_a_run_by_the_printed_command_has_a_paired_verdict(answers, data_root, tmp_path):
     file = foreign.write_lm_eval(tmp_path / "log", answers, "0.4.13")
     refs = tmp_path / "refs"
     done = serve_eval(
@@ -171,7 +165,7 @@ def test_a_run_by_the_printed_command_has_a_paired_verdict(
 
 
 def test_a_run_of_other_prompts_is_refused_by_name_until_it_is_allowed(
-    answers: foreign.Answers, data_root: Path, tmp_path
+    answers, data_root, tmp_path
 ):
     other = [(f"{prompt} ", score) for prompt, score in answers[:100]]
     file = foreign.write_lm_eval(tmp_path / "log", other, "0.4.9.1")
@@ -187,9 +181,7 @@ def test_a_run_of_other_prompts_is_refused_by_name_until_it_is_allowed(
     assert "mismatch allowed: prompts" in allowed.stdout
 
 
-def test_a_run_names_what_an_imported_reference_does_not_record(
-    answers: foreign.Answers, data_root: Path, tmp_path
-):
+def test_a_run_names_what_an_imported_reference_does_not_record(answers, data_root, tmp_path):
     content = foreign.lm_eval_results(answers, "0.4.13")
     del content["configs"]["gsm8k"]["generation_kwargs"]["until"]
     file = foreign.write_json(tmp_path / "log/results_1.json", content)
@@ -205,7 +197,7 @@ def test_a_run_names_what_an_imported_reference_does_not_record(
     ) in run.stdout
 
 
-def test_an_export_of_our_own_comes_back_with_every_score(data_root: Path, tmp_path):
+def test_an_export_of_our_own_comes_back_with_every_score(data_root, tmp_path):
     asked = ("--dataset-root", data_root, "--limit", "60")
     serve_eval(f"{RUN} --no-reference -o {tmp_path}/run", *QUIET, *asked)
     serve_eval(f"runs export {tmp_path}/run -o {tmp_path}/log")
@@ -248,7 +240,7 @@ TAKEN = "launcher simulated, server simulator, damage 0.5"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, simulated_here: None) -> Path:
+def made(tmp_path_factory, simulated_here):
     """Return a folder with a reference of a damaged server in refs, and a judged run in sound."""
     top = tmp_path_factory.mktemp("deployments")
     refs = f"--references-dir {top}/refs"
@@ -259,14 +251,14 @@ def made(tmp_path_factory, simulated_here: None) -> Path:
     return top
 
 
-def test_the_options_of_the_server_are_shown(made: Path):
+def test_the_options_of_the_server_are_shown(made):
     own = f"--model org/m --references-dir {made}/refs"
     shown = serve_eval(f"references show word_problems {own}")
     assert f"taken at {TAKEN}" in shown.stdout
     serve_eval(f"references check {made}/refs", exits=0)
 
 
-def test_a_run_says_that_its_reference_was_launched_otherwise(made: Path):
+def test_a_run_says_that_its_reference_was_launched_otherwise(made):
     line = (
         "the reference was taken at launcher simulated, damage 0.5; this run is at launcher"
         " simulated"
@@ -277,7 +269,7 @@ def test_a_run_says_that_its_reference_was_launched_otherwise(made: Path):
 
 
 @pytest.mark.parametrize("to_format", ["table", "markdown", "latex", "svg"])
-def test_a_table_names_the_deployment_of_its_reference(made: Path, to_format: str):
+def test_a_table_names_the_deployment_of_its_reference(made, to_format):
     for more in ([], ["--differences"]):
         done = serve_eval(
             f"runs export {made}/sound --format {to_format}", *more, COLUMNS="200", exits=0
@@ -288,7 +280,7 @@ def test_a_table_names_the_deployment_of_its_reference(made: Path, to_format: st
     assert TAKEN in row["word_problems reference of"]
 
 
-def test_runs_of_different_deployments_are_pointed_out(made: Path):
+def test_runs_of_different_deployments_are_pointed_out(made):
     refs = made / "mixed"
     runs = f"{made}/taken/run_1 {made}/sound"
     serve_eval(

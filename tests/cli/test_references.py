@@ -7,19 +7,16 @@ finish_reason, usage and stop_reason as vLLM does.
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 from junitparser import JUnitXml
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from serve_eval.cli.app import app
 from serve_eval.errors import PlanError, ReferenceFileError
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models
+from tests.scripted_server import ScriptedServer, answer, models
 
 OWN = """\
 "[red]org/mine[/red]":
@@ -28,11 +25,11 @@ OWN = """\
 """
 
 
-def _run(*arguments: str | Path) -> Result:
+def _run(*arguments):
     return CliRunner().invoke(app, ["references", *map(str, arguments)])
 
 
-def _own(tmp_path: Path, name: str = "gsm8k", text: str = OWN) -> Path:
+def _own(tmp_path, name="gsm8k", text=OWN):
     folder = tmp_path / "own"
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.yaml").write_text(text)
@@ -80,9 +77,7 @@ def test_show_prints_names_as_they_are_and_own_entries_first(tmp_path):
         ("[78.25]", "77.250 lies below the source's run (78.250), 1.000 below it"),
     ],
 )
-def test_show_names_the_bias_of_a_value_that_the_source_chose_low(
-    tmp_path, measured: str, line: str
-):
+def test_show_names_the_bias_of_a_value_that_the_source_chose_low(tmp_path, measured, line):
     own = _own(tmp_path, text=f"m: [{{accuracy: 77.25, measured: {measured}}}]")
     shown = _run("show", "gsm8k", "--references-dir", own).stdout
     said = f"this biases the reference: {line}: a drop of that size goes unseen"
@@ -121,7 +116,7 @@ def test_show_knows_acceptance_lengths():
         ),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest(arguments: list[str], what: str):
+def test_an_unknown_name_is_answered_with_the_nearest(arguments, what):
     result = _run(*arguments)
     assert isinstance(result.exception, PlanError)
     assert what in str(result.exception)
@@ -223,11 +218,10 @@ def test_a_perplexity_is_taken_and_judges_the_next_run(tmp_path):
 LIMIT, QUESTIONS = 64, 40
 PLAN = f"-m m --tasks word_problems --set word_problems.num_samples={QUESTIONS}"
 MORE = f"--set word_problems.max_tokens={LIMIT} --set limits.max_attempts=1"
-Script = Callable[[HttpRequest], Reply]
 
 
 @pytest.fixture(scope="module")
-def targets(tmp_path_factory) -> Mapping[str, tuple[int, str]]:
+def targets(tmp_path_factory):
     """Return the number and the answer of each question by its prompt."""
     file = tmp_path_factory.mktemp("asked") / "prompts.jsonl"
     serve_eval(f"run --base-url 127.0.0.1:9 --no-reference --dump-prompts {file} {PLAN}", exits=0)
@@ -235,14 +229,14 @@ def targets(tmp_path_factory) -> Mapping[str, tuple[int, str]]:
     return {_last_text(row["prompt"]): (i, row["target"]) for i, row in enumerate(rows)}
 
 
-def _last_text(prompt: Any) -> str:
+def _last_text(prompt):
     return prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
 
 
 def _server(
-    targets: Mapping[str, tuple[int, str]], *, wrong: int = 0, cut: int = 0, window: int = 0,
-    stopped: int = 0,
-) -> ScriptedServer:  # fmt: skip
+    targets, *, wrong = 0, cut = 0, window = 0,
+    stopped = 0,
+):  # fmt: skip
     """Return a server that answers the first `wrong` questions wrongly, and cuts the last ones."""
 
     def reply(request):
@@ -264,18 +258,14 @@ def _server(
     return ScriptedServer(reply, routes={"/v1/models": models("m")})
 
 
-def _run_on_server(
-    server: ScriptedServer, out: Path, *flags: str | Path
-) -> tuple[str, dict[str, Any]]:
+def _run_on_server(server, out, *flags):
     with server.serve_in_thread() as url:
         done = serve_eval(f"run --base-url {url} -o {out} {PLAN} {MORE}", *flags)
     assert (out / "report.json").exists(), done.stderr
     return " ".join(done.stdout.split()), read_json(out / "report.json")["tasks"][0]
 
 
-def test_each_cause_of_a_cut_is_counted_with_its_own_advice(
-    targets: Mapping[str, tuple[int, str]], tmp_path
-):
+def test_each_cause_of_a_cut_is_counted_with_its_own_advice(targets, tmp_path):
     server = _server(targets, cut=3, window=2, stopped=1)
     said, task = _run_on_server(server, tmp_path / "run", "--no-reference")
     result = task["result"]
@@ -299,9 +289,7 @@ def test_each_cause_of_a_cut_is_counted_with_its_own_advice(
     assert "2 by the server's window" in found
 
 
-def test_a_fail_that_cut_answers_could_turn_says_so_under_both_rules(
-    targets: Mapping[str, tuple[int, str]], tmp_path
-):
+def test_a_fail_that_cut_answers_could_turn_says_so_under_both_rules(targets, tmp_path):
     good, refs = tmp_path / "good", tmp_path / "refs"
     _run_on_server(_server(targets, wrong=4), good, "--no-reference")
     serve_eval(f"references register {good} --references-dir {refs}", exits=0)
@@ -322,9 +310,7 @@ def test_a_fail_that_cut_answers_could_turn_says_so_under_both_rules(
         assert "cut_answers:" not in said
 
 
-def test_a_pass_that_cut_answers_of_the_reference_could_turn_says_so(
-    targets: Mapping[str, tuple[int, str]], tmp_path
-):
+def test_a_pass_that_cut_answers_of_the_reference_could_turn_says_so(targets, tmp_path):
     """A reference that cut its answers is too low, so that it passes what is worse."""
     refs = tmp_path / "refs"
     _run_on_server(_server(targets, cut=14), tmp_path / "low", "--no-reference")
@@ -338,9 +324,7 @@ def test_a_pass_that_cut_answers_of_the_reference_could_turn_says_so(
     assert "reference: 14 of 40 cut, 100.0 if they were right" in said
 
 
-def test_a_comparison_knows_the_cut_answers_of_both_sides(
-    targets: Mapping[str, tuple[int, str]], tmp_path
-):
+def test_a_comparison_knows_the_cut_answers_of_both_sides(targets, tmp_path):
     _run_on_server(_server(targets, wrong=2, cut=2), tmp_path / "a", "--no-reference")
     _run_on_server(_server(targets, wrong=2, cut=14), tmp_path / "b", "--no-reference")
     done = serve_eval(f"compare {tmp_path}/a {tmp_path}/b -o {tmp_path}/c")
@@ -352,9 +336,7 @@ def test_a_comparison_knows_the_cut_answers_of_both_sides(
     assert (told["cut"], told["reference_cut"]) == (14, 2)
 
 
-def test_auto_doubles_a_limit_that_cut_and_keeps_one_that_did_not(
-    targets: Mapping[str, tuple[int, str]], tmp_path
-):
+def test_auto_doubles_a_limit_that_cut_and_keeps_one_that_did_not(targets, tmp_path):
     plan = f"run --base-url 127.0.0.1:9 {PLAN} --no-reference --dry-run"
     auto = "--max-tokens auto"
     nothing = serve_eval(f"{plan} {auto} -o {tmp_path}/a/next")
@@ -387,9 +369,7 @@ NEVER = "does not decide: word_problems: no value could FAIL: ask more samples"
         ("1", "--strict -q", 1, NEVER),
     ],
 )
-def test_a_pass_that_detects_nothing_is_not_green(
-    tmp_path, limit: str, more: str, code: int, told: str
-):
+def test_a_pass_that_detects_nothing_is_not_green(tmp_path, limit, more, code, told):
     """The classic rule detects drops of 27.8 points with 40 samples."""
     asked = f"-t word_problems --launcher embedded --limit {limit}"
     done = serve_eval(
@@ -416,9 +396,7 @@ plans: [{name: one, limit: 1}, {name: forty, limit: 40}]
 
 
 @pytest.mark.parametrize(("more", "code"), [((), 0), (("--strict",), 1)])
-def test_a_suite_with_a_run_that_detects_nothing_is_not_green(
-    tmp_path, more: tuple[str, ...], code: int
-):
+def test_a_suite_with_a_run_that_detects_nothing_is_not_green(tmp_path, more, code):
     (tmp_path / "s.yaml").write_text(SUITE)
     out = tmp_path / "out"
     done = serve_eval(f"run {tmp_path}/s.yaml -o {out}", *more, exits=code)

@@ -92,9 +92,7 @@ def test_the_same_command_shows_a_result_again_but_replaces_no_other_entry(tmp_p
     ("more", "message"),
     [("--runs 0", "--runs must be 1 or more"), ("plan.yaml", "a reference needs complete runs")],
 )
-def test_what_could_not_be_registered_is_refused_before_anything_is_sent(
-    more: str, message: str, tmp_path
-):
+def test_what_could_not_be_registered_is_refused_before_anything_is_sent(more, message, tmp_path):
     (tmp_path / "plan.yaml").write_text(
         "launcher: simulated\nmodel: m\ntasks: [passkey_short]\nlimit: 5\n"
     )
@@ -123,15 +121,15 @@ def test_without_an_endpoint_or_a_launcher_the_command_says_what_to_name():
     serve_eval("references take -t passkey_short", exits=2, tells="name the endpoint")
 
 
-def _next_commands(text: str) -> list[str]:
+def _next_commands(text):
     return re.findall(r"^ (?:next)? +(serve-eval .*)", text, re.MULTILINE)
 
 
-def _commands(text: str) -> list[str]:
+def _commands(text):
     return re.findall(r"serve-eval references take .*?(?= ·|$)", text, re.MULTILINE)
 
 
-def _suite(tmp_path: Path, more: str = ", allow_missing_reference: true") -> Path:
+def _suite(tmp_path, more=", allow_missing_reference: true"):
     file = tmp_path / "suite.yaml"
     plan = "{launcher: {name: simulated, accuracy: 0.7}, model: my-org/m, tasks: [passkey_short]"
     file.write_text(f"name: s\nplans:\n  - {plan}{more}, name: a}}\n")
@@ -181,7 +179,7 @@ def test_a_command_that_would_replace_an_entry_has_a_reason(tmp_path):
 
 
 @pytest.mark.parametrize("rule", ["paired", "{anchors: {}}"])
-def test_a_rule_that_needs_more_of_a_reference_names_no_endpoint_under_test(rule: str, tmp_path):
+def test_a_rule_that_needs_more_of_a_reference_names_no_endpoint_under_test(rule, tmp_path):
     (tmp_path / "refs").mkdir()
     Path("refs/passkey_short.yaml").write_text("my-org/m: [{accuracy: 80}]\n")
     if rule != "paired":
@@ -238,7 +236,7 @@ def test_a_command_is_not_broken_on_a_terminal():
         {"reference_model": "r", "dataset_root": "/data sets", "base_url": "https://h/v1"},
     ],
 )
-def test_the_command_asks_what_the_plan_asks(content: dict[str, object]):
+def test_the_command_asks_what_the_plan_asks(content):
     plan = resolve({"model": "m", "tasks": ["passkey_short"], **content}, {}, {}).plan
     Path("refs").mkdir()
     words = shlex.split(write_run_command(plan, str(Path("refs").absolute())))[1:]
@@ -254,7 +252,7 @@ def test_the_command_asks_what_the_plan_asks(content: dict[str, object]):
 
 
 @pytest.mark.parametrize("folder", ["new", "deep/er/new"])
-def test_the_folder_of_the_references_is_made(tmp_path, folder: str):
+def test_the_folder_of_the_references_is_made(tmp_path, folder):
     words = ["references", "take", "--runs", "1", *ASKED.split(), "-o", "out"]
     serve_eval(*words, "--references-dir", folder, exits=0)
     assert (tmp_path / folder / "passkey_short.yaml").exists()
@@ -276,9 +274,7 @@ def test_the_folder_that_a_plan_file_names_is_made(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["file", "file/new", "link", None])
-def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_is_asked(
-    tmp_path, folder: str | None
-):
+def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_is_asked(tmp_path, folder):
     for name in ("file", "my-references"):
         (tmp_path / name).write_text("kept")
     (tmp_path / "link").symlink_to("nowhere")

@@ -1,9 +1,5 @@
 """Test `--rehearse`: the stand-in in place of trtllm-serve, and that nothing takes it for more."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 import pytest
 import yaml
 
@@ -23,7 +19,7 @@ def _own_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
-def write_plan(folder: Path, launcher: Mapping[str, Any], name: str = "plan.yaml") -> Path:
+def write_plan(folder, launcher, name="plan.yaml"):
     """Write a small plan with this launcher, whose task needs no data."""
     tasks = [{"word_problems": {"num_samples": 8}}]
     plan = {"model": "org/model", "tasks": tasks, "no_reference": True, "launcher": launcher}
@@ -230,7 +226,7 @@ def test_a_mistake_in_a_plan_is_told_by_serve_and_claims_no_gpu(tmp_path):
         ({"name": "rehearsal", "of": "vllm"}, 2, "vllm cannot be rehearsed"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_the_plan_is_found(launcher: dict[str, Any], code: int, said: str, tmp_path):
+def test_a_mistake_in_the_plan_is_found(launcher, code, said, tmp_path):
     serve_eval(
         f"run --rehearse -o {tmp_path}/out", write_plan(tmp_path, launcher), exits=code, tells=said
     )
@@ -247,7 +243,7 @@ def test_a_mistake_in_the_plan_is_found(launcher: dict[str, Any], code: int, sai
     ids=["container", "slurm", "main", "etcd"],
 )
 @pytest.mark.slow
-def test_what_this_machine_lacks_is_no_mistake(launcher: dict[str, Any], tmp_path):
+def test_what_this_machine_lacks_is_no_mistake(launcher, tmp_path):
     ended = serve_eval(f"run --rehearse -o {tmp_path}/out", write_plan(tmp_path, launcher), exits=0)
     assert ended.stdout.splitlines()[0] == REHEARSED
 

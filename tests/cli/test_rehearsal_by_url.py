@@ -4,8 +4,6 @@ A row per command: a stand-in is started once with `serve --rehearse`, and each 
 its address only. Nothing that it says may be taken for a finding about a model.
 """
 
-from collections.abc import Iterator
-
 import pytest
 import yaml
 
@@ -22,7 +20,7 @@ JUDGED = {"PASS", "FAIL", "IDENTICAL", "ANOTHER", "BROKEN", "NO ALARM", "no leak
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory) -> dict[str, str]:
+def home(tmp_path_factory):
     """Return variables that keep locks and states apart, on a machine without a visible GPU."""
     folder = tmp_path_factory.mktemp("home")
     places = {name: str(folder) for name in ("TMPDIR", "XDG_CACHE_HOME", "XDG_STATE_HOME")}
@@ -30,7 +28,7 @@ def home(tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def urls(tmp_path_factory, home: dict[str, str]) -> Iterator[list[str]]:
+def urls(tmp_path_factory, home):
     """Yield the addresses of two stand-ins."""
     night, found, ids = tmp_path_factory.mktemp("night"), [], []
     try:
@@ -70,9 +68,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_command_with_the_address_of_a_stand_in_says_so(
-    name: str, urls: list[str], home: dict[str, str], tmp_path
-):
+def test_a_command_with_the_address_of_a_stand_in_says_so(name, urls, home, tmp_path):
     words, file = ROWS[name]
     at = {"A": urls[0], "B": urls[1]}
     ended = serve_eval(
@@ -93,9 +89,7 @@ def test_a_command_with_the_address_of_a_stand_in_says_so(
         assert '<strong class="badge">REHEARSAL</strong>' in page.read_text()
 
 
-def test_a_suite_of_a_stand_in_by_its_address_says_so(
-    urls: list[str], home: dict[str, str], tmp_path
-):
+def test_a_suite_of_a_stand_in_by_its_address_says_so(urls, home, tmp_path):
     plan = {"model": "org/model", "base_url": urls[0], "no_reference": True, "limit": 8}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**plan, "tasks": ["word_problems"]}))
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"plans": ["plan.yaml"]}))
@@ -103,9 +97,7 @@ def test_a_suite_of_a_stand_in_by_its_address_says_so(
     assert (ended.returncode, ended.stdout.splitlines()[0]) == (0, REHEARSED), ended.stderr
 
 
-def test_no_reference_is_taken_from_the_address_of_a_stand_in(
-    urls: list[str], home: dict[str, str], tmp_path
-):
+def test_no_reference_is_taken_from_the_address_of_a_stand_in(urls, home, tmp_path):
     out = tmp_path / "take"
     words = (*MODEL, "-t", "word_problems", "--references-dir", tmp_path / "references")
     serve_eval(
@@ -122,9 +114,7 @@ def test_no_reference_is_taken_from_the_address_of_a_stand_in(
     assert not (tmp_path / "one.json").exists()
 
 
-def test_known_failures_of_a_stand_in_count_for_no_server(
-    urls: list[str], home: dict[str, str], tmp_path
-):
+def test_known_failures_of_a_stand_in_count_for_no_server(urls, home, tmp_path):
     known = tmp_path / "known.json"
     serve_eval(f"smoke {urls[0]} --write-known {known}", *MODEL, **home, exits=0)
     assert read_json(known)["server"] == "the stand-in for trtllm-serve"
@@ -135,9 +125,7 @@ def test_known_failures_of_a_stand_in_count_for_no_server(
     assert "nothing in it" in other.stdout
 
 
-def test_an_alarm_of_a_rehearsed_watch_says_so_and_ends_with_0(
-    urls: list[str], home: dict[str, str], tmp_path
-):
+def test_an_alarm_of_a_rehearsed_watch_says_so_and_ends_with_0(urls, home, tmp_path):
     told = tmp_path / "alarm.json"
     command = f"tee {told}"
     ended = serve_eval(
@@ -158,13 +146,13 @@ def test_an_alarm_of_a_rehearsed_watch_says_so_and_ends_with_0(
     assert again.returncode == 2  # Another watch: the marks of the first one stay in its files.
 
 
-def test_a_starter_plan_of_a_stand_in_says_so(urls: list[str], home: dict[str, str], tmp_path):
+def test_a_starter_plan_of_a_stand_in_says_so(urls, home, tmp_path):
     made = serve_eval(f"setup init {urls[0]} -o {tmp_path}/plan.yaml", **home, exits=0)
     assert made.stdout.startswith(REHEARSED)
     assert f"# {REHEARSED}" in (tmp_path / "plan.yaml").read_text()
 
 
-def test_what_reads_the_run_of_a_stand_in_says_so(urls: list[str], home: dict[str, str], tmp_path):
+def test_what_reads_the_run_of_a_stand_in_says_so(urls, home, tmp_path):
     run = tmp_path / "run"
     asked = ("run", "--base-url", urls[0], *FEW, "--no-reference", "-o", run)
     serve_eval(*asked, **home, exits=0)
@@ -181,9 +169,7 @@ def test_what_reads_the_run_of_a_stand_in_says_so(urls: list[str], home: dict[st
     assert REHEARSED not in serve_eval(f"show {run}", **home).stderr
 
 
-def test_workers_that_are_stand_ins_are_accused_of_nothing(
-    urls: list[str], home: dict[str, str], tmp_path
-):
+def test_workers_that_are_stand_ins_are_accused_of_nothing(urls, home, tmp_path):
     run = tmp_path / "run"
     asked = ("run", "--base-url", urls[0], *FEW, "--no-reference", "-o", run)
     serve_eval(*asked, **home, exits=0)

@@ -8,10 +8,7 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,8 +18,6 @@ from tests.client.faulty_server import FaultyServer, http
 from tests.client.faulty_server import answer as as_answer
 from tests.json_files import read_json
 from tests.scripted_server import (
-    HttpRequest,
-    Reply,
     ScriptedServer,
     answer,
     fail,
@@ -53,12 +48,12 @@ class LossyServer:
     Later attempts at a lossy item are right.
     """
 
-    def __init__(self, right: int, lossy: range, fault: Reply, times: int = 1):
+    def __init__(self, right, lossy, fault, times=1):
         self._right, self._lossy, self._fault, self._times = right, lossy, fault, times
         self._asked = Counter()
         self._lock = threading.Lock()
 
-    def __call__(self, request: HttpRequest) -> Reply:
+    def __call__(self, request):
         text = json.dumps(request.body)
         if "Double item " not in text:
             return answer("1", usage=(5, 1))
@@ -74,11 +69,11 @@ class LossyServer:
 
 @contextmanager
 def serve(
-    right: int = RIGHT,
-    lossy: range = range(RIGHT + 1, RIGHT + 21),
-    fault: Reply | None = None,
-    times: int = 1,
-) -> Iterator[str]:
+    right=RIGHT,
+    lossy=range(RIGHT + 1, RIGHT + 21),
+    fault=None,
+    times=1,
+):
     script = LossyServer(right, lossy, fault or fail(500), times)
     server = ScriptedServer(script, routes={"/v1/models": lambda request: models("m")})
     with server.serve_in_thread() as url:
@@ -86,7 +81,7 @@ def serve(
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """Return a folder with the cases and a reference of 60, whose threshold is 48.4."""
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     (tmp_path / "cases.yaml").write_text(CASES)
@@ -95,16 +90,16 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def flags(folder: Path, url: str, *more: str) -> list[str]:
+def flags(folder, url, *more):
     cases = ["--cases", str(folder / "cases.yaml"), "--model", "m", "--base-url", url]
     return [*cases, "--references-dir", str(folder / "refs"), "--concurrency", "8", *more]
 
 
-def report_of(out: Path) -> dict[str, Any]:
+def report_of(out):
     return read_json(out / "report.json")["tasks"][0]
 
 
-def test_without_losses_the_server_fails(folder: Path):
+def test_without_losses_the_server_fails(folder):
     with serve(lossy=range(0)) as url:
         serve_eval(
             f"run -o {folder}/out",
@@ -115,7 +110,7 @@ def test_without_losses_the_server_fails(folder: Path):
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_what_errors_hide_makes_a_pass_undecided_and_every_face_says_so(folder: Path, name: str):
+def test_what_errors_hide_makes_a_pass_undecided_and_every_face_says_so(folder, name):
     out = folder / "out"
     summary = folder / "github.md"
     with serve(fault=LOST[name]) as url:
@@ -154,14 +149,14 @@ def test_what_errors_hide_makes_a_pass_undecided_and_every_face_says_so(folder: 
         (fail(500), ["--set", "verdict.max_repaired=0.2"]),
     ],
 )
-def test_refusals_and_trust_leave_the_pass(folder: Path, fault: Reply, more: list[str]):
+def test_refusals_and_trust_leave_the_pass(folder, fault, more):
     with serve(fault=fault) as url:
         done = serve_eval(f"run -o {folder}/out", *flags(folder, url, *more), exits=0)
     trusted = "repaired=trust" in " ".join(more)
     assert ("repaired_trusted: the first answers to 20 of 100" in done.stdout) == trusted
 
 
-def test_a_few_transient_errors_stay_a_pass_unless_the_plan_trusts_none(folder: Path):
+def test_a_few_transient_errors_stay_a_pass_unless_the_plan_trusts_none(folder):
     """Two of 100 samples move the value by less than a quarter of the margin of 11.6 points."""
     few = {"right": 58, "lossy": range(59, 61)}
     for more, code in (([], 0), (["--set", "verdict.max_repaired=0"], 3)):
@@ -172,7 +167,7 @@ def test_a_few_transient_errors_stay_a_pass_unless_the_plan_trusts_none(folder: 
 
 
 def test_a_fail_that_the_best_case_passes_is_undecided_and_one_that_it_fails_stays(
-    folder: Path,
+    folder,
 ):
     """The lossy items stay wrong here: their first answers may have been right."""
 
@@ -195,7 +190,7 @@ def test_a_fail_that_the_best_case_passes_is_undecided_and_one_that_it_fails_sta
         assert ("if the lost answers were right, the value is 70.00" in done.stdout) == (code == 3)
 
 
-def test_a_sample_stays_repaired_when_a_later_session_gets_its_answer(folder: Path):
+def test_a_sample_stays_repaired_when_a_later_session_gets_its_answer(folder):
     out = folder / "out"
     once = ["--set", "limits.max_attempts=1", "--set", "limits.max_error_rate=1"]
     with serve(times=2) as url:
@@ -206,14 +201,14 @@ def test_a_sample_stays_repaired_when_a_later_session_gets_its_answer(folder: Pa
     serve_eval(f"judge {out}", exits=3, prints="20 repaired")
 
 
-def test_an_early_stop_decides_nothing_that_the_lost_answers_could_change(folder: Path):
+def test_an_early_stop_decides_nothing_that_the_lost_answers_could_change(folder):
     (folder / "refs/cases-double.yaml").write_text("m:\n- accuracy: 60.0\n")
     with serve(right=40, lossy=range(41, 96)) as url:
         serve_eval(f"run -o {folder}/out", *flags(folder, url, "--early-stop"), exits=3)
     assert report_of(folder / "out")["verdict"]["early"]["decision"] is None
 
 
-def test_a_suite_is_undecided_too_and_names_the_repaired_samples(folder: Path):
+def test_a_suite_is_undecided_too_and_names_the_repaired_samples(folder):
     with serve() as url:
         (folder / "suite.yaml").write_text(
             f"plans:\n- name: one\n  model: m\n  base_url: {url}\n  cases: [{folder}/cases.yaml]\n"
@@ -227,7 +222,7 @@ def test_a_suite_is_undecided_too_and_names_the_repaired_samples(folder: Path):
     assert 'name="repaired" value="20"' in (folder / "out/junit.xml").read_text()
 
 
-def test_a_reference_from_repaired_answers_carries_a_warning(folder: Path):
+def test_a_reference_from_repaired_answers_carries_a_warning(folder):
     with serve() as url:
         serve_eval(f"run -o {folder}/r", *flags(folder, url, "--no-reference"))
         serve_eval(
@@ -238,7 +233,7 @@ def test_a_reference_from_repaired_answers_carries_a_warning(folder: Path):
 
 
 def test_the_paired_rule_is_undecided_and_warns_that_the_lost_answers_are_no_random_part(
-    folder: Path,
+    folder,
 ):
     """The reference has the first 80 items right; half of what the server loses is beyond them."""
     own = folder / "own"
@@ -254,7 +249,7 @@ def test_the_paired_rule_is_undecided_and_warns_that_the_lost_answers_are_no_ran
 
 
 @pytest.mark.parametrize("rule", ["paired", "noninferiority", "tokens"])
-def test_a_comparison_is_undecided_when_either_side_lost_answers(folder: Path, rule: str):
+def test_a_comparison_is_undecided_when_either_side_lost_answers(folder, rule):
     cases = f"--cases {folder}/cases.yaml --model m --self 0"
     more = ["--verdict", rule, *(["--margin", "10"] if rule == "noninferiority" else [])]
     lossy = range(61, 101)
@@ -270,7 +265,7 @@ def test_a_comparison_is_undecided_when_either_side_lost_answers(folder: Path, r
         assert ("A: 100 samples: 0 failed, 40 repaired" in done.stdout) == bool(a)
 
 
-def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folder: Path):
+def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folder):
     out, ended, over, waiting = folder / "out", False, asyncio.Event(), set[int]()
 
     async def answer_or_end(turn):
@@ -321,7 +316,7 @@ def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folde
     assert said in serve_eval(f"judge {out}").stdout
 
 
-def test_an_outage_is_told_with_the_answers_that_it_cost(folder: Path):
+def test_an_outage_is_told_with_the_answers_that_it_cost(folder):
     out, asked, over = folder / "out", 0, asyncio.Event()
 
     async def answer_until_it_ends(turn):
@@ -365,7 +360,7 @@ def test_an_outage_is_told_with_the_answers_that_it_cost(folder: Path):
 
 
 def test_a_finish_reason_of_no_known_server_is_unknown_until_the_plan_lists_it(
-    folder: Path,
+    folder,
 ):
     odd = answer("7", finish="odd_end", usage=(5, 1))
     for more, code in (([], 3), (["--set", "limits.known_finish_reasons=odd_end"], 1)):

@@ -10,15 +10,13 @@ import io
 import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serve_eval.errors import DatasetError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.results.sample_table import Repeated
-from serve_eval.schema import AccuracySpec, Plan, Report, Sample, Spec
+from serve_eval.schema import AccuracySpec, Plan, Sample, Spec
 from serve_eval.storage import run_folder
 from serve_eval.verdicts import references
 from serve_eval.workflows.references.register import register
@@ -31,7 +29,7 @@ QUESTIONS, REPEATS = 30, 24
 
 
 @pytest.fixture(scope="module")
-def asked(data_root, tmp_path_factory, simulated_here: None) -> tuple[list[str], Path]:
+def asked(data_root, tmp_path_factory, simulated_here):
     """Return the flags of runs of 30 questions, and a folder with a reference of 24 repeats."""
     folder = tmp_path_factory.mktemp("repeats")
     flags = ["run", "--launcher", "simulated", "--model", "my-org/my-model", "--tasks", "gsm8k"]
@@ -52,13 +50,11 @@ def asked(data_root, tmp_path_factory, simulated_here: None) -> tuple[list[str],
     return [*flags, *refs], folder
 
 
-def _task(out: Path) -> dict[str, Any]:
+def _task(out):
     return read_json(out / "report.json")["tasks"][0]
 
 
-def test_repeats_exclude_a_margin_that_the_questions_alone_cannot(
-    asked: tuple[list[str], Path], tmp_path
-):
+def test_repeats_exclude_a_margin_that_the_questions_alone_cannot(asked, tmp_path):
     """Thirty equal pairs exclude no less than 8.3 points; 24 answers to each question do."""
     flags, _ = asked
     rule = ("--verdict", "noninferiority", "--margin", "8")
@@ -81,9 +77,7 @@ def test_repeats_exclude_a_margin_that_the_questions_alone_cannot(
     assert "against any build of equal accuracy" in text
 
 
-def test_a_margin_out_of_reach_is_refused_before_anything_is_asked(
-    asked: tuple[list[str], Path], tmp_path
-):
+def test_a_margin_out_of_reach_is_refused_before_anything_is_asked(asked, tmp_path):
     flags, _ = asked
     for rule, repeats, times in (("noninferiority", 1, 9), ("paired", 3, 9)):
         done = serve_eval(
@@ -101,7 +95,7 @@ def test_a_margin_out_of_reach_is_refused_before_anything_is_asked(
     assert enough.returncode != 2, enough.stderr
 
 
-def test_the_margin_that_a_refusal_names_is_not_refused(asked: tuple[list[str], Path], tmp_path):
+def test_the_margin_that_a_refusal_names_is_not_refused(asked, tmp_path):
     flags, _ = asked
     rule = ("--verdict", "noninferiority", "--margin")
     refused = serve_eval(*flags, *rule, "8.2", "-o", tmp_path / "out")
@@ -110,7 +104,7 @@ def test_the_margin_that_a_refusal_names_is_not_refused(asked: tuple[list[str], 
     assert serve_eval(*flags, *rule, least, "-o", tmp_path / "out").returncode != 2
 
 
-def test_a_comparison_refuses_it_too(data_root: Path, tmp_path):
+def test_a_comparison_refuses_it_too(data_root, tmp_path):
     plan = (
         "{model: my-org/my-model, launcher: {simulated: {seed: 5, run: RUN}},"
         f" tasks: [{{gsm8k: {{num_samples: {QUESTIONS}}}}}], dataset_root: ['{data_root}']}}\n"
@@ -127,7 +121,7 @@ def test_a_comparison_refuses_it_too(data_root: Path, tmp_path):
 
 
 def test_the_line_about_repeats_has_its_errors_ties_and_passes(
-    asked: tuple[list[str], Path],
+    asked,
 ):
     _, folder = asked
     task = _task(folder / "first")
@@ -165,9 +159,7 @@ def test_the_line_about_repeats_has_its_errors_ties_and_passes(
         (("-t", "aime", "--repeats", "3"), 90),
     ],
 )
-def test_the_usual_repeats_are_those_of_the_task(
-    flags: tuple[str, ...], requests: int, data_root: Path
-):
+def test_the_usual_repeats_are_those_of_the_task(flags, requests, data_root):
     few = () if flags[1] == "aime" else ("--limit", "10")
     shown = _show_plan(*flags, *few, root=data_root)
     assert f"task {flags[1]}: {requests} requests" in shown
@@ -175,7 +167,7 @@ def test_the_usual_repeats_are_those_of_the_task(
     assert named is (flags == ("-t", "aime"))
 
 
-def test_a_plan_keeps_the_number_and_takes_the_word_for_one_task(data_root: Path, tmp_path):
+def test_a_plan_keeps_the_number_and_takes_the_word_for_one_task(data_root, tmp_path):
     shown = _show_plan("-t", "aime", "--repeats", "usual", root=data_root)
     assert "repeats:\n    aime: 16\n" in shown
     plan = tmp_path / "plan.yaml"
@@ -188,7 +180,7 @@ def test_a_plan_keeps_the_number_and_takes_the_word_for_one_task(data_root: Path
     )
 
 
-def _show_plan(*arguments: str | Path, root: Path, code: int = 0) -> str:
+def _show_plan(*arguments, root, code=0):
     flags = f"-m m --base-url 127.0.0.1:9 --no-reference --dataset-root {root}"
     done = serve_eval(f"run {flags} --dry-run", *arguments, exits=code)
     return done.stdout + done.stderr
@@ -241,7 +233,7 @@ N = 200
 
 
 @pytest.fixture
-def plan(data_root) -> Plan:
+def plan(data_root):
     return Plan(
         model="my-org/my-model",
         launcher=Spec(
@@ -254,11 +246,11 @@ def plan(data_root) -> Plan:
     )
 
 
-def _run(plan: Plan, folder: Path) -> Report:
+def _run(plan, folder):
     return asyncio.run(evaluate(plan, folder))
 
 
-def test_repeats_are_averaged_and_tell_how_stable_the_endpoint_is(plan: Plan, tmp_path):
+def test_repeats_are_averaged_and_tell_how_stable_the_endpoint_is(plan, tmp_path):
     result = _run(plan, tmp_path / "out").tasks[0].result
     assert (result.planned, result.scored, result.failed) == (3 * N, 3 * N, 0)
     scores = {}
@@ -280,7 +272,7 @@ def test_repeats_are_averaged_and_tell_how_stable_the_endpoint_is(plan: Plan, tm
     assert told.majority == pytest.approx(100 * sum(sum(v) >= 2 for v in values) / N)
 
 
-def test_a_finished_run_takes_more_repeats_and_keeps_what_it_had(plan: Plan, tmp_path):
+def test_a_finished_run_takes_more_repeats_and_keeps_what_it_had(plan, tmp_path):
     once = _run(replace(plan, repeats=1), tmp_path / "out").tasks[0].result
     assert (once.planned, once.stability) == (N, None)
     first = (tmp_path / "out/samples/gsm8k.jsonl").read_bytes()
@@ -293,7 +285,7 @@ def test_a_finished_run_takes_more_repeats_and_keeps_what_it_had(plan: Plan, tmp
     assert kept.tasks[0].result == twice
 
 
-def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(plan: Plan, tmp_path):
+def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(plan, tmp_path):
     _run(plan, tmp_path / "reference")
     (registered,) = register([tmp_path / "reference"], tmp_path / "refs")
     assert registered.runs == 3

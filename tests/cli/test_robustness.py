@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +29,7 @@ NOWHERE = (
 )
 
 
-def _simulated(data_root: Path, out: Path, *more: str) -> list[str]:
+def _simulated(data_root, out, *more):
     flags = [
         "run",
         "--launcher",
@@ -46,7 +44,7 @@ def _simulated(data_root: Path, out: Path, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def asked(data_root) -> Iterator[list[str]]:
+def asked(data_root):
     """Yield a run of 30 questions to an endpoint in this process.
 
     It is for tests that start the command as a process of its own.
@@ -93,12 +91,12 @@ def asked(data_root) -> Iterator[list[str]]:
     ],
 )
 def test_bad_input_is_said_without_a_traceback_and_without_the_secret(
-    data_root: Path,
+    data_root,
     tmp_path,
-    arguments: list[str],
-    environ: dict[str, str],
-    code: int,
-    said: str,
+    arguments,
+    environ,
+    code,
+    said,
 ):
     flags = ["--tasks", "gsm8k", "--dataset-root", data_root, "-o", tmp_path / "out", *NOWHERE]
     done = serve_eval("run", *flags, *arguments, **environ, exits=code, tells=said)
@@ -108,7 +106,7 @@ def test_bad_input_is_said_without_a_traceback_and_without_the_secret(
         assert not file.is_file() or KEY.encode() not in file.read_bytes()
 
 
-def test_a_trailing_newline_of_a_key_is_not_part_of_it(data_root: Path, tmp_path):
+def test_a_trailing_newline_of_a_key_is_not_part_of_it(data_root, tmp_path):
     serve_eval(*_simulated(data_root, tmp_path / "out"), OPENAI_API_KEY=f"{KEY}\r\n", exits=3)
 
 
@@ -116,22 +114,20 @@ def test_a_trailing_newline_of_a_key_is_not_part_of_it(data_root: Path, tmp_path
     "shell",
     ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", "2>&1 | true", ">/dev/full", "2>/dev/full"],
 )
-def test_closed_and_broken_streams_change_neither_the_run_nor_its_exit_code(
-    asked: list[str], tmp_path, shell: str
-):
+def test_closed_and_broken_streams_change_neither_the_run_nor_its_exit_code(asked, tmp_path, shell):
     in_a_process(
         *asked, "--model", "m", "--no-reference", "-o", tmp_path / "out", shell=shell, exits=3
     )
     assert read_json(tmp_path / "out/report.json")["tasks"][0]["result"]["scored"] == 30
 
 
-def test_a_terminal_that_knows_only_ascii_gets_escapes(asked: list[str], tmp_path):
+def test_a_terminal_that_knows_only_ascii_gets_escapes(asked, tmp_path):
     flags = ["--model", "模型", "--no-reference", "-o", tmp_path / "out"]
     in_a_process(*asked, *flags, PYTHONIOENCODING="ascii", exits=3, prints="\\u6a21")
 
 
 def test_a_model_name_with_markup_and_control_characters_is_printed_as_it_is_or_without_them(
-    data_root: Path, tmp_path
+    data_root, tmp_path
 ):
     done = serve_eval(
         *_simulated(data_root, tmp_path / "out", "--model", "[red]x[/red]\x1b[2J"), exits=3
@@ -141,7 +137,7 @@ def test_a_model_name_with_markup_and_control_characters_is_printed_as_it_is_or_
 
 
 @pytest.mark.parametrize("damage", ["samples", "environment.json", "samples/gsm8k.jsonl"])
-def test_a_run_folder_that_was_meddled_with_is_said(data_root: Path, tmp_path, damage: str):
+def test_a_run_folder_that_was_meddled_with_is_said(data_root, tmp_path, damage):
     flags = _simulated(data_root, tmp_path / "out", "--set", "launcher.failure_rate=0.1")
     serve_eval(*flags, "--set", "launcher.failure_kind=wrapped_400")
     place = tmp_path / "out" / damage
@@ -156,25 +152,23 @@ def test_a_run_folder_that_was_meddled_with_is_said(data_root: Path, tmp_path, d
     assert "Traceback" not in done.stderr
 
 
-def test_a_run_that_reached_nothing_leaves_the_folder_to_the_corrected_command(
-    data_root: Path, tmp_path
-):
+def test_a_run_that_reached_nothing_leaves_the_folder_to_the_corrected_command(data_root, tmp_path):
     serve_eval(f"run --tasks gsm8k --dataset-root {data_root} -o {tmp_path}/out", *NOWHERE, exits=4)
     serve_eval(*_simulated(data_root, tmp_path / "out"), exits=3)
 
 
-def test_strict_is_the_same_in_the_report_and_in_the_exit_code(data_root: Path, tmp_path):
+def test_strict_is_the_same_in_the_report_and_in_the_exit_code(data_root, tmp_path):
     done = serve_eval(*_simulated(data_root, tmp_path / "out", "--strict", "--json"))
     assert done.returncode == json.loads(done.stdout)["exit_code"] == 1
 
 
-def test_a_simulated_verdict_says_so(data_root: Path, tmp_path):
+def test_a_simulated_verdict_says_so(data_root, tmp_path):
     assert (
         "the endpoint was simulated" in serve_eval(*_simulated(data_root, tmp_path / "out")).stdout
     )
 
 
-def test_a_flag_beats_a_variable_that_would_choose_another_endpoint(data_root: Path, tmp_path):
+def test_a_flag_beats_a_variable_that_would_choose_another_endpoint(data_root, tmp_path):
     flags = _simulated(data_root, tmp_path / "out")
     serve_eval(*flags, SERVE_EVAL_BASE_URL="127.0.0.1:9", exits=3)
     serve_eval(
@@ -187,7 +181,7 @@ def test_a_flag_beats_a_variable_that_would_choose_another_endpoint(data_root: P
 
 
 def test_resuming_takes_what_the_run_was_started_with_and_not_what_the_environment_says(
-    data_root: Path, tmp_path
+    data_root, tmp_path
 ):
     serve_eval(*_simulated(data_root, tmp_path / "out"), exits=3)
     other = {
@@ -198,7 +192,7 @@ def test_resuming_takes_what_the_run_was_started_with_and_not_what_the_environme
     serve_eval(f"run --resume {tmp_path}/out", **other, exits=3)
 
 
-def test_a_second_ctrl_c_ends_even_a_data_set_that_never_comes(data_root: Path, tmp_path):
+def test_a_second_ctrl_c_ends_even_a_data_set_that_never_comes(data_root, tmp_path):
     (tmp_path / "gsm8k").mkdir()
     os.mkfifo(tmp_path / "gsm8k/train.jsonl")
     (tmp_path / "gsm8k/test.jsonl").write_bytes((data_root / "gsm8k/test.jsonl").read_bytes())
@@ -221,21 +215,19 @@ def test_a_second_ctrl_c_ends_even_a_data_set_that_never_comes(data_root: Path, 
 
 
 def test_an_integration_test_is_resumed_as_one_whatever_the_environment_says_now(
-    data_root: Path, tmp_path
+    data_root, tmp_path
 ):
     serve_eval(*_simulated(data_root, tmp_path / "out"), INTEGRATION_TEST="1", exits=0)
     serve_eval(f"run --resume {tmp_path}/out", TRTLLM_ACCURACY_NO_REFERENCE="1", exits=0)
 
 
-def test_an_external_endpoint_by_flag_takes_its_address_from_the_variable(
-    data_root: Path, tmp_path
-):
+def test_an_external_endpoint_by_flag_takes_its_address_from_the_variable(data_root, tmp_path):
     flags = f"--tasks gsm8k --dataset-root {data_root} --model m --launcher external --dry-run"
     done = serve_eval(f"run --no-reference {flags}", SERVE_EVAL_BASE_URL="127.0.0.1:4567")
     assert "base_url: http://127.0.0.1:4567/v1" in done.stdout
 
 
-def test_what_judges_nothing_takes_any_data(data_root: Path, tmp_path):
+def test_what_judges_nothing_takes_any_data(data_root, tmp_path):
     flags = f"--tasks gsm8k --dataset-root {data_root} --model meta-llama/Llama-3.1-8B-Instruct"
     serve_eval(f"run --dump-prompts {tmp_path}/p.jsonl {flags}", exits=0)
     serve_eval(f"run --dry-run {flags}", INTEGRATION_TEST="1", exits=0)
@@ -246,11 +238,11 @@ def test_what_judges_nothing_takes_any_data(data_root: Path, tmp_path):
     "command", ["--version", "data list", "references list", "references power --total 99"]
 )
 @pytest.mark.parametrize("shell", ["| head -1", ">/dev/full"])
-def test_a_listing_into_a_broken_stream_is_no_fail(command: str, shell: str):
+def test_a_listing_into_a_broken_stream_is_no_fail(command, shell):
     in_a_process(command, shell=shell, exits=0)
 
 
-def _opened_by_a_reader(fifo: Path, reader: subprocess.Popen[str]) -> int:
+def _opened_by_a_reader(fifo, reader):
     """Open the pipe for writing as soon as the reader has opened it, and return the descriptor."""
     while True:
         try:
@@ -275,7 +267,7 @@ def test_ctrl_c_while_a_plan_is_read_is_an_interruption_and_no_fail(tmp_path):
     assert "Traceback" not in said
 
 
-def test_scipy_is_not_imported_where_no_verdict_needs_it(asked: list[str], tmp_path):
+def test_scipy_is_not_imported_where_no_verdict_needs_it(asked, tmp_path):
     def imports_scipy(*more):
         command = [
             sys.executable,

@@ -7,8 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +23,7 @@ KEY = "sk-test-0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
-def references(tmp_path_factory) -> Path:
+def references(tmp_path_factory):
     """Return references of the simulated model, which is right with probability 0.9."""
     folder = tmp_path_factory.mktemp("references")
     for task in ("gsm8k", "mmlu"):
@@ -36,7 +34,7 @@ def references(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def flags(data_root, references: Path, tmp_path) -> list[str]:
+def flags(data_root, references, tmp_path):
     """Return the flags of a small run on the simulated endpoint; tests append their own."""
     return [
         *(
@@ -52,20 +50,20 @@ def flags(data_root, references: Path, tmp_path) -> list[str]:
     ]
 
 
-def _run(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
+def _run(*arguments, **environ):
     return serve_eval("run", *arguments, **environ)
 
 
-def _report(tmp_path: Path, name: str = "out") -> dict[str, Any]:
+def _report(tmp_path, name="out"):
     return read_json(tmp_path / name / "report.json")
 
 
-def _records(tmp_path: Path, name: str = "out") -> list[dict[str, Any]]:
+def _records(tmp_path, name="out"):
     lines = (tmp_path / name / "samples" / "gsm8k.jsonl").read_bytes().splitlines()
     return [json.loads(line) for line in lines]
 
 
-def test_a_sound_endpoint_passes(flags: list[str], tmp_path):
+def test_a_sound_endpoint_passes(flags, tmp_path):
     done = in_a_process("run", *flags, exits=0)
     first, drawn, *rows = done.stdout.splitlines()
     assert first.startswith(" PASS   gsm8k  ")
@@ -88,13 +86,13 @@ def test_a_sound_endpoint_passes(flags: list[str], tmp_path):
     assert 100 * mean == pytest.approx(task["result"]["value"])
 
 
-def test_a_damaged_endpoint_fails(flags: list[str]):
+def test_a_damaged_endpoint_fails(flags):
     done = _run(*flags, "--set", "launcher.damage=0.3")
     assert done.returncode == 1
     assert "FAIL" in done.stdout
 
 
-def _without_times(report: dict[str, Any]) -> list[dict[str, Any]]:
+def _without_times(report):
     """Return the tasks of a report without the fields that differ between any two runs."""
     times = ("latency_s", "ttft_s", "tpot_s")
     return [
@@ -107,9 +105,9 @@ def _without_times(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_plan_file_with_the_same_content_gives_the_same_report(
-    flags: list[str],
-    data_root: Path,
-    references: Path,
+    flags,
+    data_root,
+    references,
     tmp_path,
     monkeypatch,
 ):
@@ -127,7 +125,7 @@ def test_a_plan_file_with_the_same_content_gives_the_same_report(
     assert one["plan"] == two["plan"]
 
 
-def test_both_tasks_are_judged_and_mmlu_names_both_numbers(flags: list[str], tmp_path):
+def test_both_tasks_are_judged_and_mmlu_names_both_numbers(flags, tmp_path):
     done = _run("--tasks", "mmlu", *flags, "--json")  # the flags name gsm8k: both lists count
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)["result"]
@@ -142,7 +140,7 @@ def test_both_tasks_are_judged_and_mmlu_names_both_numbers(flags: list[str], tmp
     "again", [pytest.param("same command", marks=pytest.mark.slow), "--resume"]
 )
 def test_a_killed_run_goes_on_and_ends_with_the_numbers_of_an_uninterrupted_one(
-    flags: list[str], tmp_path, again: str
+    flags, tmp_path, again
 ):
     slow = [*flags, "--set", "launcher.latency_s=0.05", "--concurrency", "8"]
     whole = [*flags, "--set", "launcher.latency_s=0.05"]
@@ -179,7 +177,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_numbers_of_an_uninterrupted_one(
     assert _without_times(_report(tmp_path)) == _without_times(_report(tmp_path, "whole"))
 
 
-def test_a_finished_run_is_judged_again_without_its_endpoint(flags: list[str], tmp_path):
+def test_a_finished_run_is_judged_again_without_its_endpoint(flags, tmp_path):
     assert _run(*flags).returncode == 0
     before = _records(tmp_path)
     endpoint = _report(tmp_path)["endpoint"]
@@ -191,9 +189,7 @@ def test_a_finished_run_is_judged_again_without_its_endpoint(flags: list[str], t
     assert len(read_json(tmp_path / "out/environment.json")) == 1
 
 
-def test_a_run_with_lasting_failures_can_be_repeated_and_keeps_its_report(
-    flags: list[str], tmp_path
-):
+def test_a_run_with_lasting_failures_can_be_repeated_and_keeps_its_report(flags, tmp_path):
     failing = [
         *flags,
         "--set",
@@ -213,7 +209,7 @@ def test_a_run_with_lasting_failures_can_be_repeated_and_keeps_its_report(
     ), again.stderr
 
 
-def test_an_interruption_stays_one_whatever_became_of_the_notes(flags: list[str], tmp_path):
+def test_an_interruption_stays_one_whatever_became_of_the_notes(flags, tmp_path):
     command = [sys.executable, "-m", "serve_eval", "run", *flags, "--set", "launcher.latency_s=0.3"]
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         journal, deadline = tmp_path / "out/samples/gsm8k.jsonl", time.monotonic() + 30
@@ -227,7 +223,7 @@ def test_an_interruption_stays_one_whatever_became_of_the_notes(flags: list[str]
     assert "unexpected" not in said
 
 
-def test_another_plan_in_the_same_folder_is_refused_naming_the_field(flags: list[str]):
+def test_another_plan_in_the_same_folder_is_refused_naming_the_field(flags):
     assert _run(*flags).returncode == 0
     done = _run(*flags, "--set", "gsm8k.num_fewshot=3", "--allow-mismatch", "num_fewshot")
     assert done.returncode == 2
@@ -235,9 +231,7 @@ def test_another_plan_in_the_same_folder_is_refused_naming_the_field(flags: list
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_says_how_to_go_on_and_leaves_no_server(
-    flags: list[str], tmp_path, number: signal.Signals
-):
+def test_an_interrupted_run_says_how_to_go_on_and_leaves_no_server(flags, tmp_path, number):
     slow = [*flags, "--set", "launcher.latency_s=0.2", "--concurrency", "4"]
     with subprocess.Popen(
         [sys.executable, "-m", "serve_eval", "run", *slow],
@@ -260,7 +254,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_leaves_no_server(
         )
 
 
-def test_a_dry_run_shows_everything_and_sends_nothing(flags: list[str], tmp_path):
+def test_a_dry_run_shows_everything_and_sends_nothing(flags, tmp_path):
     done = _run(*flags, "--dry-run")
     assert done.returncode == 0, done.stderr
     for part in (
@@ -302,7 +296,7 @@ def test_a_dry_run_shows_the_ends_of_a_long_prompt(capsys):
     assert " characters left out; --dump-prompts FILE writes them all ...\n" in shown
 
 
-def test_prompts_can_be_dumped(flags: list[str], tmp_path):
+def test_prompts_can_be_dumped(flags, tmp_path):
     assert _run(*flags, "--dump-prompts", str(tmp_path / "p.jsonl")).returncode == 0
     lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert len(lines) == 300
@@ -310,7 +304,7 @@ def test_prompts_can_be_dumped(flags: list[str], tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_limit_is_a_seeded_random_subset_judged_with_its_own_n(flags: list[str], tmp_path):
+def test_a_limit_is_a_seeded_random_subset_judged_with_its_own_n(flags, tmp_path):
     done = _run(*flags, "--limit", "40", "--set", "seed=7")
     assert "only 40 of 300 samples are asked, drawn at random (seed 7)" in done.stdout
     (task,) = _report(tmp_path)["tasks"]
@@ -321,7 +315,7 @@ def test_a_limit_is_a_seeded_random_subset_judged_with_its_own_n(flags: list[str
     assert ids[0] != ids[1]
 
 
-def test_integration_test_asks_one_sample_judges_nothing_and_shouts(flags: list[str], tmp_path):
+def test_integration_test_asks_one_sample_judges_nothing_and_shouts(flags, tmp_path):
     done = _run(*flags, INTEGRATION_TEST="1")
     assert done.returncode == 0
     assert "INTEGRATION TEST" in done.stdout
@@ -329,7 +323,7 @@ def test_integration_test_asks_one_sample_judges_nothing_and_shouts(flags: list[
 
 
 @pytest.mark.parametrize("how", ["--no-reference", "variable"])
-def test_a_missing_reference_stops_the_run_unless_it_is_allowed(flags: list[str], how: str):
+def test_a_missing_reference_stops_the_run_unless_it_is_allowed(flags, how):
     unknown = [*flags, "--quant-algo", "NVFP4"]
     refused = _run(*unknown)
     assert refused.returncode == 3
@@ -346,7 +340,7 @@ def test_a_missing_reference_stops_the_run_unless_it_is_allowed(flags: list[str]
 
 
 def test_an_option_that_deviates_from_the_assumed_protocol_is_refused_unless_allowed(
-    flags: list[str],
+    flags,
 ):
     deviating = [*flags, "--set", "gsm8k.num_fewshot=3"]
     refused = _run(*deviating)
@@ -357,7 +351,7 @@ def test_an_option_that_deviates_from_the_assumed_protocol_is_refused_unless_all
     assert "mismatch allowed: num_fewshot" in allowed.stdout
 
 
-def test_a_port_where_nobody_listens_is_said_at_once(flags: list[str], tmp_path):
+def test_a_port_where_nobody_listens_is_said_at_once(flags, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -390,9 +384,7 @@ def test_a_port_where_nobody_listens_is_said_at_once(flags: list[str], tmp_path)
         ("wrapped_400", "Bad Request"),
     ],
 )
-def test_an_endpoint_that_answers_nothing_useful_ends_the_run_with_its_cause(
-    flags: list[str], kind: str, said: str
-):
+def test_an_endpoint_that_answers_nothing_useful_ends_the_run_with_its_cause(flags, kind, said):
     done = _run(
         *flags, "--set", "launcher.failure_rate=1.0", "--set", f"launcher.failure_kind='{kind}'"
     )
@@ -400,7 +392,7 @@ def test_an_endpoint_that_answers_nothing_useful_ends_the_run_with_its_cause(
     assert said in done.stderr
 
 
-def test_failures_are_counted_never_scored_and_bound_the_value(flags: list[str], tmp_path):
+def test_failures_are_counted_never_scored_and_bound_the_value(flags, tmp_path):
     done = _run(
         *flags,
         "--set",
@@ -422,7 +414,7 @@ def test_failures_are_counted_never_scored_and_bound_the_value(flags: list[str],
     assert f"{low:.1f} to {high:.1f}" in done.stdout.splitlines()[0]
 
 
-def test_too_many_failures_are_inconclusive(flags: list[str], tmp_path):
+def test_too_many_failures_are_inconclusive(flags, tmp_path):
     failing = ["--set", "launcher.failure_rate=0.2", "--set", "launcher.failure_kind=wrapped_400"]
     patient = [*flags, *failing, "--set", "limits.max_error_rate=0.5"]
     done = _run(*patient)
@@ -436,7 +428,7 @@ def test_too_many_failures_are_inconclusive(flags: list[str], tmp_path):
     )
 
 
-def test_a_run_that_fails_too_often_is_stopped_with_the_one_cause(flags: list[str], tmp_path):
+def test_a_run_that_fails_too_often_is_stopped_with_the_one_cause(flags, tmp_path):
     failing = ["--set", "launcher.failure_rate=0.2", "--set", "launcher.failure_kind=wrapped_400"]
     # A fixed order and low concurrency: neither chance nor the machine decides where the run stops.
     done = _run(*flags, *failing, "--set", "limits.order_seed=1", "--concurrency", "4")
@@ -448,7 +440,7 @@ def test_a_run_that_fails_too_often_is_stopped_with_the_one_cause(flags: list[st
     assert 50 <= len(_records(tmp_path)) < 100
 
 
-def test_truncated_answers_are_scored_and_counted(flags: list[str], tmp_path):
+def test_truncated_answers_are_scored_and_counted(flags, tmp_path):
     _run(*flags, "--set", "launcher.truncate_rate=0.5")
     result = _report(tmp_path)["tasks"][0]["result"]
     assert result["truncated"] > 100
@@ -456,7 +448,7 @@ def test_truncated_answers_are_scored_and_counted(flags: list[str], tmp_path):
     assert result["failed"] == 0
 
 
-def test_a_full_disk_stops_the_run_and_loses_nothing(flags: list[str], tmp_path):
+def test_a_full_disk_stops_the_run_and_loses_nothing(flags, tmp_path):
     def small_files():
         resource.setrlimit(resource.RLIMIT_FSIZE, (450_000, 450_000))
 
@@ -481,7 +473,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(flags: list[str], tmp_path)
     assert _records(tmp_path)[: len(had)] == had
 
 
-def test_a_key_never_reaches_a_file_or_the_screen(flags: list[str], tmp_path):
+def test_a_key_never_reaches_a_file_or_the_screen(flags, tmp_path):
     for arguments in (
         ["--api-key", KEY],
         ["--header", f"Authorization: Bearer {KEY}"],
@@ -498,13 +490,13 @@ def test_a_key_never_reaches_a_file_or_the_screen(flags: list[str], tmp_path):
             assert KEY.encode() not in file.read_bytes(), file
 
 
-def test_files_of_a_run_are_private(flags: list[str], tmp_path):
+def test_files_of_a_run_are_private(flags, tmp_path):
     _run(*flags, "--limit", "5")
     for path in (tmp_path / "out", *(tmp_path / "out").rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_two_runs_in_one_folder_are_refused(flags: list[str], tmp_path):
+def test_two_runs_in_one_folder_are_refused(flags, tmp_path):
     slow = [*flags, "--set", "launcher.latency_s=1"]
     with subprocess.Popen(
         [sys.executable, "-m", "serve_eval", "run", *slow],
@@ -520,14 +512,14 @@ def test_two_runs_in_one_folder_are_refused(flags: list[str], tmp_path):
     assert f"in use by another run (process {first.pid})" in second.stderr
 
 
-def test_usage_errors_come_all_at_once(flags: list[str]):
+def test_usage_errors_come_all_at_once(flags):
     done = _run(*flags, "--tasks", "gsm8", "--verdict", "clasic", "--limit", "0")
     assert done.returncode == 2
     for part in ("Did you mean 'gsm8k'?", "Did you mean 'classic'?", "limit: must be 1 or more"):
         assert part in done.stderr
 
 
-def test_variables_stand_for_flags_and_underscores_for_dashes(flags: list[str], references: Path):
+def test_variables_stand_for_flags_and_underscores_for_dashes(flags, references):
     renamed = ["--references_dir" if x == "--references-dir" else x for x in flags]
     done = _run(
         *renamed,
@@ -538,6 +530,6 @@ def test_variables_stand_for_flags_and_underscores_for_dashes(flags: list[str], 
     assert "task gsm8k: 17 requests" in done.stdout, done.stderr
 
 
-def test_a_narrow_terminal_gets_one_block_per_task(flags: list[str]):
+def test_a_narrow_terminal_gets_one_block_per_task(flags):
     done = _run(*flags, "--limit", "5", "--verbose", COLUMNS="60")
     assert any(line.split() == ["failed", "0"] for line in done.stdout.splitlines())

@@ -4,10 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -22,7 +19,7 @@ MODEL = "my-org/my-model"
 
 
 @contextmanager
-def _simulator(folder: Path, data_root: Path, *flags: str) -> Iterator[str]:
+def _simulator(folder, data_root, *flags):
     """Yield the URL of a simulator that knows the first 60 gsm8k questions, as chat and text."""
     lines = []
     for chat in (False, True):
@@ -58,20 +55,18 @@ def _simulator(folder: Path, data_root: Path, *flags: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def plain(data_root, tmp_path_factory) -> Iterator[str]:
+def plain(data_root, tmp_path_factory):
     """Yield the base URL of a faultless simulator, shared by the tests of this file."""
     with _simulator(tmp_path_factory.mktemp("plain"), data_root) as url:
         yield url
 
 
-def _run(
-    data_root: Path, out: Path, *arguments: str, **environ: str
-) -> subprocess.CompletedProcess[str]:
+def _run(data_root, out, *arguments, **environ):
     flags = f"--dataset-root {data_root} --tasks gsm8k --set gsm8k.num_samples=60 -o {out}"
     return serve_eval(f"run {flags} --no-reference", *arguments, **environ)
 
 
-def _task(out: Path) -> dict[str, Any]:
+def _task(out):
     return read_json(out / "report.json")["tasks"][0]
 
 
@@ -79,7 +74,7 @@ def _task(out: Path) -> dict[str, Any]:
     "form", ["{host}", "http://{host}", "{host}/v1", "http://{host}/v1/completions"]
 )
 def test_every_form_of_the_address_works_and_the_resolved_one_is_printed(
-    tmp_path, data_root: Path, plain: str, form: str
+    tmp_path, data_root, plain, form
 ):
     host = plain.removeprefix("http://").removesuffix("/v1")
     done = _run(data_root, tmp_path / "out", "--base-url", form.format(host=host))
@@ -88,9 +83,7 @@ def test_every_form_of_the_address_works_and_the_resolved_one_is_printed(
     assert _task(tmp_path / "out")["result"]["value"] == 100.0
 
 
-def test_the_one_served_model_is_taken_and_the_address_from_the_environment(
-    tmp_path, data_root: Path
-):
+def test_the_one_served_model_is_taken_and_the_address_from_the_environment(tmp_path, data_root):
     with _simulator(tmp_path, data_root, "--model", MODEL) as url:
         done = _run(data_root, tmp_path / "out", OPENAI_BASE_URL=url)
     assert done.returncode == 3, done.stderr
@@ -98,9 +91,7 @@ def test_the_one_served_model_is_taken_and_the_address_from_the_environment(
     assert MODEL in done.stdout  # the message about the missing reference names the model
 
 
-def test_an_orchestrator_without_a_model_list_works_when_the_model_is_named(
-    tmp_path, data_root: Path
-):
+def test_an_orchestrator_without_a_model_list_works_when_the_model_is_named(tmp_path, data_root):
     with _simulator(tmp_path, data_root, "--no-models", "--model", MODEL) as url:
         unnamed = _run(data_root, tmp_path / "out", "--base-url", url)
         named = _run(data_root, tmp_path / "out", "--base-url", url, "--model", MODEL)
@@ -110,7 +101,7 @@ def test_an_orchestrator_without_a_model_list_works_when_the_model_is_named(
     assert _task(tmp_path / "out")["result"]["scored"] == 60
 
 
-def test_an_unknown_model_is_said_with_the_nearest_before_anything_else(tmp_path, data_root: Path):
+def test_an_unknown_model_is_said_with_the_nearest_before_anything_else(tmp_path, data_root):
     with _simulator(tmp_path, data_root, "--model", MODEL) as url:
         done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "my-org/my-modle")
         models = "--model my-org/my-modle --set compare.model_b=my-org/my-modell"
@@ -122,7 +113,7 @@ def test_an_unknown_model_is_said_with_the_nearest_before_anything_else(tmp_path
         assert "ry again" not in one.stderr
 
 
-def test_a_context_overflow_is_a_failure_with_its_reason_on_record(tmp_path, data_root: Path):
+def test_a_context_overflow_is_a_failure_with_its_reason_on_record(tmp_path, data_root):
     with _simulator(tmp_path, data_root, "--context-tokens", "490") as url:
         done = _run(
             data_root,
@@ -144,7 +135,7 @@ def test_a_context_overflow_is_a_failure_with_its_reason_on_record(tmp_path, dat
     assert all(len(f["attempts"]) == 1 for f in failures)
 
 
-def test_the_chat_endpoint_is_used_for_messages(tmp_path, data_root: Path, plain: str):
+def test_the_chat_endpoint_is_used_for_messages(tmp_path, data_root, plain):
     done = _run(
         data_root, tmp_path / "out", "--base-url", plain, "--set", "gsm8k.apply_chat_template=true"
     )
@@ -153,7 +144,7 @@ def test_the_chat_endpoint_is_used_for_messages(tmp_path, data_root: Path, plain
 
 
 def test_a_server_that_refuses_truncate_prompt_tokens_can_be_served_by_an_option(
-    tmp_path, data_root: Path, plain: str
+    tmp_path, data_root, plain
 ):
     without = ("--set", "gsm8k.truncate_prompt_tokens=null")
     done = _run(data_root, tmp_path / "out", "--base-url", plain, *without)
@@ -161,16 +152,14 @@ def test_a_server_that_refuses_truncate_prompt_tokens_can_be_served_by_an_option
     assert _task(tmp_path / "out")["result"]["scored"] == 60
 
 
-def test_a_run_whose_endpoint_comes_back_elsewhere_names_the_field(
-    tmp_path, data_root: Path, plain: str
-):
+def test_a_run_whose_endpoint_comes_back_elsewhere_names_the_field(tmp_path, data_root, plain):
     _run(data_root, tmp_path / "out", "--base-url", plain, "--model", "simulated")
     done = _run(data_root, tmp_path / "out", "--base-url", "127.0.0.1:9", "--model", "simulated")
     assert done.returncode == 2
     assert "plan.launcher.options.base_url" in done.stderr
 
 
-def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(tmp_path, data_root: Path):
+def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(tmp_path, data_root):
     with _simulator(tmp_path, data_root, "--context-tokens", "490") as url:
         _run(
             data_root,
@@ -188,7 +177,7 @@ def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(tmp_path, da
     assert (tmp_path / "out/report.json").read_bytes() == before
 
 
-def test_a_run_goes_on_at_a_new_address_and_stays_there(tmp_path, data_root: Path, plain: str):
+def test_a_run_goes_on_at_a_new_address_and_stays_there(tmp_path, data_root, plain):
     with _simulator(tmp_path, data_root, "--context-tokens", "490") as old:
         _run(
             data_root,
@@ -207,7 +196,7 @@ def test_a_run_goes_on_at_a_new_address_and_stays_there(tmp_path, data_root: Pat
 
 
 def test_the_default_folder_is_called_after_the_model_that_the_endpoint_lists(
-    plain: str, data_root: Path, tmp_path, monkeypatch
+    plain, data_root, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     flags = f"--dataset-root {data_root} --tasks gsm8k --set gsm8k.num_samples=60 --no-reference"
@@ -219,7 +208,7 @@ def test_the_default_folder_is_called_after_the_model_that_the_endpoint_lists(
 
 
 def test_without_a_model_nothing_is_made_where_the_endpoint_does_not_answer(
-    data_root: Path, tmp_path, monkeypatch
+    data_root, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     done = serve_eval(
@@ -231,9 +220,7 @@ def test_without_a_model_nothing_is_made_where_the_endpoint_does_not_answer(
     assert not list(tmp_path.iterdir())
 
 
-def test_no_reference_is_used_where_none_is_wanted_though_one_ships(
-    plain: str, data_root: Path, tmp_path
-):
+def test_no_reference_is_used_where_none_is_wanted_though_one_ships(plain, data_root, tmp_path):
     """The same holds for `verdict`, which judges the same answers again."""
     flags = [
         "--model",

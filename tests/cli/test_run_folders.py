@@ -26,7 +26,7 @@ KEPT = 12
 
 
 @pytest.fixture
-def unfinished(tmp_path, monkeypatch) -> Path:
+def unfinished(tmp_path, monkeypatch):
     """Return the default folder of a run that ended after some answers."""
     monkeypatch.chdir(tmp_path)
     serve_eval(*RUN, exits=3)
@@ -35,21 +35,21 @@ def unfinished(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def _folders() -> list[Path]:
+def _folders():
     return [one for one in sorted(Path("outputs").iterdir()) if not one.is_symlink()]
 
 
-def _journal(folder: Path) -> Path:
+def _journal(folder):
     return folder / "samples/passkey_short.jsonl"
 
 
-def _break_off(folder: Path):
+def _break_off(folder):
     lines = _journal(folder).read_bytes().splitlines(keepends=True)
     _journal(folder).write_bytes(b"".join(lines[:KEPT]))
     (folder / "report.json").unlink()
 
 
-def _is_continued(folder: Path, *more: str) -> bool:
+def _is_continued(folder, *more):
     """Give the command again; it must either continue the folder or leave it as it is."""
     before = _journal(folder).read_bytes()
     done = serve_eval(*RUN, *more)
@@ -60,7 +60,7 @@ def _is_continued(folder: Path, *more: str) -> bool:
     return said
 
 
-def test_the_same_command_continues_and_says_so_on_its_first_line(unfinished: Path):
+def test_the_same_command_continues_and_says_so_on_its_first_line(unfinished):
     done = serve_eval(*RUN, "--concurrency", "3", exits=3)
     first = done.stderr.splitlines()[0]
     assert first.startswith(f"serve-eval: continuing {unfinished}, which is unfinished (last")
@@ -70,7 +70,7 @@ def test_the_same_command_continues_and_says_so_on_its_first_line(unfinished: Pa
     assert len(_journal(unfinished).read_bytes().splitlines()) == 33
 
 
-def test_a_finished_run_is_never_continued(unfinished: Path):
+def test_a_finished_run_is_never_continued(unfinished):
     assert _is_continued(unfinished)
     assert not _is_continued(unfinished)
 
@@ -87,30 +87,30 @@ def test_a_finished_run_is_never_continued(unfinished: Path):
         ("--set", "passkey_short.random_seed=1"),
     ],
 )
-def test_another_plan_or_a_new_run_is_not_a_continuation(unfinished: Path, more: tuple[str, ...]):
+def test_another_plan_or_a_new_run_is_not_a_continuation(unfinished, more):
     assert not _is_continued(unfinished, *more)
 
 
-def test_a_run_that_goes_on_is_not_continued(unfinished: Path):
+def test_a_run_that_goes_on_is_not_continued(unfinished):
     with (unfinished / "lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert not _is_continued(unfinished)
 
 
-def test_a_run_of_some_days_ago_is_not_continued(unfinished: Path):
+def test_a_run_of_some_days_ago_is_not_continued(unfinished):
     for days, continued in ((CONTINUED_DAYS + 0.1, False), (CONTINUED_DAYS - 0.1, True)):
         then = time.time() - days * 86_400
         os.utime(_journal(unfinished), (then, then))
         assert _is_continued(unfinished) is continued
 
 
-def test_a_run_that_someone_else_saved_is_not_continued(unfinished: Path):
+def test_a_run_that_someone_else_saved_is_not_continued(unfinished):
     plan = unfinished / "plan.json"
     plan.write_text(plan.read_text().replace('"signature": "', '"signature": "0'))
     assert not _is_continued(unfinished)
 
 
-def test_of_two_unfinished_runs_the_one_with_the_last_answer_is_continued(unfinished: Path):
+def test_of_two_unfinished_runs_the_one_with_the_last_answer_is_continued(unfinished):
     then = time.time() - 3600
     os.utime(_journal(unfinished), (then, then))
     serve_eval(*RUN, "--new")
@@ -119,7 +119,7 @@ def test_of_two_unfinished_runs_the_one_with_the_last_answer_is_continued(unfini
     assert serve_eval(*RUN).stderr.startswith(f"serve-eval: continuing {newer},")
 
 
-def test_the_runs_of_a_reference_are_continued_too(unfinished: Path):
+def test_the_runs_of_a_reference_are_continued_too(unfinished):
     words = ["references", "take", "--runs", "2", *RUN[1:-1]]
     serve_eval(*words, exits=0)
     [folder] = [one for one in _folders() if one.name.endswith("_references")]
@@ -148,7 +148,7 @@ COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def finished(data_root, tmp_path_factory) -> Path:
+def finished(data_root, tmp_path_factory):
     out = tmp_path_factory.mktemp("format") / "out"
     flags = f"run --launcher simulated --model org/m --tasks gsm8k --dataset-root {data_root}"
     serve_eval(f"{flags} --set gsm8k.num_samples=40 --no-reference -o {out}", exits=3)
@@ -156,12 +156,12 @@ def finished(data_root, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def run(finished: Path, tmp_path) -> Path:
+def run(finished, tmp_path):
     shutil.copytree(finished, tmp_path / "runs/second")
     return Path(shutil.copytree(finished, tmp_path / "runs/first"))
 
 
-def _arguments(command: str, run: Path, finished: Path) -> list[str]:
+def _arguments(command, run, finished):
     sample = json.loads((finished / "scores/gsm8k.jsonl").read_text().splitlines()[0])["id"]
     values = {
         "RUN": run,
@@ -174,7 +174,7 @@ def _arguments(command: str, run: Path, finished: Path) -> list[str]:
     ]
 
 
-def _change(file: Path, version: object):
+def _change(file, version):
     content = read_json(file)
     content["schema_version"] = version
     if version is None:
@@ -182,13 +182,13 @@ def _change(file: Path, version: object):
     file.write_text(json.dumps(content))
 
 
-def test_a_run_folder_says_its_format(finished: Path):
+def test_a_run_folder_says_its_format(finished):
     assert read_json(finished / "plan.json")["schema_version"] == FOLDER_FORMAT
     assert read_json(finished / "report.json")["schema_version"] == REPORT_SCHEMA
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_folder_without_a_version_is_read(run: Path, finished: Path, command: str):
+def test_a_folder_without_a_version_is_read(run, finished, command):
     _change(run / "plan.json", None)
     done = serve_eval(*_arguments(command, run, finished))
     assert done.returncode in (0, 3), done.stderr
@@ -197,7 +197,7 @@ def test_a_folder_without_a_version_is_read(run: Path, finished: Path, command: 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_folder_of_a_newer_format_is_refused(run: Path, finished: Path, command: str):
+def test_a_folder_of_a_newer_format_is_refused(run, finished, command):
     newer = FOLDER_FORMAT + 1
     _change(run / "plan.json", newer)
     before = {
@@ -216,14 +216,14 @@ def test_a_folder_of_a_newer_format_is_refused(run: Path, finished: Path, comman
 
 
 @pytest.mark.parametrize("command", ["compare", "diagnose", "export", "drift"])
-def test_a_newer_report_is_refused(run: Path, finished: Path, command: str):
+def test_a_newer_report_is_refused(run, finished, command):
     _change(run / "report.json", REPORT_SCHEMA + 1)
     done = serve_eval(*_arguments(command, run, finished))
     assert f"report.json has format {REPORT_SCHEMA + 1}" in done.stdout + done.stderr
     assert done.returncode == (0 if command == "drift" else 2)
 
 
-def test_a_newer_report_whose_fields_changed_is_told_by_its_version(run: Path, finished: Path):
+def test_a_newer_report_whose_fields_changed_is_told_by_its_version(run, finished):
     (run / "report.json").write_text(
         json.dumps({"schema_version": REPORT_SCHEMA + 1, "everything": "else"})
     )
@@ -232,7 +232,7 @@ def test_a_newer_report_whose_fields_changed_is_told_by_its_version(run: Path, f
     )
 
 
-def test_a_folder_of_newer_runs_alone_says_why_nothing_is_charted(run: Path):
+def test_a_folder_of_newer_runs_alone_says_why_nothing_is_charted(run):
     for one in ("first", "second"):
         _change(run.parent / one / "plan.json", FOLDER_FORMAT + 1)
     done = serve_eval(f"runs trend {run.parent}", exits=2, tells="no finished run")
@@ -240,7 +240,7 @@ def test_a_folder_of_newer_runs_alone_says_why_nothing_is_charted(run: Path):
 
 
 @pytest.mark.parametrize("command", ["compare", "diagnose"])
-def test_the_folder_of_a_newer_comparison_is_refused(run: Path, finished: Path, command: str):
+def test_the_folder_of_a_newer_comparison_is_refused(run, finished, command):
     out, second = run.parents[1] / "out", run.parent / "second"
     done = serve_eval(*_arguments("compare", run, finished))
     assert done.returncode in (0, 3), done.stderr

@@ -18,7 +18,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def _ids(run: str) -> set[str]:
+def _ids(run):
     lines = Path(run, "samples/passkey_short.jsonl").read_text().splitlines()
     return {json.loads(line)["id"] for line in lines}
 
@@ -34,7 +34,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("given", ["7,12", *FILES])
-def test_exactly_the_named_samples_are_asked(given: str):
+def test_exactly_the_named_samples_are_asked(given):
     if given in FILES:
         Path(given).write_text(FILES[given], newline="")
     done = serve_eval("run -o r", *ASKED, "--samples", given, exits=3)
@@ -84,7 +84,7 @@ def test_an_unknown_id_names_the_nearest():
     ("text", "said"),
     [("", "names no sample"), ('{"id": "7"}\n{"name": 1}\n', ":2: an entry has no id")],
 )
-def test_a_file_without_ids_is_refused(text: str, said: str):
+def test_a_file_without_ids_is_refused(text, said):
     Path("ids.jsonl").write_text(text)
     serve_eval("run --samples ids.jsonl -o r", *ASKED, exits=2, tells=said)
 

@@ -2,11 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
-from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 
@@ -30,8 +26,6 @@ from serve_eval.schema import (
     Response,
     Sample,
     Spec,
-    Task,
-    TaskReport,
     Usage,
     VerdictOutcome,
 )
@@ -40,8 +34,6 @@ from serve_eval.workflows.rescore.rescore import rescore
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
 from tests.scripted_server import (
-    HttpRequest,
-    Reply,
     ScriptedServer,
     answer,
     fail,
@@ -61,7 +53,7 @@ ONLY_ONE = (
 )
 
 
-def _hosted(request: HttpRequest) -> Reply:
+def _hosted(request):
     """Answer as a chat model that refuses `max_tokens` and any temperature but 1."""
     body = request.body
     refusal = (
@@ -75,19 +67,19 @@ def _hosted(request: HttpRequest) -> Reply:
 
 
 @pytest.fixture
-def hosted() -> Iterator[tuple[str, ScriptedServer]]:
+def hosted():
     server = ScriptedServer(_hosted, routes={"/v1/models": models("o9")})
     with server.serve_in_thread() as url:
         yield url, server
 
 
-def _run(data_root: Path, out: Path, *arguments: str) -> CompletedProcess[str]:
+def _run(data_root, out, *arguments):
     flags = f"--dataset-root {data_root} --tasks gsm8k --no-reference -o {out}"
     return serve_eval(f"run {flags}", *arguments)
 
 
 def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_refusals_name(
-    data_root: Path, tmp_path, hosted: tuple[str, ScriptedServer]
+    data_root, tmp_path, hosted
 ):
     url, server = hosted
     flags = [
@@ -120,7 +112,7 @@ def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_re
     assert {json.loads(line)["response"]["reasoning"] for line in records} == {"hm"}
 
 
-def test_a_streamed_run_tells_its_times_its_order_and_its_load(data_root: Path, tmp_path):
+def test_a_streamed_run_tells_its_times_its_order_and_its_load(data_root, tmp_path):
     flags = [
         "--launcher",
         "simulated",
@@ -187,7 +179,7 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(data_root: Path, 
     ],
 )
 def test_limits_that_cannot_be_meant_are_refused_before_anything_starts(
-    data_root: Path, tmp_path, flags: list[str], said: str
+    data_root, tmp_path, flags, said
 ):
     done = _run(data_root, tmp_path / "out", "--launcher", "simulated", *flags)
     assert done.returncode == 2, done.stderr
@@ -197,9 +189,7 @@ def test_limits_that_cannot_be_meant_are_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])
-def test_names_of_every_time_that_an_option_was_given_count(
-    data_root: Path, tmp_path, command: str
-):
+def test_names_of_every_time_that_an_option_was_given_count(data_root, tmp_path, command):
     """If only the last list counted, tasks would be left out silently.
 
     Unknown tasks are named from each list.
@@ -224,7 +214,7 @@ def test_names_of_every_time_that_an_option_was_given_count(
     assert "Did you mean 'humaneval'?" in done.stderr
 
 
-def test_lines_of_the_variable_count_as_times(data_root: Path):
+def test_lines_of_the_variable_count_as_times(data_root):
     flags = f"--model m --dataset-root {data_root} --no-reference --dry-run --json"
     done = serve_eval(
         f"run --base-url 127.0.0.1:9 {flags}", SERVE_EVAL_TASKS="gsm8k,\nmmlu\n", exits=0
@@ -233,7 +223,7 @@ def test_lines_of_the_variable_count_as_times(data_root: Path):
 
 
 def test_a_watch_of_two_tasks_is_refused_and_so_is_a_check_that_no_time_knows(
-    data_root: Path,
+    data_root,
 ):
     flags = f"--model m --dataset-root {data_root} --tasks gsm8k --tasks mmlu"
     assert "a watch takes one task, not 2" in serve_eval(f"watch 127.0.0.1:9 {flags}").stderr
@@ -249,13 +239,9 @@ SAMPLE = Sample(
 )
 LIKELIHOOD = Spec(name="mmlu", options={"scoring": "loglikelihood", "num_samples": 57})
 TASK = build_task(LIKELIHOOD)
-Replies = Callable[[str], Reply]
-"""Maps a prompt to its reply."""
 
 
-def _send(
-    replies: Replies, *, task: Task = TASK, sample: Sample = SAMPLE
-) -> tuple[Response | Failure, list[dict[str, Any]]]:
+def _send(replies, *, task=TASK, sample=SAMPLE):
     """Return the result of the sample at a server with these replies, and the request bodies."""
     server = ScriptedServer(lambda request: replies(request.prompt), paths=["/v1/completions"])
 
@@ -270,7 +256,7 @@ def _send(
     return asyncio.run(main()), server.bodies
 
 
-def _told(prompt: str, **logprobs: Any) -> Reply:
+def _told(prompt, **logprobs):
     """Reply with the log-probabilities of the prompt and of one choice.
 
     The prompt has two tokens, the first one without a log-probability. The choice has two tokens
@@ -373,7 +359,7 @@ def test_choices_are_in_the_fingerprint_and_in_the_key():
 
 
 def test_the_letter_protocol_is_what_it_was_and_its_references_do_not_judge_the_likelihood(
-    data_root: Path,
+    data_root,
 ):
     letter = build_task(Spec(name="mmlu"))
     assert "scoring" not in letter.protocol
@@ -390,7 +376,7 @@ def test_the_letter_protocol_is_what_it_was_and_its_references_do_not_judge_the_
         prepare(plan)
 
 
-def test_a_limit_takes_whole_questions(data_root: Path):
+def test_a_limit_takes_whole_questions(data_root):
     [p] = prepare(_plan(data_root, limit=5))
     assert (len(p.dataset.samples), p.hypothesis.num_samples) == (5, 5)
     told = facts(p, repeats=2)
@@ -401,7 +387,7 @@ def test_a_limit_takes_whole_questions(data_root: Path):
 # a whole task
 
 
-def _plan(data_root: Path, **more: Any) -> Plan:
+def _plan(data_root, **more):
     fields = {
         "model": "simulated",
         "launcher": _simulated(),
@@ -413,18 +399,18 @@ def _plan(data_root: Path, **more: Any) -> Plan:
     return Plan(**{**fields, **more})
 
 
-def _simulated(**options: Any) -> Spec:
+def _simulated(**options):
     defaults = {"accuracy": 0.75, "strict_fields": True, "prompt_logprobs": "echo"}
     return Spec(name="simulated", options={**defaults, **options})
 
 
-def _evaluate_plan(plan: Plan, out: Path) -> TaskReport:
+def _evaluate_plan(plan, out):
     report = asyncio.run(evaluate(plan, out, environ={}))
     return report.tasks[0]
 
 
 def test_questions_are_right_as_often_as_the_endpoint_knows_them_and_judged_one_by_one(
-    data_root: Path, tmp_path
+    data_root, tmp_path
 ):
     first = _evaluate_plan(_plan(data_root), tmp_path / "a")
     assert (first.result.planned, first.result.scored, first.traffic.attempts) == (57, 57, 4 * 57)
@@ -458,7 +444,7 @@ def test_questions_are_right_as_often_as_the_endpoint_knows_them_and_judged_one_
     assert worse.verdict.early.stopped
 
 
-def test_an_endpoint_without_log_probabilities_of_prompts_is_not_scored(data_root: Path, tmp_path):
+def test_an_endpoint_without_log_probabilities_of_prompts_is_not_scored(data_root, tmp_path):
     asked = _evaluate_plan(
         _plan(data_root, launcher=_simulated(prompt_logprobs="none")), tmp_path / "out"
     )

@@ -59,7 +59,7 @@ def test_the_launcher_of_a_plan_is_taken_with_its_lines(tmp_path):
     ("launcher", "tasks"),
     [("embedded", ["word_problems"]), ("trtllm_disaggregated", ["gsm8k", "mmlu"])],
 )
-def test_the_command_that_is_told_is_one_that_can_be_run(launcher: str, tasks: list[str]):
+def test_the_command_that_is_told_is_one_that_can_be_run(launcher, tasks):
     url = "http://127.0.0.1:1/v1"
     held = Held(
         id="0a",
@@ -119,7 +119,7 @@ def test_of_the_settings_in_the_environment_those_of_the_launcher_count(
 @pytest.mark.parametrize(
     "arguments", ["", "trtllm --list", "trtllm --stop all", "--list --stop all"]
 )
-def test_one_thing_is_done_at_a_time(arguments: str):
+def test_one_thing_is_done_at_a_time(arguments):
     serve_eval(
         f"serve {arguments}", exits=2, tells="give one of: a launcher, a plan file, --list, --stop"
     )

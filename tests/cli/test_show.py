@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -13,7 +12,7 @@ from rich.cells import cell_len
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Spec
 from tests.cli.command import serve_eval
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
+from tests.scripted_server import ScriptedServer, answer, fail, models
 
 TASK = "word_problems"
 N = 10
@@ -26,10 +25,10 @@ FAILED, UNREADABLE, WRONG, CUT_OFF, RETRIED, LONG = (sample.id for sample in SAM
 class Answers:
     """A script that answers most prompts rightly, or all of them; B answers one more wrongly."""
 
-    def __init__(self, *, b: bool = False, whole: bool = False):
+    def __init__(self, *, b=False, whole=False):
         self._b, self._whole, self._refused = b, whole, False
 
-    def __call__(self, request: HttpRequest) -> Reply:
+    def __call__(self, request):
         sample = next((one for one in SAMPLES if one.prompt == request.prompt), None)
         if sample is None:
             return answer("ok")
@@ -52,7 +51,7 @@ class Answers:
         return said.get(sample.id, answer(right))
 
 
-def _run(folder: Path, script: Answers, *flags: str, judged: bool = False):
+def _run(folder, script, *flags, judged=False):
     with ScriptedServer(script, routes={"/v1/models": models("m")}).serve_in_thread() as url:
         command = ["run", "--base-url", url, "--model", "m", "--tasks", TASK]
         size = ["--set", f"{TASK}.num_samples={N}", "-o", str(folder)]
@@ -62,39 +61,39 @@ def _run(folder: Path, script: Answers, *flags: str, judged: bool = False):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shown") / "a"
     _run(folder, Answers())
     return folder
 
 
 @pytest.fixture(scope="module")
-def other(tmp_path_factory) -> Path:
+def other(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shown") / "b"
     _run(folder, Answers(b=True))
     return folder
 
 
-def _show(line: str = "", *arguments: str | Path, code: int = 0, **environ: str) -> str:
+def _show(line="", *arguments, code=0, **environ):
     done = serve_eval(f"show {line}", *arguments, **{"COLUMNS": "80", **environ}, exits=code)
     return done.stdout if code == 0 else done.stderr
 
 
-def _show_screen(*arguments: str | Path, **environ: str) -> str:
+def _show_screen(*arguments, **environ):
     """Return the text that a terminal shows."""
     drawn = _show("", *arguments, FORCE_COLOR="1", TERM="xterm", **environ)
     return re.sub(r"\x1b\[[0-9;]*m", "", drawn)
 
 
-def _json(*arguments: str | Path) -> dict[str, Any]:
+def _json(*arguments):
     return json.loads(_show("--json", *arguments))["result"]
 
 
-def _names(text: str) -> list[str]:
+def _names(text):
     return re.findall(r"^ [a-z, →]+ +(test-\d+) ", text, re.MULTILINE)
 
 
-def test_the_list_begins_with_what_needs_attention(run: Path):
+def test_the_list_begins_with_what_needs_attention(run):
     listed = _show(run)
     rest = [sample.id for sample in SAMPLES[4:]]
     assert _names(listed) == [FAILED, UNREADABLE, WRONG, CUT_OFF, *rest]
@@ -111,13 +110,13 @@ def test_the_list_begins_with_what_needs_attention(run: Path):
     assert "--n 0: expected 1 or more" in _show(f"{run} --n 0", code=2)
 
 
-def test_the_first_screen_of_a_list_and_of_a_sample_is_short(run: Path, other: Path):
+def test_the_first_screen_of_a_list_and_of_a_sample_is_short(run, other):
     for asked in ((run,), (run, LONG), (run, WRONG), (run, "--wrong"), (other, "--against", run)):
         shown = _show_screen(*asked)
         assert len(shown.splitlines()) <= 22, shown
 
 
-def test_the_commands_that_come_next_can_be_run(run: Path, other: Path):
+def test_the_commands_that_come_next_can_be_run(run, other):
     for asked in ((run,), (run, LONG), (other, "--against", run), (run, "--wrong")):
         commands = json.loads(_show("--json", *asked))["commands"]
         assert len(commands) == 1
@@ -125,7 +124,7 @@ def test_the_commands_that_come_next_can_be_run(run: Path, other: Path):
             serve_eval(*shlex.split(command)[1:], exits=0)
 
 
-def test_a_sample_is_shown_with_everything_that_is_known(run: Path):
+def test_a_sample_is_shown_with_everything_that_is_known(run):
     text = _show(f"{run} {RETRIED}")
     sample = next(one for one in SAMPLES if one.id == RETRIED)
     assert text.startswith(f" RIGHT   {TASK} {RETRIED}  answered ")
@@ -148,7 +147,7 @@ def test_a_sample_is_shown_with_everything_that_is_known(run: Path):
     assert told["response"]["text"][start:end] == told["extracted"] == target
 
 
-def test_the_place_of_what_was_extracted_is_shown(run: Path):
+def test_the_place_of_what_was_extracted_is_shown(run):
     [told] = _json(run, WRONG)["samples"]
     place = told["place"]
     assert told["response"]["text"][place["start"] :] == told["extracted"] == "1,234"
@@ -160,7 +159,7 @@ def test_the_place_of_what_was_extracted_is_shown(run: Path):
     assert " extract  nothing" in _show(f"{run} {UNREADABLE}")
 
 
-def test_nothing_of_an_answer_or_an_error_reaches_the_terminal_as_it_is(run: Path):
+def test_nothing_of_an_answer_or_an_error_reaches_the_terminal_as_it_is(run):
     for shown in (
         _show(f"{run} {WRONG}"),
         _show(run),
@@ -172,7 +171,7 @@ def test_nothing_of_an_answer_or_an_error_reaches_the_terminal_as_it_is(run: Pat
     assert _json(run, WRONG)["samples"][0]["response"]["text"].startswith(EVIL)
 
 
-def test_choices_filter_and_combine(run: Path):
+def test_choices_filter_and_combine(run):
     assert _names(_show(f"{run} --wrong --brief")) == [UNREADABLE, WRONG]
     assert _names(_show(f"{run} --failed --brief")) == [FAILED]
     assert _names(_show(f"{run} --wrong --failed --brief")) == [FAILED, UNREADABLE, WRONG]
@@ -187,7 +186,7 @@ def test_choices_filter_and_combine(run: Path):
     assert f" UNREADABLE   {TASK} {UNREADABLE}  answered nothing" in _show(f"{run} --wrong --n 1")
 
 
-def test_of_a_long_answer_the_last_lines_are_kept_and_words_are_not_cut(run: Path):
+def test_of_a_long_answer_the_last_lines_are_kept_and_words_are_not_cut(run):
     text = _show_screen(run, LONG)
     assert re.search(r"^ answer +\.\.\. ", text, re.MULTILINE)
     assert "-v adds " in text
@@ -203,13 +202,13 @@ def test_of_a_long_answer_the_last_lines_are_kept_and_words_are_not_cut(run: Pat
     assert shown[-len(prompt) :] == prompt
 
 
-def test_colour_follows_the_environment(run: Path):
+def test_colour_follows_the_environment(run):
     assert "\x1b[" not in _show(f"{run} {WRONG}")
     assert "\x1b[" in _show(f"{run} {WRONG}", FORCE_COLOR="1", TERM="xterm")
     assert "\x1b[31m" not in _show(f"{run} {WRONG}", FORCE_COLOR="1", NO_COLOR="1", TERM="xterm")
 
 
-def test_an_unknown_sample_or_task_is_told_with_what_is_close(run: Path):
+def test_an_unknown_sample_or_task_is_told_with_what_is_close(run):
     told = _show(f"{run} {WRONG}9", code=2)
     assert f"no sample '{WRONG}9' was sent. Did you mean" in told
     assert repr(WRONG) in told
@@ -217,7 +216,7 @@ def test_an_unknown_sample_or_task_is_told_with_what_is_close(run: Path):
     assert "no such folder" in _show(f"{run}/nothing", code=2)
 
 
-def test_two_runs_are_compared_sample_by_sample(run: Path, other: Path):
+def test_two_runs_are_compared_sample_by_sample(run, other):
     text = _show(f"{other} --against {run}")
     assert f"from A to B: 1 scores fell, 0 rose ({N} samples)" in text
     assert text.startswith(f" A RIGHT, B WRONG   {TASK} {RETRIED}\n")
@@ -233,7 +232,7 @@ def test_two_runs_are_compared_sample_by_sample(run: Path, other: Path):
     assert _names(_show(f"{other} {WRONG} --against {run} --brief")) == [WRONG]
 
 
-def test_a_comparison_shows_its_flips(run: Path, other: Path, tmp_path):
+def test_a_comparison_shows_its_flips(run, other, tmp_path):
     folder = tmp_path / "compared"
     done = serve_eval(f"compare {run} {other} -o {folder}")
     assert done.returncode in (0, 1, 3), done.stderr
@@ -246,13 +245,13 @@ def test_a_comparison_shows_its_flips(run: Path, other: Path, tmp_path):
     assert _names(_show(f"{named}/arms/two")) == _names(_show(run))
 
 
-def test_flips_need_a_reference_with_scores_per_sample(run: Path):
+def test_flips_need_a_reference_with_scores_per_sample(run):
     told = _show(f"{run} --flips", code=2)
     assert f"has no reference with scores per sample for {TASK}" in told
     assert "serve-eval show RUN --against OTHER" in told
 
 
-def test_flips_from_the_reference_are_listed_with_its_scores(run: Path, other: Path, tmp_path):
+def test_flips_from_the_reference_are_listed_with_its_scores(run, other, tmp_path):
     refs = tmp_path / "references"
     whole = tmp_path / "whole"
     _run(whole, Answers(whole=True))
@@ -268,7 +267,7 @@ def test_flips_from_the_reference_are_listed_with_its_scores(run: Path, other: P
     assert f"none of {N} samples matches" in _show(f"{shown} --flips --grep 'no such text'")
 
 
-def test_prompts_are_kept_private_and_once(run: Path):
+def test_prompts_are_kept_private_and_once(run):
     file = run / f"prompts/{TASK}.jsonl"
     assert file.stat().st_mode & 0o777 == 0o600
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -300,7 +299,7 @@ def test_without_prompts_the_rest_is_shown(tmp_path):
     assert " extract  " in text
 
 
-def test_a_folder_of_an_older_version_is_resumed_and_shown(run: Path, tmp_path):
+def test_a_folder_of_an_older_version_is_resumed_and_shown(run, tmp_path):
     out = tmp_path / "old"
     shutil.copytree(run, out)
     shutil.rmtree(out / "prompts")
@@ -324,7 +323,7 @@ def test_shards_merged_and_rescored_runs_keep_their_prompts(tmp_path):
         assert prompts == {sample.id: sample.prompt for sample in SAMPLES}
 
 
-def test_a_resumed_run_keeps_its_prompts(run: Path, tmp_path):
+def test_a_resumed_run_keeps_its_prompts(run, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(run, out)
     before = (out / f"prompts/{TASK}.jsonl").stat().st_mtime_ns
@@ -333,7 +332,7 @@ def test_a_resumed_run_keeps_its_prompts(run: Path, tmp_path):
     assert (out / f"prompts/{TASK}.jsonl").stat().st_mtime_ns == before
 
 
-def test_latest_is_the_last_run_of_outputs(tmp_path, monkeypatch, run: Path):
+def test_latest_is_the_last_run_of_outputs(tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
     assert "latest: outputs/ has no run" in _show("latest", code=2)
     _run(Path("outputs/first"), Answers())

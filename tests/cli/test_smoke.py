@@ -1,11 +1,9 @@
 """`serve-eval smoke`: the table, its files and its exit codes."""
 
 import json
-import os
 import re
 import shlex
 import subprocess
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -24,14 +22,12 @@ ROW = re.compile(r"^ (PASS|FAIL|UNSUPPORTED) +(\w+) +([\d.]+)  (.+)$", re.MULTIL
 """A row of the whole table, which -v prints."""
 
 
-def _smoke(
-    quirks: Quirks, *arguments: str | os.PathLike[str], **environ: str
-) -> subprocess.CompletedProcess[str]:
+def _smoke(quirks, *arguments, **environ):
     with create(quirks).serve_in_thread() as url:
         return serve_eval(f"smoke {url}", *arguments, **environ)
 
 
-def _quirks(*names: str, **more: Any) -> Quirks:
+def _quirks(*names, **more):
     return Quirks(names=frozenset(names), **more)
 
 
@@ -159,7 +155,7 @@ def test_nobody_listening_is_said_with_what_to_do():
         ("--set connection.max_tokens_field=most", "expected max_tokens or max_completion_tokens"),
     ],
 )
-def test_what_cannot_be_meant_is_exit_code_2(arguments: str, told: str):
+def test_what_cannot_be_meant_is_exit_code_2(arguments, told):
     serve_eval(f"smoke 127.0.0.1:9 {arguments}", exits=2, tells=told)
 
 
@@ -227,7 +223,7 @@ def test_a_folder_gets_the_files_for_ci_and_the_page(tmp_path):
 
 
 @pytest.mark.parametrize("after", [1, 9])
-def test_a_server_that_dies_is_an_error_and_no_failure(after: int, tmp_path):
+def test_a_server_that_dies_is_an_error_and_no_failure(after, tmp_path):
     port, log = free_port(), tmp_path / "server.log"
     command = ["serve", "M", "--port", str(port)]
     with running(command, log, environment(faults={"crash_after": after})) as process:

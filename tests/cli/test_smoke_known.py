@@ -1,11 +1,7 @@
 """`serve-eval smoke` night after night: what is known to fail, what is new, what was mended."""
 
 import json
-import os
 import re
-import subprocess
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -16,16 +12,14 @@ from tests.json_files import read_json
 from tests.workflows.smoke.server import Quirks, create
 
 
-def _smoke(
-    arguments: str = "", *, quirks: tuple[str, ...] = (), **more: Any
-) -> subprocess.CompletedProcess[str]:
+def _smoke(arguments="", *, quirks=(), **more):
     server = create(Quirks(names=frozenset(quirks), **more))
     with server.serve_in_thread() as url:
         return serve_eval(f"smoke {url} {arguments}")
 
 
 @pytest.fixture
-def known(tmp_path) -> Path:
+def known(tmp_path):
     """Return the file that the night wrote on which three checks failed and tools were missing."""
     file = tmp_path / "known.json"
     done = _smoke(f"--write-known {file}", quirks=("unhealthy", "one_index", "no_tools"))
@@ -33,11 +27,11 @@ def known(tmp_path) -> Path:
     return file
 
 
-def _rows(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+def _rows(done):
     return {row["name"]: row["outcome"] for row in json.loads(done.stdout)["result"]["rows"]}
 
 
-def test_what_is_known_to_fail_is_known_and_counted_apart(known: Path, tmp_path):
+def test_what_is_known_to_fail_is_known_and_counted_apart(known, tmp_path):
     bad = ("unhealthy", "one_index", "no_tools")
     done = _smoke(f"--known {known} -o {tmp_path}/out", quirks=bad)
     assert done.returncode == 0, done.stdout
@@ -59,7 +53,7 @@ def test_what_is_known_to_fail_is_known_and_counted_apart(known: Path, tmp_path)
     assert (told["known"]["mended"], told["known"]["missing"]) == ([], [])
 
 
-def test_what_is_new_is_red_next_to_what_is_known(known: Path):
+def test_what_is_new_is_red_next_to_what_is_known(known):
     done = _smoke(
         f"--known {known} --json", quirks=("unhealthy", "one_index", "no_tools", "no_done")
     )
@@ -69,7 +63,7 @@ def test_what_is_new_is_red_next_to_what_is_known(known: Path):
     assert rows["stream_chat"] == "FAIL"
 
 
-def test_another_failure_of_a_known_check_is_red(known: Path):
+def test_another_failure_of_a_known_check_is_red(known):
     content = read_json(known)
     content["fails"]["health"] = "HTTP 500: gone"
     known.write_text(json.dumps(content))
@@ -78,7 +72,7 @@ def test_another_failure_of_a_known_check_is_red(known: Path):
     assert "another failure than the known one: HTTP 500: gone" in " ".join(done.stdout.split())
 
 
-def test_what_is_no_longer_supported_is_red(known: Path):
+def test_what_is_no_longer_supported_is_red(known):
     bad = ("unhealthy", "one_index", "no_tools", "no_guided")
     done = _smoke(f"--known {known}", quirks=bad)
     assert done.returncode == 1
@@ -87,7 +81,7 @@ def test_what_is_no_longer_supported_is_red(known: Path):
     assert " lacks    as before: tools\n" in done.stdout
 
 
-def test_what_was_mended_is_said_with_what_to_do(known: Path):
+def test_what_was_mended_is_said_with_what_to_do(known):
     done = _smoke(f"--known {known}", quirks=("one_index",))
     assert done.returncode == 0, done.stdout
     assert f" mended   health; write the file again with --write-known {known}" in done.stdout
@@ -115,7 +109,7 @@ def test_the_file_names_the_model_and_the_kind_of_server(tmp_path):
     assert (done.returncode, "was written for model other on vLLM" in done.stdout) == (1, True)
 
 
-def test_checks_that_are_missing_or_have_another_name_are_said(known: Path):
+def test_checks_that_are_missing_or_have_another_name_are_said(known):
     content = read_json(known)
     content["fails"] = {"helth": "HTTP 503", "cancel": "slow", **content["fails"]}
     content["passes"].remove("seed")
@@ -142,7 +136,7 @@ def test_checks_that_are_missing_or_have_another_name_are_said(known: Path):
         (b'{"smoke_version": 2, "rows": []}', "newer serve-eval (version 2)"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_exit_code_2(content: bytes | None, told: str, tmp_path):
+def test_a_file_that_cannot_be_used_is_exit_code_2(content, told, tmp_path):
     file = tmp_path / "known.json"
     if content is not None:
         file.write_bytes(content)
@@ -183,9 +177,7 @@ def test_a_smoke_test_that_stopped_writes_and_excuses_nothing(tmp_path):
     assert read_json(file)["fails"] == fails
 
 
-def _in_github(
-    folder: Path, *arguments: str | os.PathLike[str], **more: Any
-) -> tuple[subprocess.CompletedProcess[str], list[str], str]:
+def _in_github(folder, *arguments, **more):
     """Return a smoke test as a job of GitHub sees it: with its annotations and its summary."""
     summary = folder / "step.md"
     server = create(Quirks(**more))
@@ -206,7 +198,7 @@ def _in_github(
 
 @pytest.mark.parametrize("folder", [True, False])
 @pytest.mark.parametrize("given", [(), ("-q",), ("127.0.0.1:9",)])
-def test_github_is_told_once(folder: bool, given: tuple[str, ...], tmp_path):
+def test_github_is_told_once(folder, given, tmp_path):
     more = ("-o", tmp_path / "out") if folder else ()
     _, marked, text = _in_github(tmp_path, *given, *more, names=frozenset(("unhealthy",)))
     assert marked
@@ -214,7 +206,7 @@ def test_github_is_told_once(folder: bool, given: tuple[str, ...], tmp_path):
     assert text.count("\n### ") == 1
 
 
-def test_a_night_like_the_last_one_warns_of_nothing(known: Path, tmp_path):
+def test_a_night_like_the_last_one_warns_of_nothing(known, tmp_path):
     bad = frozenset(("unhealthy", "one_index", "no_tools"))
     line = tmp_path / "line.txt"
     done, marked, _ = _in_github(tmp_path, "--known", known, "--notify-text", line, names=bad)
@@ -234,7 +226,7 @@ def test_what_is_unsupported_is_no_warning_where_all_passed(tmp_path):
     assert all(one.startswith("::notice") for one in marked)
 
 
-def test_a_dead_port_is_no_other_model(known: Path):
+def test_a_dead_port_is_no_other_model(known):
     done = serve_eval(f"smoke 127.0.0.1:9 --known {known}", exits=4)
     assert "was written for" not in done.stdout
     assert "mended" not in done.stdout
@@ -268,7 +260,7 @@ def test_a_known_check_that_counts_is_red_if_its_count_fell_clearly(tmp_path):
         assert ("clearly fewer than the known 8 of 20: p = 0.002" in told) is (outcome == "FAIL")
 
 
-def test_the_summary_says_once_what_is_unsupported_or_known(known: Path, tmp_path):
+def test_the_summary_says_once_what_is_unsupported_or_known(known, tmp_path):
     bad = ("unhealthy", "one_index", "no_tools", "no_guided")
     _smoke(f"--known {known} -o {tmp_path}/out", quirks=bad)
     summary = (tmp_path / "out/summary.md").read_text()

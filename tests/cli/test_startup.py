@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.cli.command import environment, in_a_process
 from tests.scripted_server import ScriptedServer, answer
@@ -44,12 +43,12 @@ HEAVY = {
 """Modules that a run with the default verdict does not need."""
 
 
-def _imported(told: str) -> set[str]:
+def _imported(told):
     [line] = re.findall(r"^imported: (.*)$", told, re.MULTILINE)
     return set(line.split())
 
 
-async def _start(code: str, *arguments: str) -> asyncio.subprocess.Process:
+async def _start(code, *arguments):
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -61,7 +60,7 @@ async def _start(code: str, *arguments: str) -> asyncio.subprocess.Process:
     )
 
 
-async def _run(*arguments: str) -> tuple[int | None, set[str], str]:
+async def _run(*arguments):
     """Run a command; return its exit code, its imported modules and its output."""
     process = await _start(PRELUDE, *arguments)
     out, err = await process.communicate()
@@ -99,7 +98,7 @@ def test_a_command_imports_no_other():
     } == {"serve_eval.cli.app", "serve_eval.cli.references_power"}
 
 
-def test_a_run_with_the_default_verdict_does_without_what_is_heavy(data_root: Path, tmp_path):
+def test_a_run_with_the_default_verdict_does_without_what_is_heavy(data_root, tmp_path):
     server = ScriptedServer(
         lambda request: answer("#### 42", usage=(9, min(request.max_tokens, 9)))
     )
@@ -142,7 +141,7 @@ MOST_OF_OURS = 236
 """Our modules before the first request: 235; 381 before their files were merged."""
 
 
-def test_before_its_first_request_a_run_imports_nothing_for_its_end(data_root: Path, tmp_path):
+def test_before_its_first_request_a_run_imports_nothing_for_its_end(data_root, tmp_path):
     pids = []
 
     def reply(request):
@@ -178,7 +177,7 @@ OTHER_STORIES = (
 """Modules that a run without a red result does not import, of those that it once did."""
 
 
-def test_a_run_that_is_not_red_imports_no_other_story(data_root: Path, tmp_path):
+def test_a_run_that_is_not_red_imports_no_other_story(data_root, tmp_path):
     server = ScriptedServer(
         lambda request: answer("#### 42", usage=(9, min(request.max_tokens, 9)))
     )

@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +19,7 @@ KEY = "sk-test-0123456789abcdef"
 
 
 @pytest.fixture
-def suite(data_root, tmp_path) -> Path:
+def suite(data_root, tmp_path):
     """Return a suite with a sound and a damaged endpoint, two sizes and a known failure."""
     (tmp_path / "references").mkdir()
     (tmp_path / "references/gsm8k.yaml").write_text(
@@ -47,11 +45,11 @@ waivers:
     return file
 
 
-def _report(out: Path) -> dict[str, Any]:
+def _report(out):
     return read_json(out / "suite_report.json")
 
 
-def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_path):
+def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite, tmp_path):
     out = tmp_path / "out"
     done = serve_eval(f"run {suite} -o {out} -v", OPENAI_API_KEY=KEY, exits=3)
     assert "suite nightly" in (out / "report.html").read_text()
@@ -117,7 +115,7 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
     )
 
 
-def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(suite: Path, tmp_path):
+def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(suite, tmp_path):
     done = serve_eval(f"run {suite} -o {tmp_path}/out --dry-run", exits=3)
     for said in (
         "launcher simulated accuracy=0.9, damage=0.6, model simulated:",
@@ -133,7 +131,7 @@ def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(suite: Path
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dry_run_shows_what_starts_the_servers(data_root: Path, tmp_path, capsys):
+def test_a_dry_run_shows_what_starts_the_servers(data_root, tmp_path, capsys):
     (file := tmp_path / "suite.yaml").write_text(
         f"defaults: {{dataset_root: {data_root}, no_reference: true, model: org/model, limit:"
         " 3}\nmatrix:\n  endpoint:\n    - {label: one, launcher: {name: trtllm, gpus: [3],"
@@ -166,7 +164,7 @@ def test_a_dry_run_shows_what_starts_the_servers(data_root: Path, tmp_path, caps
         (["--resume", "{tmp}"], "holds no run: there is no plan.json"),
     ],
 )
-def test_what_cannot_be_meant_is_said(suite: Path, tmp_path, arguments: list[str], said: str):
+def test_what_cannot_be_meant_is_said(suite, tmp_path, arguments, said):
     (tmp_path / "night").mkdir()
     (tmp_path / "night/suite.json").write_text("{}")
     done = serve_eval(
@@ -175,7 +173,7 @@ def test_what_cannot_be_meant_is_said(suite: Path, tmp_path, arguments: list[str
     assert "Traceback" not in done.stderr
 
 
-def _interrupted(suite: Path, out: Path, number: signal.Signals) -> tuple[int, str]:
+def _interrupted(suite, out, number):
     """Interrupt a suite during its second run; return its exit code and its output."""
     text = "".join(
         line for line in suite.read_text().splitlines(keepends=True) if "label: damaged" not in line
@@ -196,7 +194,7 @@ def _interrupted(suite: Path, out: Path, number: signal.Signals) -> tuple[int, s
     return process.returncode, said
 
 
-def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite: Path, tmp_path):
+def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite, tmp_path):
     out = tmp_path / "out"
     code, said = _interrupted(suite, out, signal.SIGINT)
     assert code == 130
@@ -209,7 +207,7 @@ def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_killed_suite_ends_as_one_that_was_not(suite: Path, tmp_path):
+def test_a_killed_suite_ends_as_one_that_was_not(suite, tmp_path):
     code, _ = _interrupted(suite, tmp_path / "killed", signal.SIGKILL)
     assert code == -signal.SIGKILL
     serve_eval(f"run {suite} -o {tmp_path}/killed", exits=3)
@@ -218,7 +216,7 @@ def test_a_killed_suite_ends_as_one_that_was_not(suite: Path, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_drop_that_one_run_proves_is_not_proven_among_many(data_root: Path, tmp_path):
+def test_a_drop_that_one_run_proves_is_not_proven_among_many(data_root, tmp_path):
     base = f"""\
 defaults:
   dataset_root: {data_root}

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ WAIVER = "{match: {name: nvfp4}, reason: known, until: 2999-01-01}"
 CLASSIC = ("threshold", "theta", "beta", "sigma", "num_samples")
 
 
-def _write_suite(to: Path, references: Path, *names: str, rule: str = "classic") -> Path:
+def _write_suite(to, references, *names, rule="classic"):
     runs = "".join(
         f"    - {{label: {name}, launcher: {{name: simulated, damage: {DAMAGES[name]}}},"
         f" attributes: {{recipe: {name}-recipe, bits: {bits}, kv: {bits > 8}, model: '=A1',"
@@ -33,7 +32,7 @@ def _write_suite(to: Path, references: Path, *names: str, rule: str = "classic")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, simulated_here: None) -> Path:
+def made(tmp_path_factory, simulated_here):
     """Return a folder with references in refs and the results of a suite in out, by classic."""
     top = tmp_path_factory.mktemp("tables")
     serve_eval(
@@ -48,7 +47,7 @@ def made(tmp_path_factory, simulated_here: None) -> Path:
     return top
 
 
-def _begin_together(runs: Path):
+def _begin_together(runs):
     """Let the first sessions of runs begin in the same second."""
     files = list(runs.glob("*/environment.json"))
     assert files
@@ -58,11 +57,11 @@ def _begin_together(runs: Path):
         file.write_text(json.dumps([first, *more]))
 
 
-def _read(text: str) -> list[dict[str, str]]:
+def _read(text):
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
-def test_a_collected_row_has_the_attributes_of_its_suite(made: Path):
+def test_a_collected_row_has_the_attributes_of_its_suite(made):
     done = serve_eval(f"runs table {made}/first {made}/out")
     alone, *rows = _read(done.stdout)
     assert [row["recipe"] for row in rows] == [f"{name}-recipe" for name in DAMAGES]
@@ -76,7 +75,7 @@ def test_a_collected_row_has_the_attributes_of_its_suite(made: Path):
     assert one["recipe"] == "fp8-recipe"
 
 
-def test_runs_that_began_together_are_in_the_order_of_their_suite(made: Path, tmp_path):
+def test_runs_that_began_together_are_in_the_order_of_their_suite(made, tmp_path):
     names, out = ["nvfp4", "bf16", "fp8"], tmp_path / "out"
     serve_eval(f"run -o {out}", _write_suite(tmp_path / "s.yaml", made / "refs", *names))
     _begin_together(out / "runs")
@@ -89,9 +88,7 @@ def test_runs_that_began_together_are_in_the_order_of_their_suite(made: Path, tm
     ("rule", "margin"),
     [("classic", ""), ("{paired: {margin: 7}}", "7"), ("{noninferiority: {margin: 9}}", "9")],
 )
-def test_a_collected_row_has_only_the_figures_that_its_rule_uses(
-    rule: str, margin: str, made: Path, tmp_path
-):
+def test_a_collected_row_has_only_the_figures_that_its_rule_uses(rule, margin, made, tmp_path):
     file = _write_suite(tmp_path / "suite.yaml", made / "refs", "bf16", rule=rule)
     serve_eval(f"run {file} -o {tmp_path}/out")
     [row] = _read(serve_eval(f"runs table {tmp_path}/out").stdout)
@@ -101,7 +98,7 @@ def test_a_collected_row_has_only_the_figures_that_its_rule_uses(
     assert row["alpha"] == "0.05"
 
 
-def test_a_suite_that_grew_says_which_rows_are_new_or_changed(made: Path, tmp_path):
+def test_a_suite_that_grew_says_which_rows_are_new_or_changed(made, tmp_path):
     file, out = tmp_path / "suite.yaml", tmp_path / "out"
     _write_suite(file, made / "refs", "bf16")
     first = serve_eval(f"run {file} -o {out}")
@@ -123,7 +120,7 @@ def test_a_suite_that_grew_says_which_rows_are_new_or_changed(made: Path, tmp_pa
     assert not [*out.glob("*earlier*")]
 
 
-def test_a_suite_that_was_interrupted_remembers_the_last_report(made: Path, tmp_path):
+def test_a_suite_that_was_interrupted_remembers_the_last_report(made, tmp_path):
     """A kill between the start and the report leaves the earlier one set aside."""
     out = tmp_path / "out"
     file = _write_suite(tmp_path / "suite.yaml", made / "refs", "bf16", "fp8")
@@ -139,12 +136,12 @@ def test_a_suite_that_was_interrupted_remembers_the_last_report(made: Path, tmp_
     serve_eval(f"run {file} -o {out}", exits=done.returncode)
 
 
-def _marks(text: str) -> dict[str, str]:
+def _marks(text):
     lines = [line.split() for line in text.splitlines() if line.startswith(tuple(DAMAGES))]
     return {line[0]: " ".join(one for one in line if one in "PFIEd") for line in lines}
 
 
-def test_a_table_has_the_verdicts_of_the_rule_that_was_asked_for(made: Path):
+def test_a_table_has_the_verdicts_of_the_rule_that_was_asked_for(made):
     before = (made / "out/suite_report.json").read_bytes()
     wide = "--verdict paired --margin 60"
     text = serve_eval(f"runs export {made}/out --format table {wide}").stdout
@@ -165,14 +162,14 @@ def test_a_table_has_the_verdicts_of_the_rule_that_was_asked_for(made: Path):
 
 
 @pytest.mark.parametrize("name", ["markdown", "latex", "svg"])
-def test_a_run_alone_is_judged_again_too(name: str, made: Path):
+def test_a_run_alone_is_judged_again_too(name, made):
     asked = ("--verdict", "noninferiority", "--margin", "5", "--references-dir", made / "refs")
     done = serve_eval(f"runs export {made}/first --format {name}", *map(str, asked), exits=0)
     assert "by noninferiority margin 5" in " ".join(done.stdout.split())
     assert "N: NO REFERENCE" not in done.stdout
 
 
-def test_a_rule_that_cannot_judge_is_an_error_and_no_empty_table(made: Path):
+def test_a_rule_that_cannot_judge_is_an_error_and_no_empty_table(made):
     for command in ("judge", "runs export --format table"):
         done = serve_eval(f"{command} {made}/out --verdict pared")
         assert (done.returncode, done.stdout) == (2, "")
@@ -189,7 +186,7 @@ def test_a_rule_that_cannot_judge_is_an_error_and_no_empty_table(made: Path):
     )
 
 
-def test_latex_prints_negative_numbers_with_a_minus_sign(made: Path):
+def test_latex_prints_negative_numbers_with_a_minus_sign(made):
     asked = "--format latex --differences --baseline bf16"
     text = serve_eval(f"runs export {made}/out {asked}").stdout
     [line] = [line for line in text.splitlines() if line.startswith("nvfp4 ")]
@@ -198,7 +195,7 @@ def test_latex_prints_negative_numbers_with_a_minus_sign(made: Path):
     assert " -6" not in line
 
 
-def test_next_is_the_worst_drop_and_rules_disagree_in_words(made: Path):
+def test_next_is_the_worst_drop_and_rules_disagree_in_words(made):
     for rule in ("classic", "paired"):
         done = serve_eval(f"judge {made}/out --verdict", rule)
         assert f"serve-eval show {made / 'out/runs/nvfp4'} --wrong" in done.stdout
@@ -215,7 +212,7 @@ def test_next_is_the_worst_drop_and_rules_disagree_in_words(made: Path):
     assert "rules_disagree" not in junit.read_text()
 
 
-def test_a_rule_that_the_user_named_is_not_called_the_default(made: Path, tmp_path):
+def test_a_rule_that_the_user_named_is_not_called_the_default(made, tmp_path):
     flags = f"--launcher simulated -m {MODEL} --references-dir {made}/refs"
     size = "-t word_problems --set=word_problems.num_samples=60"
     plain = serve_eval(f"run -o {tmp_path}/plain -v {flags} {size}")

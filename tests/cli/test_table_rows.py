@@ -5,7 +5,6 @@ import io
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from tests.cli.command import serve_eval
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
-def _run(folder: Path, task: str, more: str = "", *, n: int = 12):
+def _run(folder, task, more="", *, n=12):
     done = serve_eval(
         f"run --launcher simulated -m org/m -t {task} --no-reference -o {folder}"
         f" --set={task}.num_samples={n} {more}"
@@ -25,25 +24,25 @@ def _run(folder: Path, task: str, more: str = "", *, n: int = 12):
     assert (folder / "report.json").exists(), done.stderr
 
 
-def _export(*arguments: str | Path) -> str:
+def _export(*arguments):
     done = serve_eval("runs export", *arguments, COLUMNS="200", exits=0)
     return done.stdout
 
 
-def _rows(*arguments: str | Path) -> dict[str, dict[str, str]]:
+def _rows(*arguments):
     text = _export(*arguments, "--format", "csv")
     return {row["run"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
 
 @pytest.fixture
-def one(tmp_path) -> Path:
+def one(tmp_path):
     """Return a folder with two deployments that were asked for word problems."""
     _run(tmp_path / "one/bf16", "word_problems")
     _run(tmp_path / "one/fp8", "word_problems", "--set=launcher.damage=0.9")
     return tmp_path / "one"
 
 
-def test_runs_with_other_tasks_join_the_row_of_their_deployment(one: Path, tmp_path):
+def test_runs_with_other_tasks_join_the_row_of_their_deployment(one, tmp_path):
     _run(tmp_path / "two/bf16", "passkey_short")
     _run(tmp_path / "two/fp8", "passkey_short", "--set=launcher.damage=0.9")
     rows = _rows(one, tmp_path / "two")
@@ -57,19 +56,19 @@ def test_runs_with_other_tasks_join_the_row_of_their_deployment(one: Path, tmp_p
     assert sorted(every) == ["one/bf16", "one/fp8", "two/bf16", "two/fp8"]
 
 
-def test_a_folder_is_named_only_where_two_runs_asked_a_task_alike(one: Path, tmp_path):
+def test_a_folder_is_named_only_where_two_runs_asked_a_task_alike(one, tmp_path):
     _run(tmp_path / "two/bf16", "word_problems")
     _run(tmp_path / "two/fp8", "passkey_short", "--set=launcher.damage=0.9")
     assert sorted(_rows(one, tmp_path / "two")) == ["fp8", "one/bf16", "two/bf16"]
 
 
-def test_another_option_of_the_launcher_is_another_deployment(one: Path, tmp_path):
+def test_another_option_of_the_launcher_is_another_deployment(one, tmp_path):
     _run(tmp_path / "two/fp8", "passkey_short", "--set=launcher.damage=0.5")
     assert sorted(_rows(one, tmp_path / "two")) == ["bf16", "one/fp8", "two/fp8"]
 
 
 @pytest.mark.parametrize("named", ["two", "two/fp8"])
-def test_a_subset_is_paired_in_the_row_of_its_deployment(named: str, one: Path, tmp_path):
+def test_a_subset_is_paired_in_the_row_of_its_deployment(named, one, tmp_path):
     _run(tmp_path / "two/fp8", "word_problems", "--set=launcher.damage=0.9", n=8)
     asked = (one, tmp_path / named, "--differences", "--baseline", "bf16")
     [row] = _rows(*asked).values()
@@ -103,7 +102,7 @@ matrix: {effort: [none, high]}
 """
 
 
-def _export_table_efforts(more: str = "") -> str:
+def _export_table_efforts(more=""):
     done = serve_eval(f"runs export --format table {more}", exits=0)
     return " ".join(done.stdout.split())
 
@@ -142,7 +141,7 @@ def test_a_setting_of_the_user_keeps_runs_in_columns_of_their_own(tmp_path):
     )
 
 
-def _write(file: Path, scorer: object):
+def _write(file, scorer):
     cases = [
         {"case": f"n{i}", "input": {"prompt": f"What is {i}?"}, "expected": i} for i in range(12)
     ]
@@ -171,7 +170,7 @@ def test_a_column_says_the_changed_options_of_its_scorer(tmp_path):
     assert "default options" not in _export(runs[0], "--format", "table")
 
 
-def _cell(p: float, answered: str) -> ResultCell:
+def _cell(p, answered):
     return ResultCell(
         value=60.0,
         interval=None,
@@ -189,7 +188,7 @@ def _cell(p: float, answered: str) -> ResultCell:
     )
 
 
-def _rows_table_copies(*cells: ResultCell) -> list[DeploymentRow]:
+def _rows_table_copies(*cells):
     return [DeploymentRow(model="m", attributes={}, cells=[one]) for one in cells]
 
 
@@ -218,7 +217,7 @@ matrix:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, simulated_here: None) -> Path:
+def made(tmp_path_factory, simulated_here):
     """Return the folder of a suite in which one task has no data, and one deployment is dead."""
     top = tmp_path_factory.mktemp("lost")
     (top / "s.yaml").write_text(SUITE_LOST_TASKS)
@@ -227,7 +226,7 @@ def made(tmp_path_factory, simulated_here: None) -> Path:
     return top
 
 
-def test_every_planned_task_has_a_column_and_every_deployment_one_row(made: Path):
+def test_every_planned_task_has_a_column_and_every_deployment_one_row(made):
     done = serve_eval(f"runs export {made}/out --format csv")
     sound, dead = csv.DictReader(done.stdout.splitlines())
     assert (sound["run"], dead["run"]) == ("sound", "dead")
@@ -237,7 +236,7 @@ def test_every_planned_task_has_a_column_and_every_deployment_one_row(made: Path
     assert [dead["word_problems verdict"], dead["gsm8k verdict"]] == ["ERROR", "ERROR"]
 
 
-def test_a_task_that_was_not_asked_has_the_number_of_samples_that_was_planned(made: Path):
+def test_a_task_that_was_not_asked_has_the_number_of_samples_that_was_planned(made):
     done = serve_eval(f"runs export {made}/out --format csv")
     sound, dead = csv.DictReader(done.stdout.splitlines())
     assert {sound["gsm8k planned"], dead["gsm8k planned"]} == {"7"}
@@ -245,14 +244,14 @@ def test_a_task_that_was_not_asked_has_the_number_of_samples_that_was_planned(ma
 
 
 @pytest.mark.parametrize("to_format", ["table", "markdown", "latex", "svg"])
-def test_all_formats_have_the_column(made: Path, to_format: str):
+def test_all_formats_have_the_column(made, to_format):
     text = serve_eval(f"runs export {made}/out --format {to_format}").stdout
     assert "gsm8k" in text
     assert "n 7" in text
     serve_eval(f"runs export {made}/out --format {to_format} --all", exits=0)
 
 
-def test_the_printed_table_has_it_too(made: Path):
+def test_the_printed_table_has_it_too(made):
     lines = (made / "printed").read_text().splitlines()
     [head] = [one.strip() for one in lines if "run   " in one and "gsm8k" in one]
     assert "word_problems" in head

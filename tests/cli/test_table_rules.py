@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,14 +23,14 @@ TEXTS = [name for name in FORMATS if name != "csv"]
 SET = [f"--set={name}.num_samples={n}" for name, n in SIZES.items()]
 
 
-def _run(folder: Path, *more: str | Path, tasks: str = ",".join(SIZES)) -> str:
+def _run(folder, *more, tasks=",".join(SIZES)):  # noqa: B008 - a text
     done = serve_eval(f"run --launcher simulated -m {MODEL} -t {tasks} -o {folder}", *more)
     assert (folder / "report.json").exists(), done.stderr
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, simulated_here: None) -> Path:
+def made(tmp_path_factory, simulated_here):
     """Return a folder with references in refs and a suite in out; one run of it is lost."""
     top = tmp_path_factory.mktemp("rules")
     _run(top / "first", "--no-reference", *SET)
@@ -52,26 +51,26 @@ def made(tmp_path_factory, simulated_here: None) -> Path:
     return top
 
 
-def _export(line: str = "", *arguments: str | Path) -> str:
+def _export(line="", *arguments):
     done = serve_eval(f"runs export {line}", *arguments, exits=0)
     return done.stdout
 
 
-def _rows(*arguments: str | Path) -> dict[str, dict[str, str]]:
+def _rows(*arguments):
     text = _export("--format csv", *arguments)
     return {row["run"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
 
-def _read_lines(file: Path) -> dict[str, dict[str, Any]]:
+def _read_lines(file):
     return {line["id"]: line for line in map(json.loads, file.read_text().splitlines())}
 
 
-def _flat(text: str) -> str:
+def _flat(text):
     return " ".join(re.sub(r"<[^>]*>|[{}\\]", " ", text).split())
 
 
 @pytest.mark.parametrize("rule", ["noninferiority", "paired", "classic"])
-def test_a_finding_that_only_many_tests_prove_is_not_published(rule: str, made: Path):
+def test_a_finding_that_only_many_tests_prove_is_not_published(rule, made):
     near = _rows(made / "out", "--verdict", rule)["near"]
     p, adjusted = (float(near[f"word_problems {one}"]) for one in ("p", "p holm"))
     assert p <= 0.05 < adjusted
@@ -84,7 +83,7 @@ def test_a_finding_that_only_many_tests_prove_is_not_published(rule: str, made: 
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("rule", ["noninferiority", "paired", "classic"])
-def test_below_a_table_stand_rule_margin_and_correction(rule: str, name: str, made: Path):
+def test_below_a_table_stand_rule_margin_and_correction(rule, name, made):
     margin = () if rule == "classic" else ("--margin", "5")
     text = _flat(_export(f"{made}/out --format {name} --verdict", rule, *margin))
     assert {
@@ -95,7 +94,7 @@ def test_below_a_table_stand_rule_margin_and_correction(rule: str, name: str, ma
     assert "Holm over 6 tests of the suite" in text
 
 
-def test_runs_outside_of_a_suite_are_corrected_over_their_table(made: Path, tmp_path):
+def test_runs_outside_of_a_suite_are_corrected_over_their_table(made, tmp_path):
     for name in DAMAGES:
         shutil.copytree(made / "out/runs" / name, tmp_path / "loose" / name)
     near = _rows(tmp_path / "loose")["near"]
@@ -113,9 +112,7 @@ def test_runs_outside_of_a_suite_are_corrected_over_their_table(made: Path, tmp_
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("more", [(), ("--differences",), ("--differences", "--baseline", "bf16")])
-def test_a_run_that_an_error_ended_is_an_error_in_every_format(
-    name: str, more: tuple[str, ...], made: Path
-):
+def test_a_run_that_an_error_ended_is_an_error_in_every_format(name, more, made):
     text = _flat(_export(f"{made}/out --format {name}", *more))
     assert "INTEGRATION TEST" not in text
     assert "cannot be reached" in text or "ERROR" in text
@@ -123,7 +120,7 @@ def test_a_run_that_an_error_ended_is_an_error_in_every_format(
         assert re.search(r"lost: .*no (value|difference): .*(ERROR|reach)", text)
 
 
-def test_each_missing_difference_has_its_own_reason(made: Path, tmp_path):
+def test_each_missing_difference_has_its_own_reason(made, tmp_path):
     word = "word_problems"
     shutil.copytree(made / "out/runs/bf16", tmp_path / "runs/bf16")
     _run(tmp_path / "runs/alone", "--no-reference", SET[0], tasks=word)
@@ -142,7 +139,7 @@ def test_each_missing_difference_has_its_own_reason(made: Path, tmp_path):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_subset_is_paired_with_the_whole_on_their_common_prompts(name: str, made: Path, tmp_path):
+def test_a_subset_is_paired_with_the_whole_on_their_common_prompts(name, made, tmp_path):
     whole, word = made / "out/runs/bf16", "word_problems"
     ids = list(_read_lines(whole / f"prompts/{word}.jsonl"))[10:30]
     part = tmp_path / "runs/part"
@@ -166,7 +163,7 @@ def test_a_subset_is_paired_with_the_whole_on_their_common_prompts(name: str, ma
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_p_of_samples_that_were_named_comes_with_its_doubt(name: str, made: Path, tmp_path):
+def test_p_of_samples_that_were_named_comes_with_its_doubt(name, made, tmp_path):
     """The wrong answers of a damaged night are asked again, and the drop looks proven."""
     flags = ("--references-dir", made / "refs", SET[0], "--set", "launcher.damage=0.3")
     _run(tmp_path / "night", *flags, tasks="word_problems")
@@ -219,7 +216,7 @@ def test_runs_with_other_sampling_seeds_are_one_row_with_its_spread(tmp_path):
         (("--set=launcher.varied=true",), ""),
     ],
 )
-def test_repeats_that_are_one_draw_are_named(flags: tuple[str, ...], said: str, tmp_path):
+def test_repeats_that_are_one_draw_are_named(flags, said, tmp_path):
     hot = ("--no-reference", SET[0], "--repeats", "3", "--set", "word_problems.temperature=0.8")
     printed = _run(tmp_path / "r", *hot, *flags, tasks="word_problems")
     report = read_json(tmp_path / "r/report.json")
@@ -234,7 +231,7 @@ def test_repeats_that_are_one_draw_are_named(flags: tuple[str, ...], said: str, 
     assert noted
 
 
-def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made: Path):
+def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made):
     done = serve_eval(f"runs table {made}/out")
     rows = list(csv.DictReader(io.StringIO(done.stdout, newline="")))
     report = read_json(made / "out/suite_report.json")
@@ -258,7 +255,7 @@ def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made: Path
     assert (one["suite_verdict"], one["p_holm"], one["verdict"]) == ("", "", "NO REFERENCE")
 
 
-def test_compare_pairs_a_subset_with_the_whole(made: Path, tmp_path):
+def test_compare_pairs_a_subset_with_the_whole(made, tmp_path):
     whole, word = made / "out/runs/bf16", "word_problems"
     _run(tmp_path / "whole", "--no-reference", SET[0], tasks=word)
     ids = list(_read_lines(whole / f"prompts/{word}.jsonl"))[10:30]

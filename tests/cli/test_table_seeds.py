@@ -6,11 +6,9 @@ import json
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from random import Random
 from statistics import fmean, stdev
 from threading import Thread
 
@@ -32,7 +30,7 @@ HOT = (
 )
 
 
-def _run(folder: Path, seed: int, damage: float):
+def _run(folder, seed, damage):
     done = serve_eval(
         f"run --launcher simulated -m org/m -t word_problems --set=launcher.damage={damage}"
         f" -o {folder} --no-reference {HOT} --set",
@@ -41,17 +39,17 @@ def _run(folder: Path, seed: int, damage: float):
     assert (folder / "report.json").exists(), done.stderr
 
 
-def _export(arguments: str = "") -> str:
+def _export(arguments=""):
     done = serve_eval(f"runs export {arguments}", COLUMNS="200", exits=0)
     return done.stdout
 
 
-def _values(run: Path) -> dict[str, float]:
+def _values(run):
     lines = (run / "scores/word_problems.jsonl").read_text().splitlines()
     return {one["id"]: one["value"] for one in map(json.loads, lines)}
 
 
-def _average(runs: Iterable[Path]) -> float:
+def _average(runs):
     """Return the mean over prompts of the mean over runs, in points."""
     found = defaultdict(list)
     for run in runs:
@@ -61,7 +59,7 @@ def _average(runs: Iterable[Path]) -> float:
 
 
 @pytest.fixture(scope="module")
-def seeds(tmp_path_factory, simulated_here: None) -> Path:
+def seeds(tmp_path_factory, simulated_here):
     """Return runs with seeds 1 to 3 of the baseline, and 1 and 2 of a damaged deployment."""
     top = tmp_path_factory.mktemp("seeds")
     for name, damage, drawn in (("bf16", 0.0, (1, 2, 3)), ("int3", 0.6, (1, 2))):
@@ -70,7 +68,7 @@ def seeds(tmp_path_factory, simulated_here: None) -> Path:
     return top
 
 
-def test_a_difference_is_the_mean_over_the_seeds_of_both_sides(seeds: Path):
+def test_a_difference_is_the_mean_over_the_seeds_of_both_sides(seeds):
     asked = f"{seeds} --differences --baseline bf16"
     each = {
         (name, seed): 100.0 * fmean(_values(seeds / f"{name}-seed{seed}").values())
@@ -113,7 +111,7 @@ def test_a_note_has_no_differences_from_another_reference(tmp_path):
     assert "the mean over sampling seeds" not in text
 
 
-def test_a_value_is_the_mean_over_its_seeds(seeds: Path):
+def test_a_value_is_the_mean_over_its_seeds(seeds):
     text = _export(f"{seeds} --format table")
     assert re.search(r"^bf16 .* N s3$", text, re.MULTILINE)
     assert re.search(r"^int3 .* N s2$", text, re.MULTILINE)
@@ -138,7 +136,7 @@ def test_a_value_is_the_mean_over_its_seeds(seeds: Path):
     assert not re.search(r" N s\d", each)
 
 
-def test_seeds_with_equal_texts_are_one_draw_until_one_text_differs(seeds: Path, tmp_path):
+def test_seeds_with_equal_texts_are_one_draw_until_one_text_differs(seeds, tmp_path):
     """Each run started a simulator anew, which draws alike each time."""
     note = "the answers with sampling seeds {} are the same texts: they are one draw"
     here = tmp_path / "seeds"
@@ -156,7 +154,7 @@ def test_seeds_with_equal_texts_are_one_draw_until_one_text_differs(seeds: Path,
     assert note.format("1, 2") in after
 
 
-def test_the_figures_of_a_difference_are_those_of_the_runs_in_it(seeds: Path):
+def test_the_figures_of_a_difference_are_those_of_the_runs_in_it(seeds):
     asked = f"{seeds} --differences --baseline int3 --format csv"
     [row] = csv.DictReader(io.StringIO(_export(asked), newline=""))
     runs = [seeds / f"bf16-seed{seed}" for seed in (1, 2)]
@@ -166,7 +164,7 @@ def test_the_figures_of_a_difference_are_those_of_the_runs_in_it(seeds: Path):
     assert float(row["word_problems value"]) == pytest.approx(_average(runs))
 
 
-def test_a_difference_says_that_seeds_that_differ_as_a_whole_widen_it(seeds: Path, tmp_path):
+def test_a_difference_says_that_seeds_that_differ_as_a_whole_widen_it(seeds, tmp_path):
     """One seed of the damaged deployment lost most of its answers: Cochran's Q is large."""
     here = tmp_path / "seeds"
     shutil.copytree(seeds, here)
@@ -202,7 +200,7 @@ class _Answers(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
         self._reply({"id": "1", "model": "org/m", "choices": [choice], "usage": usage})
 
-    def _reply(self, content: object):
+    def _reply(self, content):
         body = json.dumps(content).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -210,12 +208,12 @@ class _Answers(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: object):
+    def log_message(self, *_):
         """Print nothing."""
 
 
 @contextmanager
-def _serving() -> Iterator[str]:
+def _serving():
     with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{server.server_port}"
@@ -259,7 +257,7 @@ VERDICTS = st.sampled_from(list(VerdictOutcome))
 
 
 @st.composite
-def _drawn(draw: st.DrawFn) -> list[ResultCell]:
+def _drawn(draw):
     """Return cells of runs with other seeds, some without a value."""
     found = []
     for seed in draw(st.lists(st.integers(0, 20), min_size=2, max_size=5, unique=True)):
@@ -286,9 +284,7 @@ def _drawn(draw: st.DrawFn) -> list[ResultCell]:
 
 
 @given(_drawn(), st.randoms(use_true_random=False), st.booleans())
-def test_nothing_depends_on_the_order_of_the_seeds(
-    cells: list[ResultCell], random: Random, mean: bool
-):
+def test_nothing_depends_on_the_order_of_the_seeds(cells, random, mean):
     shuffled = random.sample(cells, len(cells))
     one, other = (pool_cells(x, Metric(), prompts=20, mean=mean) for x in (cells, shuffled))
     assert one == other
@@ -311,7 +307,7 @@ def test_nothing_depends_on_the_order_of_the_seeds(
         ("PPP", "P", ""),
     ],
 )
-def test_the_mark_is_the_worst_verdict_of_the_seeds(outcomes: str, worst: str, note: str):
+def test_the_mark_is_the_worst_verdict_of_the_seeds(outcomes, worst, note):
     letters = {mark: outcome for outcome, mark in MARKS.items()}
     cells = [
         ResultCell(
@@ -355,7 +351,7 @@ def test_an_interval_of_an_unbounded_value_is_the_mean_of_the_intervals():
     assert pool_cells(cells, metric, prompts=9, mean=True).interval == (14.0, 17.0)
 
 
-def _make(runs: dict[str, str], *, partial: str = "") -> ResultCell:
+def _make(runs, *, partial=""):
     """Return a cell of runs by seed, of which `partial` was stopped early."""
     cells = [
         ResultCell(
@@ -389,9 +385,7 @@ def _make(runs: dict[str, str], *, partial: str = "") -> ResultCell:
         ),
     ],
 )
-def test_only_seeds_of_both_sides_are_paired_if_there_are_any(
-    had: dict[str, str], cell: dict[str, str], before: str, after: str, said: str
-):
+def test_only_seeds_of_both_sides_are_paired_if_there_are_any(had, cell, before, after, said):
     found = match_draws(_make(had), _make(cell))
     assert "".join(one.run for one in found.before) == before
     assert "".join(one.run for one in found.after) == after

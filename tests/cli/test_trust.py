@@ -3,9 +3,6 @@
 import json
 import shutil
 import socket
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,18 +15,17 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 ASK = "run --launcher simulated --set launcher.accuracy=1.0 --model m --tasks word_problems"
 LIMITED = "--limit 3 --no-reference"
 DONE = 3  # the run has no reference
-Change = Callable[[dict[str, Any]], None]
 
 
 class Trap:
     """A file that appears if a part of a plan is run, and a socket that counts connections."""
 
-    def __init__(self, folder: Path, listening: socket.socket):
+    def __init__(self, folder, listening):
         self.marker, self._listening = folder / "MARKER", listening
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
         self.command = ["/bin/sh", "-c", f"echo run >> {self.marker}; exit 1; #"]
 
-    def connections(self) -> int:
+    def connections(self):
         count = 0
         while True:
             try:
@@ -38,12 +34,12 @@ class Trap:
                 return count
             count += 1
 
-    def untouched(self) -> bool:
+    def untouched(self):
         return not self.marker.exists() and self.connections() == 0
 
 
 @pytest.fixture
-def trap(tmp_path, monkeypatch) -> Iterator[Trap]:
+def trap(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         found = Trap(tmp_path, listening)
@@ -66,20 +62,20 @@ def trap(tmp_path, monkeypatch) -> Iterator[Trap]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, simulated_here: None) -> Path:
+def finished(tmp_path_factory, simulated_here):
     """Return a finished run of the user."""
     out = tmp_path_factory.mktemp("own") / "out"
     serve_eval(f"{ASK} {LIMITED} --header 'X-Team: evals' -o {out}", exits=DONE)
     return out
 
 
-def _changed(folder: Path, change: Change):
+def _changed(folder, change):
     content = read_json(folder / "plan.json")
     change(content["plan"])
     (folder / "plan.json").write_text(json.dumps(content))
 
 
-def _foreign(finished: Path, to: Path, change: Change, *, answers: bool = False) -> Path:
+def _foreign(finished, to, change, *, answers=False):
     """Copy the run with a changed plan, as another user would hand it on."""
     shutil.copytree(
         finished, to, ignore=None if answers else shutil.ignore_patterns("samples", "scores")
@@ -88,14 +84,14 @@ def _foreign(finished: Path, to: Path, change: Change, *, answers: bool = False)
     return to
 
 
-def _launched(name: str, **options: Any) -> Change:
+def _launched(name, **options):
     def change(plan):
         plan["launcher"] = {"name": name, "options": options}
 
     return change
 
 
-def _reached(**fields: Any) -> Change:
+def _reached(**fields):
     def change(plan):
         plan["connection"].update(fields)
 
@@ -172,7 +168,7 @@ FIELDS = [
 ]
 
 
-def _filled(value: Any, trap: Trap) -> Any:
+def _filled(value, trap):
     """Return the value with the trap's URL and command filled in."""
     text = (
         json.dumps(value)
@@ -186,7 +182,7 @@ def _filled(value: Any, trap: Trap) -> Any:
     ("field", "value", "change"), FIELDS, ids=[f"{n}-{row[0]}" for n, row in enumerate(FIELDS)]
 )
 def test_a_folder_of_somebody_else_runs_and_reaches_nothing(
-    finished: Path, tmp_path, trap: Trap, field: str, value: Any, change: Change
+    finished, tmp_path, trap, field, value, change
 ):
     def hostile(plan):
         plan["connection"]["headers"] = {}
@@ -209,7 +205,7 @@ def test_a_folder_of_somebody_else_runs_and_reaches_nothing(
     assert trap.untouched()
 
 
-def test_what_a_plan_does_is_told_whole(finished: Path, tmp_path, trap: Trap):
+def test_what_a_plan_does_is_told_whole(finished, tmp_path, trap):
     def hostile(plan):
         _launched("external", base_url=trap.url)(plan)
         _reached(api_key_env="AWS_SECRET", headers={"X-A": "Token ${SECRET_XYZ}"})(plan)
@@ -233,7 +229,7 @@ def test_what_a_plan_does_is_told_whole(finished: Path, tmp_path, trap: Trap):
     assert trap.untouched()
 
 
-def test_a_plan_that_is_trusted_runs_and_reaches_what_it_says(finished: Path, tmp_path, trap: Trap):
+def test_a_plan_that_is_trusted_runs_and_reaches_what_it_says(finished, tmp_path, trap):
     runs = _foreign(finished, tmp_path / "runs", _launched("trtllm", command=trap.command))
     assert serve_eval(f"run --resume {runs} --trust-plan").returncode in (2, 4)
     assert trap.marker.read_text().startswith("run\n")
@@ -243,7 +239,7 @@ def test_a_plan_that_is_trusted_runs_and_reaches_what_it_says(finished: Path, tm
     assert looked_at.returncode in (0, DONE), "a dry run sends nothing and shows what is there"
 
 
-def test_judges_of_cases_are_reached_too(finished: Path, tmp_path, trap: Trap):
+def test_judges_of_cases_are_reached_too(finished, tmp_path, trap):
     judge = {"base_url": trap.url, "model": "j", "name": "fair", "api_key_env": "AWS_SECRET"}
     cases = [{"case": "town:1", "input": {"prompt": "Which town?"}, "expected": "Bonn"}]
     content = {"towns": {"scorer": {"judge": {"judges": [judge]}}, "cases": cases}}
@@ -263,7 +259,7 @@ def test_judges_of_cases_are_reached_too(finished: Path, tmp_path, trap: Trap):
     assert trap.untouched()
 
 
-def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(finished: Path, tmp_path):
+def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(finished, tmp_path):
     serve_eval(f"run --resume {finished}", exits=DONE)
     out = tmp_path / "out"
     serve_eval(f"{ASK} {LIMITED} --header 'X-Team: evals' -o {out}", exits=DONE)
@@ -287,7 +283,7 @@ def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(finished: Path,
     serve_eval(f"run --resume {moved}", exits=2)
 
 
-def test_links_in_a_folder_of_somebody_else_are_not_written_through(finished: Path, tmp_path):
+def test_links_in_a_folder_of_somebody_else_are_not_written_through(finished, tmp_path):
     (mine := tmp_path / "mine").write_text("mine\n")
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}), answers=True)
     for name in ("lock", "report.json.partial", "samples/word_problems.jsonl"):
@@ -309,7 +305,7 @@ def test_links_in_a_folder_of_somebody_else_are_not_written_through(finished: Pa
 @pytest.mark.parametrize(
     "command", ["judge RUN", "judge --rescore RUN", "runs export RUN", "show RUN SAMPLE --capsule"]
 )
-def test_commands_that_read_do_not_write_where_a_link_leads(finished: Path, tmp_path, command: str):
+def test_commands_that_read_do_not_write_where_a_link_leads(finished, tmp_path, command):
     (mine := tmp_path / "mine").mkdir()
     (mine / "word_problems.jsonl").write_text("mine\n")
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}), answers=True)
@@ -332,7 +328,7 @@ def test_commands_that_read_do_not_write_where_a_link_leads(finished: Path, tmp_
 
 
 def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_written(
-    finished: Path, tmp_path
+    finished, tmp_path
 ):
     key = "sk-live-Q7pRz2VwX9mT4kLd"
     (mine := tmp_path / ".env").write_text(f"2026-11-23 01:00:00 ERROR OPENAI_API_KEY={key}\n")
@@ -346,13 +342,13 @@ def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_wr
     assert "ERROR" not in serve_eval(f"diagnose {folder}").stdout
 
 
-def test_a_plan_without_anything_to_ask_for_goes_on_anywhere(finished: Path, tmp_path):
+def test_a_plan_without_anything_to_ask_for_goes_on_anywhere(finished, tmp_path):
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}))
     serve_eval(f"run --resume {folder}", exits=DONE)
 
 
 @pytest.mark.parametrize("how", ["nowhere", "readable", "of another"])
-def test_without_a_key_of_ones_own_it_is_asked(finished: Path, tmp_path, how: str):
+def test_without_a_key_of_ones_own_it_is_asked(finished, tmp_path, how):
     state = tmp_path / "state"
     if how != "nowhere":
         (state / "serve-eval").mkdir(parents=True)
@@ -365,7 +361,7 @@ def test_without_a_key_of_ones_own_it_is_asked(finished: Path, tmp_path, how: st
     serve_eval(f"run --resume {finished} --trust-plan", exits=DONE)
 
 
-def test_commands_that_read_a_folder_run_and_reach_nothing(finished: Path, tmp_path, trap: Trap):
+def test_commands_that_read_a_folder_run_and_reach_nothing(finished, tmp_path, trap):
     def hostile(plan):
         _launched("external", base_url=trap.url)(plan)
         _reached(proxy=trap.url, api_key_env="AWS_SECRET")(plan)
@@ -390,7 +386,7 @@ def test_commands_that_read_a_folder_run_and_reach_nothing(finished: Path, tmp_p
     )
 
 
-def test_other_commands_that_ask_ask_too(finished: Path, tmp_path, trap: Trap):
+def test_other_commands_that_ask_ask_too(finished, tmp_path, trap):
     folder = _foreign(
         finished,
         tmp_path / "hostile",
@@ -413,7 +409,7 @@ def test_other_commands_that_ask_ask_too(finished: Path, tmp_path, trap: Trap):
     assert trap.untouched()
 
 
-def test_attribute_asks_nobody_that_a_folder_was_made_to_name(finished: Path, tmp_path, trap: Trap):
+def test_attribute_asks_nobody_that_a_folder_was_made_to_name(finished, tmp_path, trap):
     out = tmp_path / "out"
     serve_eval(f"{ASK} {LIMITED} -o {out}", exits=DONE)
     sessions = read_json(out / "environment.json")
@@ -428,7 +424,7 @@ def test_attribute_asks_nobody_that_a_folder_was_made_to_name(finished: Path, tm
     assert trap.untouched()
 
 
-def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path, trap: Trap):
+def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path, trap):
     plan = {
         "launcher": {"name": "simulated", "accuracy": 1.0},
         "model": "m",
@@ -457,7 +453,7 @@ def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path, trap: Trap
 
 
 @pytest.mark.parametrize("name", ["../../victim", "..", "", "/VICTIM"])
-def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path, name: str):
+def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path, name):
     run = {
         "name": "a",
         "launcher": "simulated",
@@ -480,7 +476,7 @@ def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path, name:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_process_of_its_own_keeps_its_secrets(finished: Path, tmp_path, trap: Trap):
+def test_a_process_of_its_own_keeps_its_secrets(finished, tmp_path, trap):
     folder = _foreign(finished, tmp_path / "hostile", _launched("trtllm", command=trap.command))
     done = in_a_process(
         f"run --resume {folder}", OPENAI_API_KEY="sk-real", SECRET_XYZ="xyz", exits=2

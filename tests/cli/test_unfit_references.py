@@ -4,7 +4,6 @@ import csv
 import io
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,11 +22,11 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def _right(share: float) -> list[str]:
+def _right(share):
     return ["--set", f"launcher.accuracy={share}"]
 
 
-def _take(*more: str) -> list[str]:
+def _take(*more):
     few = ["--set", "word_problems.num_samples=10", "--references-dir", "tiny"]
     return ["references", "take", *SIMULATED, *_right(1.0), *few, *more]
 
@@ -94,7 +93,7 @@ def test_a_suite_widens_the_interval_by_the_reference_too(tmp_path):
     ],
 )
 def test_a_plan_without_an_address_is_refused_by_every_command_that_asks_its_endpoint(
-    command: str,
+    command,
 ):
     plan = "model: m\ntasks: [word_problems]\n"
     Path("plan.yaml").write_text(plan)
@@ -102,7 +101,7 @@ def test_a_plan_without_an_address_is_refused_by_every_command_that_asks_its_end
     serve_eval(*command.split(), exits=2, tells=NO_ADDRESS)
 
 
-def _endpoint(done_stderr: str) -> str:
+def _endpoint(done_stderr):
     return done_stderr.partition("references take: endpoint ")[2].partition(",")[0]
 
 
@@ -123,7 +122,7 @@ def _endpoint(done_stderr: str) -> str:
     ],
 )
 def test_the_address_of_a_reference_is_the_one_that_is_given_and_is_said_first(
-    words: str, variables: dict[str, str], asked: str
+    words, variables, asked
 ):
     plan = "model: m\ntasks: [word_problems]\n"
     Path("plan.yaml").write_text(plan)
@@ -148,7 +147,7 @@ def test_the_address_of_a_reference_is_the_one_that_is_given_and_is_said_first(
         ("127.0.0.1:9 --set =3", "expected NAME.OPTION=VALUE"),
     ],
 )
-def test_what_a_reference_cannot_take_is_refused_with_the_reason(words: str, said: str):
+def test_what_a_reference_cannot_take_is_refused_with_the_reason(words, said):
     done = serve_eval("references take -t word_problems", *words.split(), exits=2, tells=said)
     assert "Did you mean" not in done.stderr
 
@@ -157,25 +156,25 @@ ASKED = ["--launcher", "simulated", "--model", "org/m", "-t", "passkey_short"]
 HOT = ["--set", "passkey_short.temperature=0.8"]
 
 
-def _take_reference_seeds(*more: str, runs: str = "3", varied: bool = True) -> str:
+def _take_reference_seeds(*more, runs="3", varied=True):
     words = [*ASKED, *HOT, *(["--set", "launcher.varied=true"] if varied else []), *more]
     done = serve_eval(f"references take --runs {runs} -o taken", *words, exits=0)
     return done.stderr + done.stdout
 
 
-def _run(folder: str, *more: str) -> tuple[int, str]:
+def _run(folder, *more):
     done = serve_eval(f"run --references-dir my-references -o {folder}", *ASKED, *HOT, *more)
     return done.returncode, done.stdout + done.stderr
 
 
-def _report(folder: str) -> dict[str, Any]:
+def _report(folder):
     [task] = read_json(Path(folder, "report.json"))["tasks"]
     assert isinstance(task, dict)
     return task
 
 
 @pytest.mark.parametrize("seeds", ["sampling_seed: [1, 2]", "protocol: [{seed: 1}, {seed: 2}]"])
-def test_a_reference_without_a_seed_judges_seeded_runs_with_a_note(seeds: str):
+def test_a_reference_without_a_seed_judges_seeded_runs_with_a_note(seeds):
     assert "one_draw" not in _take_reference_seeds()
     Path("s.yaml").write_text(
         "defaults: {model: org/m, references_dir: my-references, launcher: simulated,\n"

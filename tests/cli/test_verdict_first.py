@@ -8,11 +8,10 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -54,7 +53,7 @@ ALL = [*MAIN, *(pytest.param(one, marks=pytest.mark.slow) for one in ("merge", "
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Iterator[Made]:
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("verdicts")
     for name, accuracy in (("a", "0.9"), ("b", "0.4")):
         flags = ("--set", f"launcher.accuracy={accuracy}", "--no-reference", "-o", folder / name)
@@ -79,7 +78,7 @@ def made(tmp_path_factory) -> Iterator[Made]:
         yield Made(folder, (pair[0], pair[1]), stack.enter_context(server.serve_in_thread()))
 
 
-def _ask(command: str, made: Made, out: Path) -> Asked:
+def _ask(command, made, out):
     top, small = made.folder, ("--limit", "24", "--concurrency", "1,8")
     asked = {
         "run": Asked(
@@ -135,13 +134,13 @@ def _ask(command: str, made: Made, out: Path) -> Asked:
 
 
 def _run(
-    arguments: Sequence[str],
-    folder: Path,
+    arguments,
+    folder,
     *,
-    gib: int | None = None,
-    file_bytes: int | None = None,
-    **environ: str,
-) -> subprocess.CompletedProcess[str]:
+    gib=None,
+    file_bytes=None,
+    **environ,
+):
     """Run a command in `folder` and return what it printed, which is also in files there."""
 
     def limit():
@@ -169,9 +168,7 @@ def _run(
 
 @pytest.mark.parametrize("gib", LIMITS)
 @pytest.mark.parametrize("command", ALL)
-def test_a_limit_of_addresses_costs_pictures_and_nothing_else(
-    command: str, gib: int, made: Made, tmp_path
-):
+def test_a_limit_of_addresses_costs_pictures_and_nothing_else(command, gib, made, tmp_path):
     asked = _ask(command, made, tmp_path / "out")
     done = _run(asked.arguments, tmp_path / "here", gib=gib)
     assert done.returncode == asked.code, done.stderr
@@ -197,7 +194,7 @@ ENDS = {
 }
 
 
-def _write_library(folder: Path, end: str, seen: Path, out: Path) -> str:
+def _write_library(folder, end, seen, out):
     """Write a library for pictures that keeps what it sees of the result, and ends its process.
 
     It does so at the first picture of a page; a run may load it and draw an empty one while answers
@@ -221,7 +218,7 @@ def _write_library(folder: Path, end: str, seen: Path, out: Path) -> str:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_all_is_complete_before_a_picture_is_begun(end: str, made: Made, tmp_path):
+def test_all_is_complete_before_a_picture_is_begun(end, made, tmp_path):
     out, seen = tmp_path / "out", tmp_path / "seen.json"
     asked = _ask("run", made, out)
     told = {
@@ -244,7 +241,7 @@ def test_all_is_complete_before_a_picture_is_begun(end: str, made: Made, tmp_pat
 
 
 @pytest.mark.parametrize("command", ALL[1:5] + ALL[6:7])
-def test_every_story_is_complete_before_a_picture_is_begun(command: str, made: Made, tmp_path):
+def test_every_story_is_complete_before_a_picture_is_begun(command, made, tmp_path):
     out, seen = tmp_path / "out", tmp_path / "seen.json"
     asked = _ask(command, made, out)
     library = _write_library(tmp_path, ENDS["segfault"], seen, out)
@@ -258,7 +255,7 @@ def test_every_story_is_complete_before_a_picture_is_begun(command: str, made: M
 
 
 @pytest.mark.parametrize("command", ["run", pytest.param("compare", marks=pytest.mark.slow)])
-def test_a_page_that_does_not_fit_the_disk_costs_one_warning(command: str, made: Made, tmp_path):
+def test_a_page_that_does_not_fit_the_disk_costs_one_warning(command, made, tmp_path):
     asked = _ask(command, made, tmp_path / "out")
     done = _run(asked.arguments, tmp_path / "here", file_bytes=28_000, **NO_PICTURES)
     assert done.returncode == asked.code, done.stderr
@@ -269,7 +266,7 @@ def test_a_page_that_does_not_fit_the_disk_costs_one_warning(command: str, made:
     assert done.stderr.count("warning: the page could not be written: ") == 1, done.stderr
 
 
-def test_code_in_the_current_folder_draws_nothing(made: Made, tmp_path):
+def test_code_in_the_current_folder_draws_nothing(made, tmp_path):
     here = tmp_path / "here"
     here.mkdir()
     for name in ("vl_convert", "json", "random", "serve_eval", "runpy", "resource"):
@@ -340,7 +337,7 @@ def task() -> Task:
 
 
 @pytest.fixture
-def code(tmp_path) -> Path:
+def code(tmp_path):
     folder = tmp_path / "code/tasks"
     folder.mkdir(parents=True)
     (folder / "_noise.py").write_text(NOISE)
@@ -348,12 +345,12 @@ def code(tmp_path) -> Path:
     return folder.parent
 
 
-def _flags(code: Path) -> list[str | Path]:
+def _flags(code):
     asked = ["--launcher", "simulated", "--model", "m", "--tasks", "loud", "--no-reference"]
     return [*asked, "--include-path", code]
 
 
-def _parsed(*arguments: str | Path, codes: tuple[int, ...] = (0, 3)) -> Any:
+def _parsed(*arguments, codes=(0, 3)):
     done = in_a_process(*arguments)
     assert done.returncode in codes, done.stderr
     for way in ("print", "a descriptor", "C", "a child"):
@@ -362,13 +359,13 @@ def _parsed(*arguments: str | Path, codes: tuple[int, ...] = (0, 3)) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_task_that_writes_to_standard_output_leaves_json_what_it_is(code: Path):
+def test_a_task_that_writes_to_standard_output_leaves_json_what_it_is(code):
     told = _parsed("run", *_flags(code), "--dry-run", "--json")
     assert [task["task"] for task in told["tasks"]] == ["loud"]
 
 
 @pytest.mark.slow
-def test_no_command_mixes_its_output_with_that_of_others(code: Path, tmp_path):
+def test_no_command_mixes_its_output_with_that_of_others(code, tmp_path):
     out, include = tmp_path / "out", ("--include-path", code)
     for command in (
         ("run", *_flags(code), "-o", out),
@@ -410,7 +407,7 @@ def test_no_command_mixes_its_output_with_that_of_others(code: Path, tmp_path):
 
 
 @pytest.mark.slow
-def test_prompts_that_are_dumped_to_standard_output_get_there(code: Path):
+def test_prompts_that_are_dumped_to_standard_output_get_there(code):
     done = in_a_process("run --dump-prompts /dev/stdout", *_flags(code))
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["0", "1", "2"], (
         done.stderr

@@ -20,13 +20,13 @@ from tests.cli.command import serve_eval
 
 
 @pytest.fixture
-def flags(data_root) -> list[str]:
+def flags(data_root):
     flags = ["run", "--base-url", "host:8000", "--model", "m", "--tasks", "gsm8k"]
     return [*flags, "--dataset-root", str(data_root), "--limit", "20", "--no-reference"]
 
 
 @pytest.fixture(autouse=True)
-def slurm(tmp_path, monkeypatch) -> Path:
+def slurm(tmp_path, monkeypatch):
     """Put sinfo and sbatch on the PATH: of a cluster with GPUs, which refuses the partition no."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -43,12 +43,12 @@ def slurm(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def _last(folder: Path) -> list[str]:
+def _last(folder):
     """Return the words of the last line of a job script."""
     return shlex.split((folder / "job.sbatch").read_text().splitlines()[-1])
 
 
-def test_a_job_runs_the_plan_that_was_given(flags: list[str], tmp_path):
+def test_a_job_runs_the_plan_that_was_given(flags, tmp_path):
     folder = tmp_path / "my job"
     serve_eval(
         *flags,
@@ -71,7 +71,7 @@ def test_a_job_runs_the_plan_that_was_given(flags: list[str], tmp_path):
     assert not (folder / "run").exists()
 
 
-def test_an_array_asks_a_shard_in_each_task(flags: list[str], tmp_path):
+def test_an_array_asks_a_shard_in_each_task(flags, tmp_path):
     folder = tmp_path / "job"
     serve_eval(
         *flags,
@@ -91,7 +91,7 @@ def test_an_array_asks_a_shard_in_each_task(flags: list[str], tmp_path):
     assert plan.shard == Shard(4, 4)
 
 
-def test_the_job_has_the_folder_and_the_flags_that_were_given(flags: list[str], tmp_path):
+def test_the_job_has_the_folder_and_the_flags_that_were_given(flags, tmp_path):
     more = ["-o", tmp_path / "out", "--strict", "--rerun", "never"]
     serve_eval(*flags, *more, "--write-job", tmp_path / "job", exits=0)
     words = _last(tmp_path / "job")[7:]
@@ -101,7 +101,7 @@ def test_the_job_has_the_folder_and_the_flags_that_were_given(flags: list[str], 
     assert "sbatch --dependency=afterany:JOB" in array.stdout
 
 
-def test_variables_of_the_time_of_submission_do_not_change_the_plan(flags: list[str], tmp_path):
+def test_variables_of_the_time_of_submission_do_not_change_the_plan(flags, tmp_path):
     """Keys, and variables that are no options, reach the job."""
     serve_eval(*flags, "--write-job", tmp_path / "job", exits=0)
     *_, forget, _ = (tmp_path / "job/job.sbatch").read_text().splitlines()
@@ -124,7 +124,7 @@ def test_no_variable_of_an_option_is_kept():
     assert {flag for flag in flags if f"{flag} " in told} == {"--tasks"}
 
 
-def test_sbatch_checks_the_script(flags: list[str], slurm: Path, tmp_path):
+def test_sbatch_checks_the_script(flags, slurm, tmp_path):
     folder = tmp_path / "job"
     (slurm / "sinfo").write_text("#!/bin/sh\necho '(null)'\n")
     gpus = ["--launcher", "trtllm", "--set", "launcher.tp=2"]
@@ -140,13 +140,13 @@ def test_sbatch_checks_the_script(flags: list[str], slurm: Path, tmp_path):
     assert "invalid partition" in refused.stderr
 
 
-def test_without_sbatch_the_script_is_not_checked(flags: list[str], tmp_path, monkeypatch):
+def test_without_sbatch_the_script_is_not_checked(flags, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     done = serve_eval(*flags, "--write-job", tmp_path / "job")
     assert "SLURM's commands are not here, so the script was not checked" in done.stdout
 
 
-def test_a_cluster_that_does_not_answer_refuses_nothing(flags: list[str], slurm: Path, tmp_path):
+def test_a_cluster_that_does_not_answer_refuses_nothing(flags, slurm, tmp_path):
     (slurm / "sinfo").write_text("#!/bin/sh\necho 'cannot contact controller' >&2; exit 1\n")
     serve_eval(
         *flags,
@@ -175,14 +175,14 @@ def test_a_cluster_that_does_not_answer_refuses_nothing(flags: list[str], slurm:
     ],
 )
 def test_what_a_run_would_refuse_is_refused_before_a_job_is_written(
-    flags: list[str], tmp_path, monkeypatch, more: list[str], message: str
+    flags, tmp_path, monkeypatch, more, message
 ):
     monkeypatch.chdir(tmp_path)
     serve_eval(*flags, *more, exits=2, tells=message)
     assert not (tmp_path / "job").exists()
 
 
-def test_a_suite_is_a_job_too(data_root: Path, tmp_path):
+def test_a_suite_is_a_job_too(data_root, tmp_path):
     file = tmp_path / "nightly.yaml"
     file.write_text(
         f"""

@@ -5,10 +5,8 @@ current folder.
 """
 
 import re
-from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -50,11 +48,11 @@ class WrongCommand:
     environ: dict[str, str] = field(default_factory=dict)
 
 
-def _wrong(words: str, cause: str, fix: str, code: int = 2, **environ: str) -> WrongCommand:
+def _wrong(words, cause, fix, code=2, **environ):
     return WrongCommand(words=words, cause=cause, fix=fix, code=code, environ=environ)
 
 
-def prepare(folder: Path):
+def prepare(folder):
     """Write the files of the table."""
     for name, text in FILES.items():
         file = folder / name
@@ -211,7 +209,7 @@ INTERNAL = re.compile(
 
 
 @pytest.fixture(scope="module")
-def addresses(tmp_path_factory) -> Iterator[Mapping[str, str]]:
+def addresses(tmp_path_factory):
     """Yield the addresses of servers, in a folder with the files and runs of the table."""
     place = tmp_path_factory.mktemp("place")
     prepare(place)
@@ -245,7 +243,7 @@ def test_the_table_has_64_commands():
 
 
 @pytest.mark.parametrize("wrong", TABLE.values(), ids=TABLE.keys())
-def test_the_message_names_the_cause_and_the_fix(addresses: Mapping[str, str], wrong: WrongCommand):
+def test_the_message_names_the_cause_and_the_fix(addresses, wrong):
     words = wrong.words.format(**addresses).split()
     done = serve_eval(*words, terminal=True, COLUMNS="80", **wrong.environ, exits=wrong.code)
     told = " ".join(done.stderr.split())
@@ -257,13 +255,13 @@ def test_the_message_names_the_cause_and_the_fix(addresses: Mapping[str, str], w
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url():
     with flavour_in_thread("never") as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def finished(url: str, tmp_path_factory) -> Path:
+def finished(url, tmp_path_factory):
     """A folder with a run, a comparison and a smoke test, each finished in a folder of its own."""
     folder = tmp_path_factory.mktemp("finished")
     cases = write_sums(folder, 100, 4)
@@ -276,7 +274,7 @@ def finished(url: str, tmp_path_factory) -> Path:
     return folder
 
 
-def _read(folder: Path) -> dict[str, bytes]:
+def _read(folder):
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -291,14 +289,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_usage_error_keeps_the_summary_of_a_finished_result(name: str, finished: Path, url: str):
+def test_a_usage_error_keeps_the_summary_of_a_finished_result(name, finished, url):
     places = {"URL": url, **{word.upper(): finished / word for word in ("run", "both", "smoke")}}
     before = _read(finished)
     serve_eval(*(places.get(word, word) for word in WRONG[name]), exits=2)
     assert _read(finished) == before
 
 
-def test_a_usage_error_is_still_told_where_the_command_asks_for_it(finished: Path, tmp_path):
+def test_a_usage_error_is_still_told_where_the_command_asks_for_it(finished, tmp_path):
     junit = tmp_path / "junit.xml"
     serve_eval(f"run --resume {finished}/run --limit 0 --junit {junit}", exits=2)
     assert "limit: must be 1 or more" in junit.read_text()

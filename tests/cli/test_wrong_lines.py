@@ -117,7 +117,7 @@ TYPED = {
 
 
 @pytest.mark.parametrize("typed", TYPED)
-def test_a_wrong_line_is_answered_with_the_right_one(typed: str):
+def test_a_wrong_line_is_answered_with_the_right_one(typed):
     done = serve_eval(*shlex.split(typed), exits=2)
     assert done.stderr.startswith("error: there is no command ")
     right = re.search(r"^Write: serve-eval (.*)$", done.stderr, re.MULTILINE)
@@ -131,7 +131,7 @@ def test_a_wrong_line_is_answered_with_the_right_one(typed: str):
     ("task", "meant"),
     [("gsm8k_cot", "gsm8k"), ("gpqa_diamond", "gpqa"), ("mmlu_generative", "mmlu")],
 )
-def test_a_task_of_lm_eval_names_ours(task: str, meant: str):
+def test_a_task_of_lm_eval_names_ours(task, meant):
     serve_eval(
         f"run --base-url 127.0.0.1:9 --tasks {task}",
         exits=2,
@@ -147,7 +147,7 @@ def test_every_former_command_is_answered_by_one_of_today():
 
 
 @pytest.mark.parametrize("option", OTHER_OPTIONS)
-def test_an_option_of_another_tool_is_answered_by_one_of_ours(option: str):
+def test_an_option_of_another_tool_is_answered_by_one_of_ours(option):
     done = serve_eval("run", option, "x", exits=2)
     assert f"there is no option {option}: write {OTHER_OPTIONS[option]}" in done.stderr
 
@@ -171,7 +171,7 @@ def test_an_option_of_another_tool_is_answered_by_one_of_ours(option: str):
         ("same model", "verify"),
     ],
 )
-def test_words_of_titles_name_the_command_that_answers(words: str, command: str):
+def test_words_of_titles_name_the_command_that_answers(words, command):
     assert find_commands(words)[0].command == command
     said = serve_eval("--help", *words.split(), exits=0)
     assert f"serve-eval {command}" in said.stdout.splitlines()[2]
@@ -219,7 +219,7 @@ ESC = "\x1b]0;owned\x07\x1b[2J"
 @pytest.mark.parametrize(
     "columns", ["0", "-3", "1", "99999999999999999999", "wide", "²", " 80", ""]
 )
-def test_an_odd_width_is_ignored(columns: str):
+def test_an_odd_width_is_ignored(columns):
     usual = serve_eval("data list tasks", COLUMNS="80")
     odd = serve_eval("data list tasks", COLUMNS=columns, LINES=columns)
     assert (odd.returncode, odd.stdout) == (0, usual.stdout)
@@ -246,7 +246,7 @@ def test_a_command_that_wrote_nothing_leaves_no_folder(tmp_path, monkeypatch):
     assert not (tmp_path / "outputs").exists()
 
 
-def _cases(tmp_path: Path, text: str) -> str:
+def _cases(tmp_path, text):
     file = tmp_path / "cases.yaml"
     file.write_text(text)
     done = serve_eval(f"run --launcher simulated --cases {file} --no-reference -o {tmp_path}/out")
@@ -294,7 +294,7 @@ def test_a_look_up_of_a_huge_name_is_bounded():
 class _Server(threading.Thread):
     """A server on the loopback that answers every connection with the same bytes, for ever."""
 
-    def __init__(self, head: bytes, piece: bytes):
+    def __init__(self, head, piece):
         import socket
 
         super().__init__(daemon=True)
@@ -318,7 +318,7 @@ class _Server(threading.Thread):
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "identity"])
-def test_the_wait_for_an_answer_reads_no_body(encoding: str):
+def test_the_wait_for_an_answer_reads_no_body(encoding):
     piece = gzip.compress(b"0" * 100_000_000)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {encoding}\r\n\r\n".encode()
     server = _Server(head, piece)
@@ -361,7 +361,7 @@ def test_the_wait_for_an_answer_reads_no_body(encoding: str):
     ],
 )
 @pytest.mark.parametrize("kind", ["file", "under-a-file/x", "broken", "n" * 300])
-def test_a_path_of_the_wrong_kind_is_an_error_of_the_user(tmp_path, words: str, kind: str):
+def test_a_path_of_the_wrong_kind_is_an_error_of_the_user(tmp_path, words, kind):
     (tmp_path / "file").write_text("text")
     (tmp_path / "under-a-file").write_text("text")
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
@@ -404,7 +404,7 @@ def test_collect_writes_no_controls_of_foreign_texts(tmp_path):
         ("plain\ttext\n", "plain\ttext\n"),
     ],
 )
-def test_drawn_text_keeps_colours_and_links_only(text: str, kept: str):
+def test_drawn_text_keeps_colours_and_links_only(text, kept):
     assert keep_styles(text) == kept
 
 
@@ -416,7 +416,7 @@ def test_drawn_text_keeps_colours_and_links_only(text: str, kept: str):
         ("--sampling-seed", "seed"),
     ],
 )
-def test_a_flag_of_run_that_compare_lacks_is_set_for_a_task(flag: str, option: str):
+def test_a_flag_of_run_that_compare_lacks_is_set_for_a_task(flag, option):
     serve_eval(
         "compare a b",
         flag,
@@ -435,7 +435,7 @@ def test_a_flag_of_run_that_compare_lacks_is_set_for_a_task(flag: str, option: s
         ("shard=1/2", "only serve-eval run asks a part of the samples"),
     ],
 )
-def test_a_key_that_would_change_both_sides_is_refused(command: str, given: str, instead: str):
+def test_a_key_that_would_change_both_sides_is_refused(command, given, instead):
     done = serve_eval(*command.split(), "--set", given, exits=2)
     assert f"--set {given.partition('=')[0]}: {instead}" in done.stderr
 

@@ -1,16 +1,13 @@
 """Fixtures shared by the tests of the client."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory) -> Path:
+def certificate(tmp_path_factory):
     """Return a self-signed certificate for localhost, with its key in the same file."""
     openssl = shutil.which("openssl")
     if openssl is None:

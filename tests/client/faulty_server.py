@@ -19,8 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +35,11 @@ class Received:
     body: dict[str, Any]
 
     @property
-    def request_id(self) -> str:
+    def request_id(self):
         return self.headers["x-request-id"]
 
     @property
-    def question(self) -> str:
+    def question(self):
         """Return the prompt, or the text of the last message."""
         return (
             self.body["prompt"] if "prompt" in self.body else self.body["messages"][-1]["content"]
@@ -54,16 +53,16 @@ class Turn:
     request: Received
     writer: asyncio.StreamWriter
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data):
         self.writer.write(data)
         await self.writer.drain()
 
-    async def finish(self) -> None:
+    async def finish(self):
         """Close the connection in order (FIN)."""
         self.writer.close()
         await self.writer.wait_closed()
 
-    async def reset(self) -> None:
+    async def reset(self):
         """Break the connection (RST) after the written bytes have arrived."""
         await asyncio.sleep(0.01)
         sock = self.writer.get_extra_info("socket")
@@ -83,7 +82,7 @@ class FaultyServer:
     which a client checks a connection: these are in `checks` and get a list of models.
     """
 
-    def __init__(self, script: Script, *, listening: bool = True, greeting: bytes = b"") -> None:
+    def __init__(self, script, *, listening=True, greeting=b""):
         self._script, self._listening, self._greeting = script, listening, greeting
         self.received = []
         self.checks = []
@@ -97,12 +96,12 @@ class FaultyServer:
         self._address = self._socket.getsockname()
         self.base_url = f"http://127.0.0.1:{self._address[1]}/v1"
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self):
         if self._listening:
             await self.listen()
         return self
 
-    async def listen(self) -> None:
+    async def listen(self):
         """Start to accept connections, possibly again."""
         if self._socket.fileno() < 0:
             self._socket = socket.create_server(self._address)
@@ -110,7 +109,7 @@ class FaultyServer:
             self._accept, sock=self._socket, limit=2**20, backlog=1024
         )
 
-    def stop_listening(self) -> None:
+    def stop_listening(self):
         """Refuse connections from now on; open ones stay."""
         if self._server is not None:
             self._server.close()
@@ -118,10 +117,10 @@ class FaultyServer:
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+        kind,
+        error,
+        trace,
+    ):
         if self._server is not None:
             self._server.close()
         self._socket.close()
@@ -133,7 +132,7 @@ class FaultyServer:
         if broken and error is None:
             raise broken[0]  # an act has a mistake in it
 
-    def shut_idle_connections(self) -> None:
+    def shut_idle_connections(self):
         """End every connection now, as a server does after its idle time limit."""
         for writer in self._open:
             # uvloop offers no socket that can be shut down.
@@ -141,12 +140,12 @@ class FaultyServer:
             with suppress(OSError), socket.socket(fileno=descriptor) as shared:
                 shared.shutdown(socket.SHUT_RDWR)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader, writer):
         task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader, writer):
         self._open.add(writer)
         self.connections += 1
         connection = self.connections
@@ -168,7 +167,7 @@ class FaultyServer:
             self._open.discard(writer)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
-    async def _read(self, reader: asyncio.StreamReader, connection: int) -> Received | None:
+    async def _read(self, reader, connection):
         """Return the next request of a connection, or None if the client has closed it."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -186,7 +185,7 @@ class FaultyServer:
             number, connection, time.monotonic(), method, path, headers, json.loads(body or b"{}")
         )
 
-    def _act(self, request: Received) -> Act:
+    def _act(self, request):
         if callable(self._script):
             return self._script(request)
         return self._script[min(request.number, len(self._script)) - 1]
@@ -196,12 +195,12 @@ class FaultyServer:
 
 
 def http(
-    body: bytes,
-    status: str = "200 OK",
-    headers: Mapping[str, str] | None = None,
+    body,
+    status="200 OK",
+    headers=None,
     *,
-    length: int | None = None,
-) -> bytes:
+    length=None,
+):
     """Return a whole HTTP answer, JSON unless `headers` say otherwise.
 
     `length` is the Content-Length that is announced.
@@ -215,12 +214,12 @@ def http(
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
-def echo(request: Received) -> str:
+def echo(request):
     """Return the text of a sound answer; it contains the question, which makes it unique."""
     return f"the answer to {request.question}"
 
 
-def answer(request: Received, text: str | None = None, finish: str | None = "stop") -> bytes:
+def answer(request, text=None, finish="stop"):
     """Return the JSON of a sound answer to a completion or a chat; `text` replaces the echo."""
     said = echo(request) if text is None else text
     part = (
@@ -233,7 +232,7 @@ def answer(request: Received, text: str | None = None, finish: str | None = "sto
     return _json({"id": f"cmpl-{request.number}", "choices": choices, "usage": usage})
 
 
-def chunk(request: Received, text: str, finish: str | None = None) -> bytes:
+def chunk(request, text, finish=None):
     """Return one event of a streamed answer."""
     part = {"text": text} if "prompt" in request.body else {"delta": {"content": text}}
     return (
@@ -243,12 +242,12 @@ def chunk(request: Received, text: str, finish: str | None = None) -> bytes:
     )
 
 
-def whole_stream(request: Received) -> bytes:
+def whole_stream(request):
     """Return all events of a sound answer."""
     return chunk(request, echo(request)) + chunk(request, "", "stop") + DONE
 
 
-def chunked(data: bytes) -> bytes:
+def chunked(data):
     """Return data as one chunk of a body of unknown length."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
@@ -260,19 +259,19 @@ STREAM_HEAD = (
 )
 
 
-def _json(value: object) -> bytes:
+def _json(value):
     return json.dumps(value, separators=(",", ":")).encode()
 
 
 # Acts that answer
 
 
-async def sound(turn: Turn) -> None:
+async def sound(turn):
     """Send the right answer as JSON."""
     await turn.write(http(answer(turn.request)))
 
 
-async def sound_stream(turn: Turn) -> None:
+async def sound_stream(turn):
     """Send the right answer as an event stream with one event per word."""
     words = echo(turn.request).split(" ")
     events = [chunk(turn.request, word if not i else f" {word}") for i, word in enumerate(words)]
@@ -283,7 +282,7 @@ async def sound_stream(turn: Turn) -> None:
     await turn.write(LAST_CHUNK)
 
 
-def says(text: str | None, finish: str | None) -> Act:
+def says(text, finish):
     """Return an act that answers with this content, which may be null, and this finish_reason."""
 
     async def act(turn):
@@ -298,7 +297,7 @@ def says(text: str | None, finish: str | None) -> Act:
     return act
 
 
-def replies(body: bytes, status: str = "200 OK", **headers: str) -> Act:
+def replies(body, status="200 OK", **headers):
     """Return an act that sends this body to any request.
 
     `content_type="text/plain"` is the header Content-Type.
@@ -311,7 +310,7 @@ def replies(body: bytes, status: str = "200 OK", **headers: str) -> Act:
     return act
 
 
-def sends(data: bytes) -> Act:
+def sends(data):
     """Return an act that sends these bytes, valid HTTP or not, and ends the connection."""
 
     async def act(turn):
@@ -321,7 +320,7 @@ def sends(data: bytes) -> Act:
     return act
 
 
-def answers_as(content_type: str) -> Act:
+def answers_as(content_type):
     """Return an act that sends the right answer as JSON under another content type."""
 
     async def act(turn):
@@ -330,19 +329,19 @@ def answers_as(content_type: str) -> Act:
     return act
 
 
-def refuses(status: str, message: str, **headers: str) -> Act:
+def refuses(status, message, **headers):
     """Return an act that sends an error status with trtllm-serve's error object."""
     return replies(
         _json({"object": "error", "message": message, "code": int(status[:3])}), status, **headers
     )
 
 
-def fails_then(faults: int, fault: Act, then: Act) -> Script:
+def fails_then(faults, fault, then):
     """Return a script with this number of faults, followed by another act without a limit."""
     return [*[fault] * faults, then]
 
 
-async def without_length(turn: Turn) -> None:
+async def without_length(turn):
     """Send the right answer and end it by closing the connection, as HTTP/1.0 does."""
     await turn.write(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + answer(turn.request)
@@ -350,7 +349,7 @@ async def without_length(turn: Turn) -> None:
     await turn.finish()
 
 
-async def informs_first(turn: Turn) -> None:
+async def informs_first(turn):
     """Send 100 Continue and 103 Early Hints before the right answer."""
     hints = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
     await turn.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -360,7 +359,7 @@ async def informs_first(turn: Turn) -> None:
     await turn.write(hints + http(answer(turn.request)))
 
 
-def later(seconds: float, then: Act) -> Act:
+def later(seconds, then):
     """Return an act that waits before another act."""
 
     async def act(turn):
@@ -370,7 +369,7 @@ def later(seconds: float, then: Act) -> Act:
     return act
 
 
-def in_reverse(count: int) -> Act:
+def in_reverse(count):
     """Return an act that holds requests until `count` have come, then answers the last first."""
     waiting = []
 
@@ -388,7 +387,7 @@ def in_reverse(count: int) -> Act:
     return act
 
 
-async def many_events(turn: Turn) -> None:
+async def many_events(turn):
     """Stream 100 000 events of one character each."""
     event = chunked(chunk(turn.request, "x"))
     await turn.write(STREAM_HEAD)
@@ -400,12 +399,12 @@ async def many_events(turn: Turn) -> None:
 # Acts that answer too much
 
 
-async def twice_at_once(turn: Turn) -> None:
+async def twice_at_once(turn):
     """Send the right answer twice in one write."""
     await turn.write(http(answer(turn.request)) * 2)
 
 
-def twice_after(delay_s: float) -> Act:
+def twice_after(delay_s):
     """Return an act that sends the right answer, and again when the connection is idle."""
 
     async def act(turn):
@@ -416,7 +415,7 @@ def twice_after(delay_s: float) -> Act:
     return act
 
 
-def then_the_beginning_of_another(delay_s: float) -> Act:
+def then_the_beginning_of_another(delay_s):
     """Return an act that sends the right answer, and later the first bytes of another."""
 
     async def act(turn):
@@ -427,7 +426,7 @@ def then_the_beginning_of_another(delay_s: float) -> Act:
     return act
 
 
-async def then_408(turn: Turn) -> None:
+async def then_408(turn):
     """Send the right answer, then a 408 for the request that does not come.
 
     Proxies send this before they hang up.
@@ -444,11 +443,11 @@ class Bomb:
     unpacked: int
     packed: bytes
 
-    async def __call__(self, turn: Turn) -> None:
+    async def __call__(self, turn):
         await turn.write(http(self.packed, headers={"Content-Encoding": "gzip"}))
 
 
-def gzip_bomb(mebibytes: int = 64) -> Bomb:
+def gzip_bomb(mebibytes=64):
     """Return the bomb, packed in pieces: the test must not hold what the client must not hold."""
     packed = io.BytesIO()
     with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=9) as file:
@@ -457,14 +456,14 @@ def gzip_bomb(mebibytes: int = 64) -> Bomb:
     return Bomb(mebibytes * 2**20, packed.getvalue())
 
 
-async def gzipped(turn: Turn) -> None:
+async def gzipped(turn):
     """Send the right answer gzipped, although the request did not ask for that."""
     await turn.write(
         http(gzip.compress(answer(turn.request)), headers={"Content-Encoding": "gzip"})
     )
 
 
-async def endless(turn: Turn) -> None:
+async def endless(turn):
     """Send a body that does not end."""
     await turn.write(
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -473,7 +472,7 @@ async def endless(turn: Turn) -> None:
         await turn.write(chunked(b" " * 65536))
 
 
-async def endless_stream(turn: Turn) -> None:
+async def endless_stream(turn):
     """Stream an answer that does not end."""
     await turn.write(STREAM_HEAD)
     events = chunked(chunk(turn.request, "x") * 500)
@@ -481,7 +480,7 @@ async def endless_stream(turn: Turn) -> None:
         await turn.write(events)
 
 
-def then_endless(events: Callable[[Received], bytes]) -> Act:
+def then_endless(events):
     """Return an act that streams an answer and repeats these events after its end."""
 
     async def act(turn):
@@ -495,66 +494,66 @@ def then_endless(events: Callable[[Received], bytes]) -> Act:
 # Acts that answer too little
 
 
-async def hangs_up(turn: Turn) -> None:
+async def hangs_up(turn):
     """Read the request and close the connection (FIN)."""
     await turn.finish()
 
 
-async def resets(turn: Turn) -> None:
+async def resets(turn):
     """Read the request and break the connection (RST)."""
     await turn.reset()
 
 
-async def resets_before_the_body(turn: Turn) -> None:
+async def resets_before_the_body(turn):
     """Send the head of an answer, then RST."""
     await turn.write(http(b"", length=1000))
     await turn.reset()
 
 
-async def resets_in_the_body(turn: Turn) -> None:
+async def resets_in_the_body(turn):
     """Send half an answer, then RST."""
     whole = http(answer(turn.request))
     await turn.write(whole[:-40])
     await turn.reset()
 
 
-async def closes_in_the_body(turn: Turn) -> None:
+async def closes_in_the_body(turn):
     """Send half an answer, then FIN."""
     whole = http(answer(turn.request))
     await turn.write(whole[:-40])
     await turn.finish()
 
 
-async def closes_in_the_stream(turn: Turn) -> None:
+async def closes_in_the_stream(turn):
     """Send some events, then FIN without the last chunk."""
     await turn.write(STREAM_HEAD + chunked(chunk(turn.request, "half an")))
     await turn.finish()
 
 
-async def ends_the_stream_early(turn: Turn) -> None:
+async def ends_the_stream_early(turn):
     """Send some events and a proper end, but neither a finish_reason nor [DONE]."""
     await turn.write(STREAM_HEAD + chunked(chunk(turn.request, "half an")) + LAST_CHUNK)
 
 
-async def resets_after_the_finish(turn: Turn) -> None:
+async def resets_after_the_finish(turn):
     """Send every event up to the finish_reason, then RST instead of [DONE]."""
     await turn.write(STREAM_HEAD + chunked(whole_stream(turn.request).removesuffix(DONE)))
     await turn.reset()
 
 
-async def silent_after_the_finish(turn: Turn) -> None:
+async def silent_after_the_finish(turn):
     """Send a finish_reason, but neither the usage, [DONE] nor the end of the body."""
     await turn.write(STREAM_HEAD + chunked(whole_stream(turn.request).removesuffix(DONE)))
     await asyncio.sleep(60)
 
 
-async def silent_after_done(turn: Turn) -> None:
+async def silent_after_done(turn):
     """Send every event, but not the end of the body."""
     await turn.write(STREAM_HEAD + chunked(whole_stream(turn.request)))
     await asyncio.sleep(60)
 
 
-async def pings_after_done(turn: Turn) -> None:
+async def pings_after_done(turn):
     """Send every event, then a comment every 50 ms instead of the end of the body."""
     await turn.write(STREAM_HEAD + chunked(whole_stream(turn.request)))
     while True:
@@ -562,7 +561,7 @@ async def pings_after_done(turn: Turn) -> None:
         await turn.write(chunked(b": ping\n\n"))
 
 
-async def loses_the_stream_and_stays(turn: Turn) -> None:
+async def loses_the_stream_and_stays(turn):
     """Send only [DONE] to a request for a stream, and do not end the body."""
     if turn.request.body.get("stream"):
         await turn.write(STREAM_HEAD + chunked(DONE))
@@ -571,7 +570,7 @@ async def loses_the_stream_and_stays(turn: Turn) -> None:
         await sound(turn)
 
 
-async def loses_the_stream(turn: Turn) -> None:
+async def loses_the_stream(turn):
     """Send only [DONE] to a request for a stream, as trtllm-serve's orchestrator does.
 
     Other requests get the right answer.
@@ -582,23 +581,23 @@ async def loses_the_stream(turn: Turn) -> None:
         await sound(turn)
 
 
-async def cut_json(turn: Turn) -> None:
+async def cut_json(turn):
     """Send half the JSON as if it were whole."""
     await turn.write(http(answer(turn.request)[:-40]))
 
 
-async def silent(turn: Turn) -> None:
+async def silent(turn):
     """Send nothing."""
     await asyncio.sleep(60)
 
 
-async def silent_after_the_head(turn: Turn) -> None:
+async def silent_after_the_head(turn):
     """Send the head of an answer and nothing more."""
     await turn.write(http(b"", length=1000))
     await asyncio.sleep(60)
 
 
-async def stalls(turn: Turn) -> None:
+async def stalls(turn):
     """Send some events and nothing more."""
     await turn.write(
         STREAM_HEAD
@@ -608,7 +607,7 @@ async def stalls(turn: Turn) -> None:
     await asyncio.sleep(60)
 
 
-async def trickles(turn: Turn) -> None:
+async def trickles(turn):
     """Send a body at one byte per 20 ms, which is never silent and never complete."""
     await turn.write(http(b"", length=1_000_000))
     while True:
@@ -616,7 +615,7 @@ async def trickles(turn: Turn) -> None:
         await asyncio.sleep(0.02)
 
 
-def keeps_open(*sent: bytes) -> Act:
+def keeps_open(*sent):
     """Return an act that sends these pieces in turn and repeats the last every 20 ms.
 
     The connection is never silent and carries no data.
@@ -635,18 +634,18 @@ def keeps_open(*sent: bytes) -> Act:
 # Acts that are not HTTP
 
 
-async def two_lengths(turn: Turn) -> None:
+async def two_lengths(turn):
     """Send the right answer under two Content-Lengths, the first of them too short."""
     body = answer(turn.request)
     await turn.write(http(body, headers={"content-length": "10"}))
 
 
-async def long_header(turn: Turn) -> None:
+async def long_header(turn):
     """Send the right answer with a header of 100 KB."""
     await turn.write(http(answer(turn.request), headers={"X-Long": "x" * 100_000}))
 
 
-async def switches_protocols(turn: Turn) -> None:
+async def switches_protocols(turn):
     """Send 101 and the right answer, as if in another protocol."""
     await turn.write(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n"

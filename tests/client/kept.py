@@ -7,45 +7,42 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Self
 
 from serve_eval.client.client import Client
 from serve_eval.schema import Endpoint, Limits
-from tests.client.faulty_server import FaultyServer
 
 
 class Heard:
     """Listener for the reports of a client about its connections."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.in_step = {}
         self.out = {}
         self.ended = {}
         self.stand = {}
 
-    def proven(self, connection: int, turns: int) -> None:
+    def proven(self, connection, turns):
         self.in_step[connection] = turns
 
-    def out_of_step(self, connection: int, why: str) -> None:
+    def out_of_step(self, connection, why):
         self.out[connection] = why
 
-    def lose_answers(self, connection: int, why: str, *, silent: bool) -> None:
+    def lose_answers(self, connection, why, *, silent):
         self.ended[connection] = silent
 
-    def trust_answers(self, connection: int, turns: int) -> None:
+    def trust_answers(self, connection, turns):
         self.stand[connection] = turns
 
 
-def client_of(server: DoublingServer | FaultyServer, limits: Limits | None = None) -> Client:
+def client_of(server, limits=None):
     """Return a client of a server."""
     return Client(Endpoint(base_url=server.base_url), limits or Limits())
 
 
 @asynccontextmanager
-async def kept(client: Client, heard: Heard | None = None) -> AsyncIterator[Client]:
+async def kept(client, heard=None):
     """Open a client that reuses its connections."""
     async with client, client.keep_connections(heard or Heard()):
         yield client
@@ -90,34 +87,34 @@ class DoublingServer:
     prompt.
     """
 
-    def __init__(self, how: Doubling, texts: Mapping[str, str] | None = None) -> None:
+    def __init__(self, how, texts=None):
         self._how, self._rng, self._texts = how, random.Random(0), texts or {}
         self.asked = Counter()
         self.connections = self.copies = self.checks = 0
         self._answers = 0
         self._tasks = set()
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self):
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1024)
         self.base_url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
         return self
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(self, *error):
         self._server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.sleep(0.01)  # connections close in the next turns of the loop
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader, writer):
         self._start(self._serve(reader, writer))
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work):
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader, writer):
         self.connections += 1
         how, served, held = self._how, 0, b""
         with suppress(OSError, asyncio.IncompleteReadError), closing(writer):
@@ -161,12 +158,12 @@ class DoublingServer:
                         writer.write(copy)
                 await writer.drain()
 
-    async def _later(self, writer: asyncio.StreamWriter, copy: bytes, delay_s: float) -> None:
+    async def _later(self, writer, copy, delay_s):
         await asyncio.sleep(delay_s)
         if not writer.is_closing():
             writer.write(copy)
 
-    def _answer(self, head: str, asked: dict[str, Any], request_id: str, last: bool) -> bytes:
+    def _answer(self, head, asked, request_id, last):
         if head.startswith("GET"):
             self.checks += 1
             return (
@@ -181,7 +178,7 @@ class DoublingServer:
         text = self._texts.get(prompt, f"to {prompt}")
         return whole(text, self._id(request_id), last, stream=asked.get("stream", False))
 
-    def _id(self, request_id: str) -> dict[str, str]:
+    def _id(self, request_id):
         match self._how.ids:
             case "constant":
                 return {"id": "x"}
@@ -192,7 +189,7 @@ class DoublingServer:
         return {}
 
 
-def whole(text: str, told: dict[str, str], last: bool = False, *, stream: bool = False) -> bytes:
+def whole(text, told, last=False, *, stream=False):
     """Return an answer, head and body."""
     usage = {"prompt_tokens": 5, "completion_tokens": 4}
     if not stream:
@@ -207,7 +204,7 @@ def whole(text: str, told: dict[str, str], last: bool = False, *, stream: bool =
 
 
 @contextmanager
-def doubling(how: Doubling, texts: Mapping[str, str] | None = None) -> Iterator[DoublingServer]:
+def doubling(how, texts=None):
     """Run a server in its own thread for the length of a block."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -227,7 +224,7 @@ def doubling(how: Doubling, texts: Mapping[str, str] | None = None) -> Iterator[
         loop.close()
 
 
-def _http(body: bytes, last: bool, status: str = "200 OK", kind: str = "application/json") -> bytes:
+def _http(body, last, status="200 OK", kind="application/json"):
     end = "Connection: close\r\n" if last else ""
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{end}\r\n"
     return head.encode() + body

@@ -1,11 +1,7 @@
 """Test what is kept of an answer: its finish reason and its tool calls."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -48,7 +44,7 @@ from serve_eval.storage.journal import Journal, Record
 from tests.evaluation.test_capabilities import prepared
 
 
-def _response(said: Said, prompt: str = "p", stop: tuple[str, ...] = (), **more: Any) -> Response:
+def _response(said, prompt="p", stop=(), **more):
     request = Request(
         sample_id="1", prompt=prompt, sampling=SamplingParams(max_tokens=9, stop=stop)
     )
@@ -70,7 +66,7 @@ def _response(said: Said, prompt: str = "p", stop: tuple[str, ...] = (), **more:
         ("a < b", "a < b", None),
     ],
 )
-def test_thoughts_are_no_part_of_the_answer(text: str, answer: str, thoughts: str | None):
+def test_thoughts_are_no_part_of_the_answer(text, answer, thoughts):
     assert split_thinking(text) == (answer, thoughts)
 
 
@@ -93,9 +89,7 @@ def test_thoughts_that_the_server_split_off_stay_first():
 @given(
     st.lists(st.sampled_from(["a", "<think>", "</think>", "7", "\n"]), max_size=10), st.booleans()
 )
-def test_an_answer_never_holds_an_opening_and_thoughts_that_end_leave_the_rest(
-    parts: list[str], opened: bool
-):
+def test_an_answer_never_holds_an_opening_and_thoughts_that_end_leave_the_rest(parts, opened):
     text = "".join(parts)
     answer, thoughts = split_thinking(text, opened=opened)
     assert "<think>" not in answer
@@ -113,7 +107,7 @@ def test_an_answer_never_holds_an_opening_and_thoughts_that_end_leave_the_rest(
         ("<think>Q: no</think>7 Q: 8", ("Q:",), "7 "),
     ],
 )
-def test_the_answer_is_cut_at_the_first_stop_string(text: str, stop: tuple[str, ...], kept: str):
+def test_the_answer_is_cut_at_the_first_stop_string(text, stop, kept):
     assert _response(Said(text=text, finish_reason="stop"), stop=stop).text == kept
 
 
@@ -127,7 +121,7 @@ def test_the_answer_is_cut_at_the_first_stop_string(text: str, stop: tuple[str, 
         (Said(text="", finish_reason="stop"), False),
     ],
 )
-def test_an_end_within_the_thoughts_is_told_from_a_cut(said: Said, stopped: bool):
+def test_an_end_within_the_thoughts_is_told_from_a_cut(said, stopped):
     assert _response(said).stopped_in_reasoning is stopped
 
 
@@ -164,12 +158,12 @@ KNOWN = {
 ROWS = [(reason, meant) for meant, reasons in KNOWN.items() for reason in reasons.split()]
 
 
-def _whole(reason: object, text: str = "Par") -> Said:
+def _whole(reason, text="Par"):
     choice = {"message": {"content": text}, "finish_reason": reason}
     return wire.decode(json.dumps({"choices": [choice]}).encode(), "application/json")
 
 
-def _streamed(*reasons: object) -> Said:
+def _streamed(*reasons):
     answer = StreamedAnswer()
     for reason in reasons:
         text = {"content": "Par"} if reason is reasons[0] else {}
@@ -178,13 +172,13 @@ def _streamed(*reasons: object) -> Said:
     return answer.finish()
 
 
-def _response_finish_reasons(said: Said) -> Response:
+def _response_finish_reasons(said):
     asked = Request(sample_id="1", prompt="Hi", sampling=SamplingParams(max_tokens=5))
     return response(asked, said, start=0.0, end=1.0)
 
 
 @pytest.mark.parametrize(("reason", "meant"), ROWS)
-def test_what_servers_are_known_to_send(reason: str, meant: str):
+def test_what_servers_are_known_to_send(reason, meant):
     assert meaning(reason) == meant
     for read in (_whole, _streamed):
         if meant in (BREAK, PENDING):
@@ -200,7 +194,7 @@ def test_what_servers_are_known_to_send(reason: str, meant: str):
 
 
 @given(st.sampled_from(ROWS), st.randoms())
-def test_the_case_of_letters_means_nothing(row: tuple[str, str], random: object):
+def test_the_case_of_letters_means_nothing(row, random):
     reason, meant = row
     if reason.islower():
         assert meaning(reason.upper()) == meant
@@ -209,7 +203,7 @@ def test_the_case_of_letters_means_nothing(row: tuple[str, str], random: object)
 
 
 @pytest.mark.parametrize("reason", ["unknown", "other", "my_gateway_ended", "OK", "malformed_call"])
-def test_a_reason_of_no_known_server_is_scored_and_says_so(reason: str):
+def test_a_reason_of_no_known_server_is_scored_and_says_so(reason):
     for read in (_whole, _streamed):
         found = _response_finish_reasons(read(reason))
         assert (found.text, found.finish_reason, found.unlisted_finish) == ("Par", reason, True)
@@ -222,12 +216,12 @@ def test_a_healthy_reason_keeps_no_second_word():
 
 
 @pytest.mark.parametrize("before", ["null", "", "not_finished", None])
-def test_a_stream_goes_on_until_a_reason_ends_it(before: str | None):
+def test_a_stream_goes_on_until_a_reason_ends_it(before):
     assert _streamed(before, before, "stop").finish_reason == "stop"
 
 
 @pytest.mark.parametrize("others", [("error", "stop"), ("stop", "error"), ("stop", "cancelled")])
-def test_a_break_before_or_after_another_reason_is_no_answer(others: tuple[str, str]):
+def test_a_break_before_or_after_another_reason_is_no_answer(others):
     with pytest.raises(InvalidResponse, match="ended without an answer"):
         _streamed(None, *others)
 
@@ -235,19 +229,19 @@ def test_a_break_before_or_after_another_reason_is_no_answer(others: tuple[str, 
 @pytest.mark.parametrize(
     ("told", "meant"), [({"type": "stop", "matched": 2}, "stop"), ({"type": "length"}, "length")]
 )
-def test_the_object_of_sglang_is_read(told: object, meant: str):
+def test_the_object_of_sglang_is_read(told, meant):
     assert _whole(told).finish_reason == _streamed(told).finish_reason == meant
 
 
 @pytest.mark.parametrize("told", [7, True, [], {}, {"type": 3}, ["stop"]])
-def test_a_reason_that_is_no_word_ends_nothing(told: object):
+def test_a_reason_that_is_no_word_ends_nothing(told):
     for read in (_whole, _streamed):
         with pytest.raises(InvalidResponse, match="finish_reason"):
             read(told)
 
 
 @given(st.text(max_size=30))
-def test_any_word_has_a_meaning(reason: str):
+def test_any_word_has_a_meaning(reason):
     assert isinstance(meaning(reason), str)
 
 
@@ -256,7 +250,7 @@ LYON = ToolCall("weather", '{"city": "Lyon"}')
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 
 
-def _answer_calls(*calls: Any, **message: Any) -> bytes:
+def _answer_calls(*calls, **message):
     choice = {
         "message": {"content": None, "tool_calls": list(calls), **message},
         "finish_reason": "tool_calls",
@@ -264,7 +258,7 @@ def _answer_calls(*calls: Any, **message: Any) -> bytes:
     return json.dumps({"choices": [choice]}).encode()
 
 
-def _call(name: str = "weather", arguments: Any = PARIS.arguments) -> dict[str, Any]:
+def _call(name="weather", arguments=PARIS.arguments):
     return {"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -280,20 +274,20 @@ def _call(name: str = "weather", arguments: Any = PARIS.arguments) -> dict[str, 
         (["nonsense", {"function": 1}, {"function": {"arguments": "{}"}}], ()),
     ],
 )
-def test_the_calls_of_a_whole_answer_are_kept(told: list[Any], kept: tuple[ToolCall, ...]):
+def test_the_calls_of_a_whole_answer_are_kept(told, kept):
     said = wire.decode(_answer_calls(*told), "application/json")
     assert (said.tool_calls, said.text, said.finish_reason) == (kept, "", "tool_calls")
 
 
 @pytest.mark.parametrize("told", [None, {"name": "x"}, "x", 3, True])
-def test_what_are_no_calls_spoils_no_answer(told: Any):
+def test_what_are_no_calls_spoils_no_answer(told):
     choice = {"message": {"content": "7", "tool_calls": told}, "finish_reason": "stop"}
     assert wire.decode(json.dumps({"choices": [choice]}).encode(), "") == wire.Said(
         text="7", finish_reason="stop"
     )
 
 
-def _piece(index: int | None, identity: str | None = None, **function: Any) -> dict[str, Any]:
+def _piece(index, identity=None, **function):
     return {"id": identity, "function": function} | ({} if index is None else {"index": index})
 
 
@@ -321,7 +315,7 @@ def _piece(index: int | None, identity: str | None = None, **function: Any) -> d
           [_piece(None, arguments=PARIS.arguments[3:])]], (PARIS,)),
     ],
 )  # fmt: skip
-def test_the_calls_of_a_stream_are_put_together(pieces: list[Any], kept: tuple[ToolCall, ...]):
+def test_the_calls_of_a_stream_are_put_together(pieces, kept):
     answer = StreamedAnswer()
     for number, piece in enumerate(pieces):
         chunk = {"choices": [{"index": 0, "delta": {"tool_calls": piece}}]}
@@ -341,7 +335,7 @@ ANYTHING = st.recursive(
 
 
 @given(ANYTHING)
-def test_anything_at_all_may_stand_for_calls(told: Any):
+def test_anything_at_all_may_stand_for_calls(told):
     calls = ToolCalls()
     calls.add(told)
     calls.add(told)
@@ -351,7 +345,7 @@ def test_anything_at_all_may_stand_for_calls(told: Any):
 # Through a real socket
 
 
-def _ask(tmp_path: Path, *, stream: bool, right: str, tools: Any, **config: Any) -> Response:
+def _ask(tmp_path, *, stream, right, tools, **config):
     prompt = (Message(role="user", content="How is the weather?"),)
     line = {"sha256": prompt_sha256(prompt), "right": right, "wrong": "", "probability": 1.0}
     (tmp_path / "answers.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
@@ -378,7 +372,7 @@ CALLING = '{"tool_calls": [{"name": "weather", "arguments": {"city": "Paris"}}]}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_comes_back_is_journalled_and_is_not_empty(tmp_path, stream: bool):
+def test_a_call_comes_back_is_journalled_and_is_not_empty(tmp_path, stream):
     response = _ask(tmp_path, stream=stream, right=CALLING, tools=TOOLS)
     assert (response.text, response.tool_calls, response.finish_reason) == (
         "",
@@ -400,7 +394,7 @@ def test_a_call_comes_back_is_journalled_and_is_not_empty(tmp_path, stream: bool
 
 
 @pytest.mark.parametrize(("tools", "config"), [(None, {}), (TOOLS, {"no_tools": True})])
-def test_without_tools_the_same_answer_is_a_text(tmp_path, tools: Any, config: dict[str, Any]):
+def test_without_tools_the_same_answer_is_a_text(tmp_path, tools, config):
     response = _ask(tmp_path, stream=False, right=CALLING, tools=tools, **config)
     assert (response.text, response.tool_calls) == (CALLING, ())
 
@@ -424,7 +418,7 @@ def test_a_piece_that_is_no_call_hides_none_behind_it():
     assert calls.whole() == (PARIS, LYON)
 
 
-def _piece(index: int | None, one_id: str | None, name: str | None = "weather") -> dict[str, Any]:
+def _piece(index, one_id, name="weather"):
     told = {"index": index, "id": one_id, "function": {"name": name, "arguments": "{}"}}
     return {key: value for key, value in told.items() if value is not None}
 
@@ -443,9 +437,7 @@ def _piece(index: int | None, one_id: str | None, name: str | None = "weather") 
         ([_piece(0, "a", None)], True, (NO_NAME,)),
     ],
 )
-def test_faults_in_the_frame_of_calls_are_told(
-    pieces: list[Any], streamed: bool, faults: tuple[str, ...]
-):
+def test_faults_in_the_frame_of_calls_are_told(pieces, streamed, faults):
     calls = ToolCalls(streamed=streamed)
     for piece in pieces:
         calls.add([piece])

@@ -1,7 +1,5 @@
 """Test which servers and times a router or an orchestrator tells with its replies."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 
@@ -40,7 +38,7 @@ from serve_eval.schema import (
     ServerTiming,
 )
 from tests.client import faulty_server as act
-from tests.client.faulty_server import Act, FaultyServer
+from tests.client.faulty_server import FaultyServer
 from tests.client.kept import kept
 
 BOTH = {CONTEXT_SERVER: "c:1", GENERATION_SERVER: "g:1"}
@@ -64,9 +62,7 @@ KEY = "sk-of-the-router-0123456789"
         ("c\nc", "", None),
     ],
 )
-def test_a_name_is_short_printable_ascii_and_one(
-    context: str | None, generation: str | None, found: AnsweringServers | None
-):
+def test_a_name_is_short_printable_ascii_and_one(context, generation, found):
     values = {CONTEXT_FIELD: context, GENERATION_FIELD: generation}
     assert read_servers({name: value for name, value in values.items() if value is not None}) == (
         found
@@ -74,7 +70,7 @@ def test_a_name_is_short_printable_ascii_and_one(
 
 
 @given(st.text(), st.text())
-def test_no_name_is_too_odd(context: str, generation: str):
+def test_no_name_is_too_odd(context, generation):
     read_servers({CONTEXT_FIELD: context, GENERATION_FIELD: generation})
 
 
@@ -86,9 +82,7 @@ def test_an_attempt_without_names_is_written_as_before():
 # Through real sockets
 
 
-def _ask(
-    *acts: Act, stream: bool = False, attempts: int = 1, api_key: str | None = None
-) -> list[Attempt]:
+def _ask(*acts, stream=False, attempts=1, api_key=None):
     """Return the attempts of two requests, the first of which gets the first `acts`."""
 
     async def story():
@@ -109,7 +103,7 @@ def _ask(
     return asyncio.run(story())
 
 
-def _sends(*lines: str, status: str = "200 OK", events: bool = False, behind: str = "") -> Act:
+def _sends(*lines, status="200 OK", events=False, behind=""):
     """Return an act that answers in chunks, with these lines in its head and `behind` after it."""
     kind = "text/event-stream" if events else "application/json"
     head = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", "Transfer-Encoding: chunked", *lines]
@@ -127,7 +121,7 @@ CONTEXT_LINE, GENERATION_LINE = (f"{name}: {value}" for name, value in BOTH.item
 
 @pytest.mark.parametrize("events", [False, True])
 def test_answers_name_their_servers_and_the_next_answer_does_not_inherit_them(
-    events: bool,
+    events,
 ):
     named = _sends(CONTEXT_LINE.upper().replace("C:1", "c:1"), GENERATION_LINE, events=events)
     attempts = _ask(named, _sends(events=events), stream=events)
@@ -149,16 +143,14 @@ def test_answers_name_their_servers_and_the_next_answer_does_not_inherit_them(
         (["X-Context-Server: " + "c" * 201, "X-Generation-Serves: g"], None),
     ],
 )
-def test_a_field_that_is_repeated_or_malformed_names_no_server(
-    lines: list[str], found: AnsweringServers | None
-):
+def test_a_field_that_is_repeated_or_malformed_names_no_server(lines, found):
     attempts = _ask(_sends(*lines))
     assert [one.servers for one in attempts] == [found, found]
     assert [one.failure for one in attempts] == [None, None]
 
 
 @pytest.mark.parametrize("status", ["400 Bad Request", "500 Internal Server Error", "200 OK"])
-def test_failures_name_their_servers(status: str):
+def test_failures_name_their_servers(status):
     attempts = _ask(act.replies(b"{}", status, **FIELDS), act.sound)
     assert attempts[0].failure is not None
     assert [one.servers for one in attempts] == [NAMED, None]
@@ -262,19 +254,17 @@ EVENT = b"event: trtllm.perf_metrics\ndata: " + json.dumps(FIELDS_SERVER_TIMING)
         (FIELDS_SERVER_TIMING[TIMING], "xdisagg-start;ts=1.5", None),
     ],
 )
-def test_the_fields_name_one_arrival(
-    timing: str | None, stamps: str | None, found: ServerTiming | None
-):
+def test_the_fields_name_one_arrival(timing, stamps, found):
     assert parse(timing, stamps) == found
 
 
 @given(st.text() | st.text("disagg-start;ts=,. 0123456789"), st.text())
-def test_no_field_is_too_odd(timing: str, stamps: str):
+def test_no_field_is_too_odd(timing, stamps):
     parse(timing, stamps)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 50, 10_000])
-def test_the_event_is_found_however_it_is_cut(size: int):
+def test_the_event_is_found_however_it_is_cut(size):
     whole = CHUNK + DONE + EVENT
     stream = StreamedAnswer(BehindDone())
     for i in range(0, len(whole), size):
@@ -297,7 +287,7 @@ def test_the_event_is_found_however_it_is_cut(size: int):
         b": ping\n\n" * (MAX_BEHIND // 8 + 1) + EVENT,
     ],
 )
-def test_whatever_else_is_behind_the_end_changes_no_answer(behind: bytes):
+def test_whatever_else_is_behind_the_end_changes_no_answer(behind):
     stream = StreamedAnswer(BehindDone())
     for piece in (CHUNK, DONE, *(behind[i : i + 1400] for i in range(0, len(behind), 1400))):
         if stream.wanting:
@@ -309,9 +299,7 @@ def test_whatever_else_is_behind_the_end_changes_no_answer(behind: bytes):
 # Through real sockets
 
 
-async def _asked(
-    info: dict[str, object], *, stream: bool, behind: bytes = EVENT, held_s: float = 0.0
-) -> tuple[list[Response], list[str | None], int]:
+async def _asked(info, *, stream, behind=EVENT, held_s=0.0):
     """Return three answers, what their requests asked for, and their number of connections."""
     asked = []
     peers = set()
@@ -349,9 +337,7 @@ async def _asked(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("info", [{}, {"perf_metrics": {}}])
-async def test_what_was_asked_for_is_kept_and_connections_are_used_again(
-    info: dict[str, object], stream: bool
-):
+async def test_what_was_asked_for_is_kept_and_connections_are_used_again(info, stream):
     answers, asked, connections = await _asked(info, stream=stream)
     wanted = bool(info)
     assert asked == ["1" if wanted else None] * 3
@@ -361,7 +347,7 @@ async def test_what_was_asked_for_is_kept_and_connections_are_used_again(
 
 
 @pytest.mark.parametrize("behind", [b"", b": bye\n\n", b"data: {}\n\n" * 20_000])
-async def test_streams_of_others_end_as_before(behind: bytes):
+async def test_streams_of_others_end_as_before(behind):
     answers, _, connections = await _asked({"perf_metrics": {}}, stream=True, behind=behind)
     assert [one.attempts[-1].timing for one in answers] == [None] * 3
     assert [len(one.attempts) for one in answers] == [1, 1, 1]

@@ -1,7 +1,5 @@
 """Test when requests are sent again: pauses, rates, quotas and patience."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -27,7 +25,7 @@ from serve_eval.client.wire_format.reply import Reply
 from serve_eval.client.wire_format.response_head import read_pause
 from serve_eval.schema import Failure, Limits, Request, Response, SamplingParams
 from tests.client import faulty_server as act
-from tests.client.faulty_server import FaultyServer, Received, Script
+from tests.client.faulty_server import FaultyServer
 from tests.client.kept import client_of, kept
 from tests.clock import run_counted
 
@@ -56,9 +54,7 @@ WRAPPED = (
         (501, "", False),
     ],
 )
-def test_only_what_may_pass_by_itself_is_worth_another_attempt(
-    status: int, message: str, worth: bool
-):
+def test_only_what_may_pass_by_itself_is_worth_another_attempt(status, message, worth):
     assert outcome.worth_retrying(status, message) is worth
 
 
@@ -72,7 +68,7 @@ def test_only_what_may_pass_by_itself_is_worth_another_attempt(
         ("Wed, 31 Dec 2025 23:59:00 GMT", 0.0),
     ],
 )
-def test_retry_after_is_honoured_up_to_a_cap(header: str, seconds: float):
+def test_retry_after_is_honoured_up_to_a_cap(header, seconds):
     pauses = {outcome.pause_s(1, header, random.Random(seed), NOW) for seed in range(20)}
     assert seconds <= min(pauses) < max(pauses) <= seconds + outcome.BASE_S
     assert len(pauses) == 20  # or all clients told to wait would come back at the same moment
@@ -83,7 +79,7 @@ def test_retry_after_is_honoured_up_to_a_cap(header: str, seconds: float):
     st.integers(),
     st.sampled_from([None, "", "soon", "-1", "²", "Mon, 01 Jan 0001 00:00:00 +2359", "1e400"]),
 )
-def test_the_pause_is_jittered_and_bounded(attempt: int, seed: int, header: str | None):
+def test_the_pause_is_jittered_and_bounded(attempt, seed, header):
     pause = outcome.pause_s(attempt, header, random.Random(seed), NOW)
     assert 0.0 <= pause <= min(outcome.CAP_S, outcome.BASE_S * 2 ** (attempt - 1))
 
@@ -118,7 +114,7 @@ async def test_silence_counts_only_while_something_is_expected():
     ],
 )
 async def test_a_wait_is_over_at_its_limits_and_the_limit_of_the_sample_comes_first(
-    monkeypatch, now: float, held: bool, over: str | None
+    monkeypatch, now, held, over
 ):
     """The sample has 30 s from second 100, and each piece of its answer 10 s."""
     clock = [100.0]
@@ -145,9 +141,7 @@ async def test_a_wait_is_over_at_its_limits_and_the_limit_of_the_sample_comes_fi
 
 
 @pytest.mark.parametrize(("per_second", "starts", "callers"), [(200.0, 100, 50), (50.0, 20, 1)])
-def test_starts_are_spaced_evenly_and_no_more_than_allowed(
-    per_second: float, starts: int, callers: int
-):
+def test_starts_are_spaced_evenly_and_no_more_than_allowed(per_second, starts, callers):
     async def main():
         rate, clock = StartRate(per_second), asyncio.get_running_loop().time
         times = []
@@ -179,7 +173,7 @@ def test_after_a_pause_there_is_no_burst():
 
 
 @pytest.mark.parametrize("given_up_at", [0.0, 3.0, 3.25, 5.0])
-def test_who_is_cancelled_leaves_the_turn_to_who_comes_next(given_up_at: float):
+def test_who_is_cancelled_leaves_the_turn_to_who_comes_next(given_up_at):
     """Regression: an early stop blocked the next task for 4 minutes.
 
     It happened with 512 requests in flight at 2 starts per second.
@@ -272,9 +266,7 @@ SPENT = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6
         ),
     ],
 )
-def test_the_head_of_a_reply_names_the_pause(
-    status: int, head: dict[str, str], seconds: float | None
-):
+def test_the_head_of_a_reply_names_the_pause(status, head, seconds):
     read = read_pause(status, {name.encode(): value for name, value in head.items()}, NOW)
     assert read == (None if seconds is None else pytest.approx(seconds))
 
@@ -310,15 +302,13 @@ def test_ten_minutes_of_a_quota_never_exceed_it_in_any_minute_of_a_server(
         assert len(window) <= 30
 
 
-def _request(number: int) -> Request:
+def _request(number):
     return Request(
         sample_id=str(number), prompt=f"question {number}", sampling=SamplingParams(max_tokens=20)
     )
 
 
-def _ask(
-    script: Script, limits: Limits, samples: int, notices: list[str] | None = None
-) -> tuple[list[Response | Failure], list[Received]]:
+def _ask(script, limits, samples, notices=None):
     """Return the results of samples that are asked at the same time, and what was received."""
 
     async def main():
@@ -345,7 +335,7 @@ def test_a_client_starts_no_more_than_its_quota(monkeypatch):
     assert times[3] - times[0] < 0.2  # a burst is allowed
 
 
-def _quota_server(size: int, window_s: float) -> Script:
+def _quota_server(size, window_s):
     """Return a script that answers `size` requests in a window of its own clock."""
     began, answered = time.monotonic(), {}
 

@@ -1,15 +1,10 @@
 """Test the client on a real socket: every kind of failure, and retries only where they can help."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -22,7 +17,6 @@ from serve_eval.errors import EndpointError, PlanError
 from serve_eval.launchers._simulated.simulator import (
     STATS,
     SimulatorConfig,
-    Stats,
     create_app,
     serve,
 )
@@ -39,17 +33,16 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.media import prompt_sha256
 
-T = TypeVar("T")
 QUICK = Limits(stall_timeout_s=20.0, connect_timeout_s=10.0, sample_timeout_s=40.0)
 KEY = "sk-test-0123456789abcdef"
 
 
-def _request(prompt: Any = "What is 3 + 4?", **sampling: Any) -> Request:
+def _request(prompt="What is 3 + 4?", **sampling):
     return Request(sample_id="1", prompt=prompt, sampling=SamplingParams(max_tokens=20, **sampling))
 
 
 @pytest.fixture
-def answers(tmp_path) -> Path:
+def answers(tmp_path):
     """Write an answer file for one text and one chat prompt."""
     chat = (Message(role="user", content="What is 3 + 4?"),)
     lines = [
@@ -68,11 +61,11 @@ def answers(tmp_path) -> Path:
 
 
 def _simulate(
-    config: SimulatorConfig,
-    body: Callable[[Client], Awaitable[T]],
-    limits: Limits = QUICK,
-    **client: Any,
-) -> tuple[T, Stats]:
+    config,
+    body,
+    limits=QUICK,
+    **client,
+):
     async def main():
         app = create_app(config)
         async with (
@@ -84,18 +77,18 @@ def _simulate(
     return asyncio.run(main())
 
 
-def _answering(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.Application:
+def _answering(handler):
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     return app
 
 
 def _ask(
-    handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
-    limits: Limits = QUICK,
-    request: Request | None = None,
-    **client: Any,
-) -> Response | Failure:
+    handler,
+    limits=QUICK,
+    request=None,
+    **client,
+):
     async def main():
         async with (
             serve(_answering(handler)) as base_url,
@@ -109,7 +102,7 @@ def _ask(
 @pytest.mark.parametrize(
     "prompt", ["What is 3 + 4?", (Message(role="user", content="What is 3 + 4?"),)]
 )
-def test_text_and_messages_are_answered(answers: Path, prompt: Any):
+def test_text_and_messages_are_answered(answers, prompt):
     result, stats = _simulate(
         SimulatorConfig(answers=answers, record=True), lambda c: c.send(_request(prompt))
     )
@@ -124,7 +117,7 @@ def test_text_and_messages_are_answered(answers: Path, prompt: Any):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_keeps_what_the_server_calls_it(stream: bool):
+def test_an_answer_keeps_what_the_server_calls_it(stream):
     piece = {
         "id": "cmpl-of-the-server",
         "choices": [{"index": 0, "text": "7", "finish_reason": "stop"}],
@@ -171,12 +164,12 @@ def test_an_answer_keeps_what_the_server_calls_it(stream: bool):
     ],
 )
 def test_every_fault_has_its_kind_and_its_attempts(
-    answers: Path,
+    answers,
     monkeypatch,
-    kind: Any,
-    failure: FailureKind,
-    status: int | None,
-    attempts: int,
+    kind,
+    failure,
+    status,
+    attempts,
 ):
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.01)
     config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind=kind)
@@ -189,7 +182,7 @@ def test_every_fault_has_its_kind_and_its_attempts(
     assert stats.requests.total() == attempts
 
 
-def test_a_fault_that_passes_is_survived_and_every_attempt_is_on_record(answers: Path):
+def test_a_fault_that_passes_is_survived_and_every_attempt_is_on_record(answers):
     config = SimulatorConfig(
         answers=answers, failure_rate=1.0, failure_kind="429", failures_per_prompt=2
     )
@@ -198,7 +191,7 @@ def test_a_fault_that_passes_is_survived_and_every_attempt_is_on_record(answers:
     assert [attempt.status for attempt in result.attempts] == [429, 429, 200]
 
 
-def test_ids_of_requests_are_uuids_since_a_server_refuses_others(answers: Path):
+def test_ids_of_requests_are_uuids_since_a_server_refuses_others(answers):
     config = SimulatorConfig(
         answers=answers, failure_rate=1.0, failure_kind="429", failures_per_prompt=2
     )
@@ -209,7 +202,7 @@ def test_ids_of_requests_are_uuids_since_a_server_refuses_others(answers: Path):
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-def test_a_refusal_is_never_repeated(status: int):
+def test_a_refusal_is_never_repeated(status):
     asked = []
 
     async def refuse(request):
@@ -226,7 +219,7 @@ def test_a_refusal_is_never_repeated(status: int):
 
 
 def test_a_context_overflow_is_a_failure_of_the_sample_with_the_servers_words(
-    answers: Path,
+    answers,
 ):
     result, _ = _simulate(
         SimulatorConfig(answers=answers, context_tokens=10), lambda c: c.send(_request())
@@ -366,7 +359,7 @@ def test_every_text_of_a_stream_is_masked():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_is_no_answer_is_told_without_a_key_wherever_it_is_cut(stream: bool):
+def test_what_is_no_answer_is_told_without_a_key_wherever_it_is_cut(stream):
     async def echo(request):
         body = f"{'=' * cut}{KEY}" if not stream else f"data: {'=' * cut}{KEY}\n\n"
         return web.Response(text=body, content_type="text/event-stream" if stream else "text/plain")
@@ -419,7 +412,7 @@ def test_of_two_secrets_the_longer_is_masked_whole():
     assert result.text == "*** ***"
 
 
-def test_the_environment_gives_no_proxy(answers: Path, monkeypatch):
+def test_the_environment_gives_no_proxy(answers, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     result, _ = _simulate(SimulatorConfig(answers=answers), lambda c: c.send(_request()))
     assert isinstance(result, Response)
@@ -451,7 +444,7 @@ def test_a_ca_bundle_that_cannot_be_read_is_a_plan_error(tmp_path):
             )
 
 
-def test_as_many_requests_are_in_flight_as_are_sent(answers: Path):
+def test_as_many_requests_are_in_flight_as_are_sent(answers):
     async def many(client):
         return await asyncio.gather(*(client.send(_request()) for _ in range(200)))
 
@@ -460,7 +453,7 @@ def test_as_many_requests_are_in_flight_as_are_sent(answers: Path):
     assert stats.max_concurrent == 200
 
 
-def test_the_most_requests_in_flight_at_once_are_counted(answers: Path):
+def test_the_most_requests_in_flight_at_once_are_counted(answers):
     async def some(client):
         counted = []
         for count in (1, 3, 2, 5):
@@ -471,20 +464,20 @@ def test_the_most_requests_in_flight_at_once_are_counted(answers: Path):
     assert _simulate(SimulatorConfig(answers=answers), some)[0] == [1, 3, 3, 5]
 
 
-def test_the_one_model_is_discovered(answers: Path):
+def test_the_one_model_is_discovered(answers):
     assert (
         _simulate(SimulatorConfig(answers=answers, model="my/model"), discover_model)[0]
         == "my/model"
     )
 
 
-def test_an_orchestrator_without_a_model_list_asks_for_the_name(answers: Path):
+def test_an_orchestrator_without_a_model_list_asks_for_the_name(answers):
     with pytest.raises(EndpointError, match="does not list the models: HTTP 404") as caught:
         _simulate(SimulatorConfig(answers=answers, no_models=True), discover_model)
     assert "--model" in caught.value.hint
 
 
-def _preflight(config: SimulatorConfig, model: str = "simulated", **client: Any) -> EndpointError:
+def _preflight(config, model="simulated", **client):
     async def main():
         async with (
             serve(create_app(config)) as url,
@@ -502,7 +495,7 @@ def _preflight(config: SimulatorConfig, model: str = "simulated", **client: Any)
     return caught.value
 
 
-def test_a_model_that_the_server_does_not_know_comes_with_the_nearest(answers: Path):
+def test_a_model_that_the_server_does_not_know_comes_with_the_nearest(answers):
     error = _preflight(
         SimulatorConfig(answers=answers, model="meta-llama/Llama-3.1-8B"),
         model="meta-llama/Llama-3.1-8b",
@@ -511,7 +504,7 @@ def test_a_model_that_the_server_does_not_know_comes_with_the_nearest(answers: P
     assert "Did you mean 'meta-llama/Llama-3.1-8B'?" in error.hint
 
 
-def test_a_missing_key_is_said(answers: Path):
+def test_a_missing_key_is_said(answers):
     error = _preflight(SimulatorConfig(answers=answers, api_key=KEY))
     assert "HTTP 401" in str(error)
     assert "OPENAI_API_KEY" in error.hint
@@ -533,7 +526,7 @@ def test_a_missing_key_is_said(answers: Path):
         ("min_p", "remove the option that sends it (protocol.extra_body)"),
     ],
 )
-def test_a_server_that_refuses_a_field_comes_with_what_leaves_it_out(field: str, hint: str):
+def test_a_server_that_refuses_a_field_comes_with_what_leaves_it_out(field, hint):
     async def refuse(request):
         return web.json_response(
             {"error": f"[{{'type': 'extra_forbidden', 'loc': ('body', '{field}')}}]"}, status=400

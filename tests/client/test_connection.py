@@ -1,13 +1,8 @@
 """Test how a connection is opened, and that certificates are checked."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import TypeVar
 
 import openai
 import pytest
@@ -33,12 +28,12 @@ from serve_eval.schema import (
 @pytest.mark.parametrize(
     "name", ["Authorization", "authorisation", "X-Api-Key", "Auth", "X-Auth-Token", "Cookie"]
 )
-def test_names_of_secrets_are_known(name: str):
+def test_names_of_secrets_are_known(name):
     assert looks_secret(name)
 
 
 @pytest.mark.parametrize("name", ["X-Team", "X-Author", "X-Authors", "Accept", "X-Request-Source"])
-def test_names_of_other_things_are_not_taken_for_secrets(name: str):
+def test_names_of_other_things_are_not_taken_for_secrets(name):
     assert not looks_secret(name)
 
 
@@ -71,11 +66,11 @@ def test_names_of_other_things_are_not_taken_for_secrets(name: str):
         ({"proxy": "socks5://proxy:1"}, ["proxy"]),
     ],
 )
-def test_a_plan_holds_no_secret(connection: dict[str, object], fields: list[str]):
+def test_a_plan_holds_no_secret(connection, fields):
     assert [".".join(path) for path, _ in problems(connection, {"SET": "x"})] == fields
 
 
-def _connect(connection: Connection, **environ: str) -> None:
+def _connect(connection, **environ):
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=connection)
     connect(plan, Endpoint(base_url="http://h/v1"), environ)
 
@@ -90,9 +85,7 @@ def _connect(connection: Connection, **environ: str) -> None:
         (Connection(proxy="http://${P}@host:port"), {"P": "u:p"}, "proxy: expected"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_said_without_it(
-    connection: Connection, environ: dict[str, str], said: str
-):
+def test_a_value_that_cannot_be_used_is_said_without_it(connection, environ, said):
     with pytest.raises(PlanError, match=said) as caught:
         _connect(connection, **environ)
     assert not any(value in str(caught.value) for value in environ.values())
@@ -125,7 +118,7 @@ def test_a_key_behind_its_scheme_in_one_variable_is_hidden_by_itself():
 
 @pytest.mark.parametrize("name", ["X-Team", "X-Author", "Accept-Language", "X-Route"])
 @pytest.mark.parametrize("variable", ["TEAM", "PLAIN", "MY_VALUE"])
-def test_a_header_from_a_variable_is_hidden_whatever_its_name(name: str, variable: str):
+def test_a_header_from_a_variable_is_hidden_whatever_its_name(name, variable):
     connection = Connection(headers={name: f"prefix ${{{variable}}}"})
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=connection)
     value = "blue-harvest-17"
@@ -155,21 +148,15 @@ def test_a_single_digit_of_a_header_does_not_blank_messages():
         ("none", "none"),
     ],
 )
-def test_what_stands_around_a_variable_is_kept(value: str, wanted: str):
+def test_what_stands_around_a_variable_is_kept(value, wanted):
     environ = {"TOKEN": "secret-of-7", "USER": "me", "N": "1"}
     assert expand(value, environ, "header X") == wanted
 
 
-T = TypeVar("T")
-
 ANSWER = b'{"id": "c-1", "choices": [{"text": "A", "finish_reason": "stop"}]}'
 
 
-Sends = Callable[[str, str | None], Awaitable[T]]
-"""A function that sends a request to a base URL, trusting a bundle."""
-
-
-async def _by_client(url: str, ca_bundle: str | None) -> Response | Failure:
+async def _by_client(url, ca_bundle):
     async with Client(
         Endpoint(base_url=url), Limits(max_attempts=3), certificates=Certificates(ca_bundle)
     ) as client:
@@ -177,14 +164,14 @@ async def _by_client(url: str, ca_bundle: str | None) -> Response | Failure:
         return await client.send(Request(sample_id="1", prompt="p", sampling=sampling))
 
 
-async def _by_package(url: str, ca_bundle: str | None) -> str:
+async def _by_package(url, ca_bundle):
     connection = Connection(ca_bundle=ca_bundle)
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=connection)
     async with openai_client(plan, url, {}, timeout_s=20.0) as package:
         return (await package.completions.create(model="m", prompt="p")).choices[0].text
 
 
-def _send(certificate: Path, ca_bundle: str | None, sends: Sends[T], host: str = "localhost") -> T:
+def _send(certificate, ca_bundle, sends, host="localhost"):
     async def answer(reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
@@ -204,7 +191,7 @@ def _send(certificate: Path, ca_bundle: str | None, sends: Sends[T], host: str =
     return asyncio.run(main())
 
 
-def test_an_unknown_certificate_is_refused_and_said(certificate: Path):
+def test_an_unknown_certificate_is_refused_and_said(certificate):
     result = _send(certificate, None, _by_client)
     assert isinstance(result, Failure)
     assert result.kind is FailureKind.DISCONNECTED
@@ -212,19 +199,19 @@ def test_an_unknown_certificate_is_refused_and_said(certificate: Path):
     assert (result.retryable, len(result.attempts)) == (False, 1)
 
 
-def test_a_certificate_for_another_name_is_refused(certificate: Path):
+def test_a_certificate_for_another_name_is_refused(certificate):
     result = _send(certificate, str(certificate), _by_client, host="127.0.0.1")
     assert isinstance(result, Failure)
     assert "127.0.0.1" in result.message
 
 
-def test_a_certificate_that_is_trusted_by_name_is_accepted(certificate: Path):
+def test_a_certificate_that_is_trusted_by_name_is_accepted(certificate):
     result = _send(certificate, str(certificate), _by_client)
     assert isinstance(result, Response)
     assert result.text == "A"
 
 
-def test_the_official_package_trusts_the_same_and_nothing_else(certificate: Path):
+def test_the_official_package_trusts_the_same_and_nothing_else(certificate):
     """Neither transport takes part: the official package makes its own connections."""
     assert _send(certificate, str(certificate), _by_package) == "A"
     with pytest.raises(openai.APIConnectionError):

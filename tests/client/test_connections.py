@@ -1,23 +1,17 @@
 """Test connections: direct or through a proxy, reused while they work, and closed at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.client.http1 import transport as http1
-from serve_eval.client.http1.connection import Http1Connection
 from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.tls import Certificates, ServerAddress
 from serve_eval.errors import PlanError
@@ -35,14 +29,13 @@ from tests.client.faulty_server import FaultyServer
 from tests.client.kept import kept
 from tests.clock import until
 
-T = TypeVar("T")
 ANSWER = b'{"id": "%d", "choices": [{"text": "A", "finish_reason": "stop"}]}'
 LIMITS = Limits(max_attempts=1, connect_timeout_s=10.0, stall_timeout_s=10.0)
 REQUEST = Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=2))
 LOOPS = ["asyncio", "uvloop"]
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _answer(reader, writer):
     """Answer every request of a connection."""
     number = 0
     while True:
@@ -58,12 +51,10 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 class Proxy:
     """A proxy that connects a client to the address named by CONNECT."""
 
-    def __init__(
-        self, *, answer: bytes = b"HTTP/1.1 200 Connection established\r\nVia: us\r\n\r\n"
-    ) -> None:
+    def __init__(self, *, answer=b"HTTP/1.1 200 Connection established\r\nVia: us\r\n\r\n"):
         self.answer, self.asked = answer, []
 
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def __call__(self, reader, writer):
         self.asked.append(await reader.readuntil(b"\r\n\r\n"))
         host, _, port = self.asked[-1].split(b" ")[1].decode().rpartition(":")
         writer.write(self.answer)
@@ -73,7 +64,7 @@ class Proxy:
         await asyncio.gather(_pipe(reader, here), _pipe(there, writer))
 
 
-async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pipe(reader, writer):
     try:
         while data := await reader.read(65536):
             writer.write(data)
@@ -84,11 +75,8 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
 @asynccontextmanager
-async def _serving(handler: Handler, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+async def _serving(handler, context=None):
     """Serve on a port for the length of a block and close every connection after it."""
     handling = set()
 
@@ -115,9 +103,7 @@ async def _serving(handler: Handler, context: ssl.SSLContext | None = None) -> A
     await asyncio.sleep(0.01)
 
 
-def _through(
-    certificate: Path, proxy: Proxy, *, loop: str, tls_proxy: bool = False, credentials: str = ""
-) -> list[Response | Failure]:
+def _through(certificate, proxy, *, loop, tls_proxy=False, credentials=""):
     """Send two requests to an https endpoint through a proxy."""
 
     async def main():
@@ -143,9 +129,7 @@ def _through(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_an_https_endpoint_behind_a_proxy_is_asked_through_a_tunnel_that_is_kept(
-    certificate: Path, loop: str
-):
+def test_an_https_endpoint_behind_a_proxy_is_asked_through_a_tunnel_that_is_kept(certificate, loop):
     proxy = Proxy()
     results = _through(certificate, proxy, loop=loop, credentials="me:p%40ss@")
     assert [result.text if isinstance(result, Response) else result for result in results] == [
@@ -159,7 +143,7 @@ def test_an_https_endpoint_behind_a_proxy_is_asked_through_a_tunnel_that_is_kept
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str):
+def test_a_proxy_may_speak_tls_itself(certificate, loop):
     results = _through(certificate, Proxy(), loop=loop, tls_proxy=True)
     assert [result.text if isinstance(result, Response) else result for result in results] == [
         "A",
@@ -185,9 +169,7 @@ def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str):
         (b"", FailureKind.DISCONNECTED, "the proxy closed the connection"),
     ],
 )
-def test_a_proxy_that_opens_no_tunnel_is_said(
-    certificate: Path, answer: bytes, kind: FailureKind, said: str
-):
+def test_a_proxy_that_opens_no_tunnel_is_said(certificate, answer, kind, said):
     for result in _through(certificate, Proxy(answer=answer), loop="asyncio"):
         assert isinstance(result, Failure)
         assert (result.kind, result.attempts[0].failure) == (kind, kind)
@@ -210,14 +192,12 @@ def test_a_proxy_that_opens_no_tunnel_is_said(
         ("http://bücher.example", "bücher.example", 80, "xn--bcher-kva.example"),
     ],
 )
-def test_where_an_address_leads(url: str, host: str, port: int, authority: str):
+def test_where_an_address_leads(url, host, port, authority):
     address = ServerAddress(url)
     assert (address.host, address.port, address.authority) == (host, port, authority)
 
 
-def _run(
-    body: Callable[[Client, FaultyServer], Awaitable[T]], base_path: str = "/v1", **client: object
-) -> T:
+def _run(body, base_path="/v1", **client):
     async def main():
         async with FaultyServer([act.sound]) as server:
             url = server.base_url.removesuffix("/v1") + base_path
@@ -242,7 +222,7 @@ def test_a_connection_is_used_again_until_it_has_rested_too_long(
     assert _run(body) == [1, 1, 2]
 
 
-def _connections(client: Client) -> set[Http1Connection]:
+def _connections(client):
     assert isinstance(client.transport, Http1Transport)
     return client.transport.connections
 
@@ -276,7 +256,7 @@ def test_a_path_and_headers_arrive_as_they_were_meant():
 
 
 @pytest.mark.parametrize("name", ["Host", "host", "HOST", None])
-async def test_a_request_has_one_host_and_it_is_the_given_one(name: str | None):
+async def test_a_request_has_one_host_and_it_is_the_given_one(name):
     """Servers refuse a request with two (RFC 9112, 3.2)."""
     heads = []
 
@@ -330,7 +310,7 @@ async def test_a_host_name_that_cannot_exist_is_not_tried_twice():
     [{"X\r\nEvil: 1": "1"}, {"X Y": "1"}, {"X": "1\r\nEvil: 1"}, {"X-\u20ac": "1"}, {"": "1"}],
 )
 def test_a_header_that_cannot_be_sent_is_refused_and_the_key_is_not_told(
-    headers: dict[str, str],
+    headers,
 ):
     with pytest.raises(PlanError, match="cannot be sent in a header") as caught:
         Client(Endpoint(base_url="http://h/v1"), LIMITS, api_key="sk-0123456789", headers=headers)
@@ -338,7 +318,7 @@ def test_a_header_that_cannot_be_sent_is_refused_and_the_key_is_not_told(
 
 
 @pytest.mark.parametrize("url", ["http://\u00fc..x/v1", "ftp://h/v1", "http:///v1"])
-def test_what_is_no_address_of_a_host_is_refused(url: str):
+def test_what_is_no_address_of_a_host_is_refused(url):
     with pytest.raises(PlanError, match="expected an http or https URL with a host"):
         Client(Endpoint(base_url=url), LIMITS)
 
@@ -364,7 +344,7 @@ async def test_a_proxy_that_echoes_the_request_tells_no_secret():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(stream: bool):
+def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(stream):
     key = "sk-abc/def+0123456789"
     escaped = key.replace("/", "\\/").replace("+", "\\u002b")
     long_key = "sk-" + "x" * 150
@@ -436,9 +416,7 @@ async def test_connections_take_the_addresses_of_a_name_in_turn(
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("kind", ["plain", "tls", "tunnel"])
-def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
-    certificate: Path, kind: str, loop: str
-):
+def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(certificate, kind, loop):
     said = []
 
     async def main():

@@ -1,9 +1,6 @@
 """Test the counters of an engine and the traffic that they show."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -96,7 +93,7 @@ trtllm_spec_decode_num_draft_tokens_total{engine_type="trtllm",model_name="m"} 5
 """
 
 
-def _counts(text: str, model: str | None = "m") -> EngineCounts | None:
+def _counts(text, model="m"):
     reading = read_metrics(text.encode(), model)
     return None if reading is None else reading.counts
 
@@ -152,7 +149,7 @@ P = "vllm:prompt_tokens_total"
         (f'{P}{{model_name="m",x="{MOST_CHARACTERS * "w"}"}} 2', "m", None),
     ],
 )
-def test_texts_of_servers(text: str, model: str | None, tokens: int | None):
+def test_texts_of_servers(text, model, tokens):
     found = _counts(text, model)
     assert (None if found is None else found.prompt_tokens) == tokens
 
@@ -166,7 +163,7 @@ def test_a_text_with_endless_names_takes_no_memory():
     assert _counts(f'{name}{{source="{50 * "w"}"}} 1\n{P} 1') == EngineCounts(prompt_tokens=1)
 
 
-def _reading(start_s: float | None = None, **counts: int) -> EngineReading:
+def _reading(start_s=None, **counts):
     return EngineReading(EngineCounts(**counts), start_s)
 
 
@@ -183,9 +180,7 @@ def _reading(start_s: float | None = None, **counts: int) -> EngineReading:
         (_reading(), _reading(drafts=2), EngineCounts(drafts=2)),
     ],
 )
-def test_a_server_that_started_again_counted_nothing_known(
-    before: EngineReading, after: EngineReading, counted: EngineCounts | None
-):
+def test_a_server_that_started_again_counted_nothing_known(before, after, counted):
     assert subtract(before, after) == counted
 
 
@@ -204,18 +199,16 @@ def test_differences_and_sums_go_by_the_keys():
 @pytest.mark.parametrize(
     ("drafts", "accepted", "length"), [(None, 1, None), (0, 0, None), (4, None, None), (4, 2, 1.5)]
 )
-def test_an_acceptance_length_needs_drafts(
-    drafts: int | None, accepted: int | None, length: float | None
-):
+def test_an_acceptance_length_needs_drafts(drafts, accepted, length):
     assert EngineCounts(drafts=drafts, accepted_tokens=accepted).acceptance_length == length
 
 
-def _attempt(failure: FailureKind | None = None, status: int | None = 200, **more: Any) -> Attempt:
+def _attempt(failure=None, status=200, **more):
     return Attempt(start_s=0.0, end_s=1.0, failure=failure, status=status, request_id="r", **more)
 
 
 @given(st.lists(st.floats(1e-5, 1e4), min_size=1, max_size=300))
-def test_percentiles_are_those_of_the_sorted_times_to_the_resolution(times: list[float]):
+def test_percentiles_are_those_of_the_sorted_times_to_the_resolution(times):
     counted = Times()
     for seconds in times:
         counted.add(seconds)
@@ -227,7 +220,7 @@ def test_percentiles_are_those_of_the_sorted_times_to_the_resolution(times: list
 
 
 @pytest.mark.parametrize("seconds", [0.001, 1.0, 1.001, 77.7])
-def test_a_percentile_is_the_middle_of_its_class(seconds: float):
+def test_a_percentile_is_the_middle_of_its_class(seconds):
     counted = Times()
     counted.add(seconds, 99)
     counted.add(100.0)
@@ -315,7 +308,7 @@ def test_an_answer_that_a_stream_lost_is_counted():
     assert counter.traffic().not_streamed == 1
 
 
-def _named(fingerprint: str, start_s: float, end_s: float) -> Response:
+def _named(fingerprint, start_s, end_s):
     given = Attempt(start_s=start_s, end_s=end_s, failure=None, status=200, request_id="r")
     return Response(
         text="", finish_reason="stop", attempts=(given,), system_fingerprint=fingerprint

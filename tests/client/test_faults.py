@@ -1,17 +1,14 @@
 """Test the client with a server that misbehaves: the result of every fault, and its record."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
 import random
 import time
 import tracemalloc
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any, TypeVar, cast
+from typing import cast
 
 import pytest
 import uvloop
@@ -19,7 +16,6 @@ import uvloop
 from serve_eval.client.attempts import outcome
 from serve_eval.client.client import Client
 from serve_eval.schema import (
-    Attempt,
     Endpoint,
     Failure,
     FailureKind,
@@ -30,10 +26,9 @@ from serve_eval.schema import (
     SamplingParams,
 )
 from tests.client import faulty_server as act
-from tests.client.faulty_server import Act, FaultyServer, Received, Script
+from tests.client.faulty_server import FaultyServer
 from tests.client.kept import client_of, kept
 
-T = TypeVar("T")
 STREAM = [False, True] if "stream" in Limits.__dataclass_fields__ else [False]
 """Requests with and without event streams; the server answers as its act says."""
 SILENCE = (act.silent, act.silent_after_the_head, act.stalls)
@@ -123,13 +118,13 @@ SOUND = {
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch) -> None:
+def _short_pauses(monkeypatch):
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     monkeypatch.setattr("serve_eval.client.wire_format.reply.AFTER_DONE_S", 0.2)
     monkeypatch.setattr("serve_eval.client.wire_format.reply.AFTER_FINISH_S", 0.2)
 
 
-def _limits(stream: bool, **limits: Any) -> Limits:
+def _limits(stream, **limits):
     streaming = {"stream": True} if stream else {}
     return Limits(
         **{
@@ -142,20 +137,18 @@ def _limits(stream: bool, **limits: Any) -> Limits:
     )
 
 
-def _request(number: int = 1) -> Request:
+def _request(number=1):
     """Return a completion request for an odd number, a chat request for an even one."""
     question = f"question {number}"
     prompt = question if number % 2 else (Message(role="user", content=question),)
     return Request(sample_id=str(number), prompt=prompt, sampling=SamplingParams(max_tokens=20))
 
 
-def _right(number: int = 1) -> str:
+def _right(number=1):
     return f"the answer to question {number}"
 
 
-def _with(
-    script: Script, limits: Limits, body: Callable[[Client, FaultyServer], Awaitable[T]]
-) -> T:
+def _with(script, limits, body):
     """Run `body` on the event loop that runs use."""
 
     async def main():
@@ -168,9 +161,7 @@ def _with(
     return uvloop.run(main())
 
 
-def _send(
-    script: Script, limits: Limits, requests: int = 1
-) -> tuple[list[Response | Failure], list[Received]]:
+def _send(script, limits, requests=1):
     """Send requests one after the other and check that every attempt is recorded.
 
     Return the results and what the server received.
@@ -187,15 +178,15 @@ def _send(
     return results, received
 
 
-def _attempts(results: list[Response | Failure]) -> list[Attempt]:
+def _attempts(results):
     return [attempt for result in results for attempt in result.attempts]
 
 
-def _seen(result: Response | Failure) -> list[tuple[FailureKind | None, int | None]]:
+def _seen(result):
     return [(attempt.failure, attempt.status) for attempt in result.attempts]
 
 
-async def _all(client: Client, *, samples: int, in_flight: int) -> list[Response | Failure]:
+async def _all(client, *, samples, in_flight):
     """Return the results for the numbers 0, 1, ... with at most `in_flight` requests at a time."""
     gate = asyncio.Semaphore(in_flight)
 
@@ -206,7 +197,7 @@ async def _all(client: Client, *, samples: int, in_flight: int) -> list[Response
     return await asyncio.gather(*map(one, range(samples)))
 
 
-def _patience(fault: Act, seconds: float) -> dict[str, float]:
+def _patience(fault, seconds):
     return {"stall_timeout_s": seconds} if fault in SILENCE else {}
 
 
@@ -215,7 +206,7 @@ def _patience(fault: Act, seconds: float) -> dict[str, float]:
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_that_stays_has_its_kind_in_every_attempt(name: str, stream: bool):
+def test_a_fault_that_stays_has_its_kind_in_every_attempt(name, stream):
     fault, kind, status = FAULTS[name]
     (result,), received = _send([fault], _limits(stream, max_attempts=2, **_patience(fault, 0.1)))
     assert isinstance(result, Failure)
@@ -227,7 +218,7 @@ def test_a_fault_that_stays_has_its_kind_in_every_attempt(name: str, stream: boo
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_that_passes_is_on_record_beside_the_answer(name: str, stream: bool):
+def test_a_fault_that_passes_is_on_record_beside_the_answer(name, stream):
     fault, kind, status = FAULTS[name]
     (result,), _ = _send(
         act.fails_then(1, fault, act.sound), _limits(stream, **_patience(fault, 0.3))
@@ -239,7 +230,7 @@ def test_a_fault_that_passes_is_on_record_beside_the_answer(name: str, stream: b
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_refusal_is_asked_once(name: str, stream: bool):
+def test_a_refusal_is_asked_once(name, stream):
     refusal, status = REFUSALS[name]
     (result,), received = _send([refusal], _limits(stream))
     assert isinstance(result, Failure)
@@ -250,7 +241,7 @@ def test_a_refusal_is_asked_once(name: str, stream: bool):
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("name", SOUND)
-def test_a_sound_answer_is_read_in_whatever_it_comes(name: str, number: int, stream: bool):
+def test_a_sound_answer_is_read_in_whatever_it_comes(name, number, stream):
     async def body(client, server):
         return await client.send(_request(number))
 
@@ -271,7 +262,7 @@ ENDS = {
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", ENDS)
-def test_a_stream_that_is_whole_counts_however_it_ends(name: str, stream: bool):
+def test_a_stream_that_is_whole_counts_however_it_ends(name, stream):
     limits = _limits(stream, stall_timeout_s=5.0, max_response_bytes=1_000_000)
     results, received = _send([ENDS[name], act.sound], limits, requests=2)
     assert [result.text for result in results if isinstance(result, Response)] == [
@@ -292,7 +283,7 @@ def test_an_answer_that_a_stream_lost_is_asked_for_without_one():
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("text", [None, ""])
-def test_a_null_content_with_a_finish_reason_is_an_empty_answer(text: str | None, stream: bool):
+def test_a_null_content_with_a_finish_reason_is_an_empty_answer(text, stream):
     (result,), _ = _send([act.says(text, "length")], _limits(stream))
     assert isinstance(result, Response)
     assert (result.text, result.finish_reason, _seen(result)) == ("", "length", [(None, 200)])
@@ -339,9 +330,7 @@ async def test_a_server_that_comes_back_is_found_again(monkeypatch):
 @pytest.mark.parametrize(
     "greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"]
 )
-def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(
-    greeting: bytes, loop: str
-):
+def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(greeting, loop):
     async def main():
         server = FaultyServer([act.hangs_up], greeting=greeting)
         limits = _limits(False, sample_timeout_s=2.0)
@@ -436,9 +425,7 @@ def test_a_retry_after_beyond_the_time_of_a_sample_ends_it_with_what_was_told():
         (False, [b"HTTP/1.1 200 OK\r\n", b"X-Wait: yes\r\n"], None),
     ],
 )
-def test_what_keeps_a_connection_open_and_is_no_data_is_silence(
-    stream: bool, sent: list[bytes], status: int | None
-):
+def test_what_keeps_a_connection_open_and_is_no_data_is_silence(stream, sent, status):
     limits = _limits(stream, stall_timeout_s=0.3, sample_timeout_s=30.0, max_attempts=2)
     (result,), _ = _send([act.keeps_open(*sent)], limits)
     assert isinstance(result, Failure)
@@ -447,7 +434,7 @@ def test_what_keeps_a_connection_open_and_is_no_data_is_silence(
 
 
 @pytest.mark.parametrize("stream", STREAM)
-def test_a_trickle_of_bytes_ends_with_the_time_of_the_sample(stream: bool):
+def test_a_trickle_of_bytes_ends_with_the_time_of_the_sample(stream):
     (result,), received = _send(
         [act.trickles], _limits(stream, stall_timeout_s=0.2, sample_timeout_s=0.5)
     )
@@ -467,7 +454,7 @@ def test_a_trickle_of_bytes_ends_with_the_time_of_the_sample(stream: bool):
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", ["gzip bomb", "endless", "endless stream"])
-def test_what_does_not_end_is_given_up_at_the_limit_and_not_held(name: str, stream: bool):
+def test_what_does_not_end_is_given_up_at_the_limit_and_not_held(name, stream):
     fault = {
         "gzip bomb": act.gzip_bomb(64),
         "endless": act.endless,
@@ -495,7 +482,7 @@ def test_what_a_failure_says_stays_short_whatever_was_sent():
 
 
 @pytest.mark.parametrize("stream", STREAM)
-def test_an_answer_of_100_000_events_is_read_whole_and_soon(stream: bool):
+def test_an_answer_of_100_000_events_is_read_whole_and_soon(stream):
     (result,), _ = _send([act.many_events], _limits(stream))
     assert isinstance(result, Response)
     assert (len(result.text), set(result.text), result.finish_reason) == (100_000, {"x"}, "stop")
@@ -506,7 +493,7 @@ def test_an_answer_of_100_000_events_is_read_whole_and_soon(stream: bool):
 
 
 @pytest.mark.parametrize("fault", [act.hangs_up, act.resets])
-def test_a_connection_that_closes_as_it_is_used_again_costs_one_attempt(fault: Act):
+def test_a_connection_that_closes_as_it_is_used_again_costs_one_attempt(fault):
     (first, second), received = _send([act.sound, fault, act.sound], _limits(False), requests=2)
     assert isinstance(first, Response)
     assert isinstance(second, Response)
@@ -545,7 +532,7 @@ def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_u
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_attempts(
-    stream: bool,
+    stream,
 ):
     async def closes_behind_its_answer(turn):
         if first_on.setdefault(turn.request.connection, turn.request.number) == turn.request.number:
@@ -591,7 +578,7 @@ def test_a_connection_that_was_closed_while_idle_loses_no_sample_and_hides_no_at
     ],
     ids=["twice at once", "twice, the second late", "408 when idle", "the beginning of something"],
 )
-def test_what_comes_on_an_idle_connection_is_nobodys_answer(extra: Act, stream: bool):
+def test_what_comes_on_an_idle_connection_is_nobodys_answer(extra, stream):
     async def body(client, server):
         results = []
         for number in (1, 2, 3):
@@ -628,7 +615,7 @@ def test_a_late_second_answer_is_nobodys_answer_where_no_connection_is_ever_idle
 
 @pytest.mark.parametrize("in_flight", [1, 8])
 def test_a_server_that_gives_every_answer_the_same_id_costs_one_question_at_most(
-    in_flight: int,
+    in_flight,
 ):
     body = json.dumps({"id": "x", "choices": [{"text": "A", "finish_reason": "stop"}]}).encode()
 
@@ -660,7 +647,7 @@ def test_a_lost_stream_that_stays_open_is_asked_again_at_once():
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str):
+def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop):
     async def deaf(reader, writer):
         cast("asyncio.ReadTransport", writer.transport).pause_reading()
         writer.write_eof()
@@ -768,7 +755,7 @@ def test_answers_in_reverse_order_go_to_their_own_questions():
 
 
 @pytest.mark.parametrize(("seed", "stream"), list(enumerate(STREAM)))
-def test_no_sample_is_lost_or_doubled_or_given_anothers_answer(seed: int, stream: bool):
+def test_no_sample_is_lost_or_doubled_or_given_anothers_answer(seed, stream):
     samples = 200
     told = {}
     rng = random.Random(seed)

@@ -1,14 +1,12 @@
 """Test one connection with answers of any content, cut into pieces anywhere."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import ssl
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from itertools import pairwise
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -26,27 +24,27 @@ LENGTH = b"Content-Length: %d\r\n\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-def _sized(body: bytes) -> bytes:
+def _sized(body):
     return LENGTH % len(body) + body
 
 
 class Wire:
     """A transport that goes nowhere and reports its end to its line immediately."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.written = b""
         self.line = None
 
-    def write(self, data: bytes) -> None:
+    def write(self, data):
         self.written += data
 
-    def abort(self) -> None:
+    def abort(self):
         line, self.line = self.line, None
         if line is not None:
             line.connection_lost(None)
 
 
-def _with_line(body: Callable[[Http1Connection, Reply], Any], *, limit: int = 10_000) -> Any:
+def _with_line(body, *, limit=10_000):
     """Return the result of `body` for a line on which a request was just sent, and its reply."""
 
     async def main():
@@ -62,7 +60,7 @@ def _with_line(body: Callable[[Http1Connection, Reply], Any], *, limit: int = 10
     return asyncio.run(main())
 
 
-def _receive(*pieces: bytes, limit: int = 10_000) -> tuple[Http1Connection, Reply]:
+def _receive(*pieces, limit=10_000):
     def feed(line, reply):
         for piece in pieces:
             line.data_received(piece)
@@ -71,7 +69,7 @@ def _receive(*pieces: bytes, limit: int = 10_000) -> tuple[Http1Connection, Repl
     return cast("tuple[Http1Connection, Reply]", _with_line(feed, limit=limit))
 
 
-def _chunks(*parts: bytes) -> bytes:
+def _chunks(*parts):
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
@@ -99,7 +97,7 @@ SOUND = {
 @pytest.mark.parametrize("name", SOUND)
 @given(cuts=st.lists(st.integers(0, 400), max_size=6))
 @settings(max_examples=40)
-def test_an_answer_is_the_same_wherever_it_is_cut(name: str, cuts: list[int]):
+def test_an_answer_is_the_same_wherever_it_is_cut(name, cuts):
     data = SOUND[name]
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     line, reply = _receive(*(data[a:b] for a, b in pairwise(edges)))
@@ -110,7 +108,7 @@ def test_an_answer_is_the_same_wherever_it_is_cut(name: str, cuts: list[int]):
 
 @given(cuts=st.lists(st.integers(0, 400), max_size=8), chunked=st.booleans())
 @settings(max_examples=60)
-def test_a_stream_is_the_same_wherever_it_is_cut(cuts: list[int], chunked: bool):
+def test_a_stream_is_the_same_wherever_it_is_cut(cuts, chunked):
     body = CHUNKED + _chunks(EVENTS[:20], EVENTS[20:]) if chunked else LENGTH % len(EVENTS) + EVENTS
     data = b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\n" + body
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
@@ -133,7 +131,7 @@ def test_a_stream_is_the_same_wherever_it_is_cut(cuts: list[int], chunked: bool)
     )
 )
 @settings(max_examples=300)
-def test_no_bytes_raise_and_an_end_is_always_found(pieces: list[bytes]):
+def test_no_bytes_raise_and_an_end_is_always_found(pieces):
     def feed(line, reply):
         for piece in pieces:
             line.data_received(piece)
@@ -195,7 +193,7 @@ def test_no_bytes_raise_and_an_end_is_always_found(pieces: list[bytes]):
         ),
     ],
 )
-def test_what_is_no_answer_is_said(data: bytes, error: type[Exception], said: str):
+def test_what_is_no_answer_is_said(data, error, said):
     for pieces in ([data], [data[i : i + 1000] for i in range(0, len(data), 1000)]):
         _, reply = _receive(*pieces)
         assert isinstance(reply.error, error)
@@ -241,7 +239,7 @@ def test_framing_without_end_counts_as_size():
     ],
     ids=["twice", "and the beginning of another", "and garbage", "Connection: close", "HTTP/1.0"],
 )
-def test_a_connection_that_may_not_be_used_again_is_not(data: bytes):
+def test_a_connection_that_may_not_be_used_again_is_not(data):
     line, reply = _receive(data)
     assert (reply.error, reply.content, reply.whole) == (None, BODY, True)
     assert not line.usable
@@ -280,7 +278,7 @@ def test_what_comes_while_nothing_was_asked_ends_the_connection():
         ),
     ],
 )
-def test_where_a_connection_ends(data: bytes, error: Exception | None, content: Any, said: str):
+def test_where_a_connection_ends(data, error, content, said):
     def lose(line, reply):
         if data:
             line.data_received(data)
@@ -313,9 +311,7 @@ def test_a_request_on_a_connection_that_is_gone_is_not_sent():
 
 @pytest.mark.parametrize("end", ["", "Connection: close\r\n"])
 @pytest.mark.parametrize("more", [b"garbage", HEAD + b"Content-Length: 0\r\n\r\n"])
-async def test_bytes_behind_a_whole_answer_tell_that_a_connection_is_out_of_step(
-    end: str, more: bytes
-):
+async def test_bytes_behind_a_whole_answer_tell_that_a_connection_is_out_of_step(end, more):
     strays = []
     line, wire = Http1Connection(set(), {}, 1, lambda line, why: strays.append(line)), Wire()
     wire.line = line
@@ -328,7 +324,7 @@ async def test_bytes_behind_a_whole_answer_tell_that_a_connection_is_out_of_step
 
 
 @pytest.mark.parametrize(("more", "refused"), [(0, False), (1, True)])
-def test_what_belongs_to_no_body_may_be_as_long_as_a_head(more: int, refused: bool):
+def test_what_belongs_to_no_body_may_be_as_long_as_a_head(more, refused):
     start = HEAD + CHUNKED + b"1;"
     pieces = [start + b"x" * (MAX_HEAD - len(start) + more), b"x", b"\r\na\r\n0\r\n\r\n"]
     _, reply = _receive(*pieces, limit=10**6)

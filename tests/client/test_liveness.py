@@ -1,12 +1,8 @@
 """Test whether a refused or lost connection means that no server listens, and for how long."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import TypeVar
 
 import pytest
 
@@ -27,21 +23,20 @@ from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer
 from tests.clock import until
 
-T = TypeVar("T")
 ASKED = Request(sample_id="1", prompt="question 1", sampling=SamplingParams(max_tokens=20))
 LONG_S = 600.0
 """Longer than any test takes."""
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch) -> None:
+def _quick(monkeypatch):
     monkeypatch.setattr(module, "PROBE_S", 0.05)
     monkeypatch.setattr(module, "SETTLE_S", 0.01)
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
+def port():
     """Hold a port at which nobody listens, so that no other test takes it."""
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # lets a server listen at it
@@ -50,7 +45,7 @@ def port() -> Iterator[int]:
 
 
 @asynccontextmanager
-async def _watched(guard: LivenessGuard) -> AsyncIterator[asyncio.Task[None]]:
+async def _watched(guard):
     watching = asyncio.create_task(guard.watch())
     await asyncio.sleep(0)
     try:
@@ -62,9 +57,7 @@ async def _watched(guard: LivenessGuard) -> AsyncIterator[asyncio.Task[None]]:
 
 @pytest.mark.parametrize("timeout_s", [0.0, 0.2])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(
-    host: str, timeout_s: float, port: int
-):
+def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(host, timeout_s, port):
     told = []
 
     async def main():
@@ -86,7 +79,7 @@ def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(
     assert len(told) == (timeout_s > 0)
 
 
-async def test_whoever_comes_while_nobody_listens_waits_until_somebody_does(port: int):
+async def test_whoever_comes_while_nobody_listens_waits_until_somebody_does(port):
     told = []
     guard = LivenessGuard(LONG_S, told.append)
     async with _watched(guard) as watching:
@@ -106,7 +99,7 @@ async def test_whoever_comes_while_nobody_listens_waits_until_somebody_does(port
     assert told[1].startswith(f"a server listens at 127.0.0.1:{port} again after ")
 
 
-async def test_outages_without_an_answer_in_between_share_their_time(port: int):
+async def test_outages_without_an_answer_in_between_share_their_time(port):
     guard = LivenessGuard(LONG_S)
     async with _watched(guard) as watching:
         guard.spent_s = LONG_S
@@ -116,7 +109,7 @@ async def test_outages_without_an_answer_in_between_share_their_time(port: int):
 
 
 @pytest.mark.parametrize("host", ["model.invalid", "127.0.0.1"])
-async def test_where_somebody_listens_or_nobody_can_tell_there_is_no_outage(host: str):
+async def test_where_somebody_listens_or_nobody_can_tell_there_is_no_outage(host):
     async with (
         await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0) as server,
         _watched(guard := LivenessGuard(0.0)),
@@ -125,7 +118,7 @@ async def test_where_somebody_listens_or_nobody_can_tell_there_is_no_outage(host
         assert not guard.closed
 
 
-async def test_a_guard_that_nobody_watches_keeps_nobody(port: int):
+async def test_a_guard_that_nobody_watches_keeps_nobody(port):
     guard = LivenessGuard(LONG_S)
     assert not await guard.outage("127.0.0.1", port)
     async with _watched(guard):
@@ -139,7 +132,7 @@ async def test_a_guard_that_nobody_watches_keeps_nobody(port: int):
 # Waiting requests
 
 
-def _with(server: FaultyServer, limits: Limits, body: Callable[[Client], Awaitable[T]]) -> T:
+def _with(server, limits, body):
     async def main():
         async with (
             server,
@@ -151,7 +144,7 @@ def _with(server: FaultyServer, limits: Limits, body: Callable[[Client], Awaitab
     return asyncio.run(main())
 
 
-def _told_when_closed(client: Client) -> asyncio.Event:
+def _told_when_closed(client):
     closed = asyncio.Event()
     client.liveness.notify = lambda line: closed.set()
     return closed
@@ -180,7 +173,7 @@ def test_while_nobody_listens_no_attempt_no_budget_and_no_time_is_spent():
     assert [a.failure for a in late.attempts] == [None]  # it did not even try to connect
 
 
-def _dies(deaths: int) -> FaultyServer:
+def _dies(deaths):
     """Return a server that dies with its first requests, this number of times.
 
     Its connections end first, then its listening socket. It comes back once the guard is closed.
@@ -201,9 +194,7 @@ def _dies(deaths: int) -> FaultyServer:
 
 
 @pytest.mark.parametrize(("deaths", "counted"), [(1, 0), (2, 0), (3, 1), (4, 2)])
-def test_an_attempt_that_met_the_end_of_a_server_costs_nothing_but_not_for_ever(
-    deaths: int, counted: int
-):
+def test_an_attempt_that_met_the_end_of_a_server_costs_nothing_but_not_for_ever(deaths, counted):
     """A prompt that ends its server every time fails in the end."""
     server = _dies(deaths)
 

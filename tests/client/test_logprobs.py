@@ -1,11 +1,7 @@
 """Test log-probabilities of prompts: every form over a socket, and bodies as servers write them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -13,13 +9,11 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format.logprobs import _offsets, decode
 from serve_eval.client.wire_format.wire import InvalidResponse
-from serve_eval.launchers._http.answers import Form
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.schema import (
     Endpoint,
     Failure,
     Limits,
-    LogprobsForm,
     PromptLogprobs,
     Request,
     Response,
@@ -33,9 +27,7 @@ TEXT = "The sky is blue."
 JSON = "application/json"
 
 
-def _ask(
-    form: LogprobsForm, served: Form, answers: Path, **limits: Any
-) -> tuple[Response | Failure, Any]:
+def _ask(form, served, answers, **limits):
     line = {"sha256": prompt_sha256(TEXT), "right": "-0.25", "wrong": "-4", "probability": 1.0}
     answers.write_bytes(msgspec.json.encode(line) + b"\n")
     app = create_app(SimulatorConfig(answers=answers, prompt_logprobs=served, record=True))
@@ -60,9 +52,7 @@ def _ask(
 
 @pytest.mark.parametrize("form", ["echo", "prompt_logprobs"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_every_token_but_the_first_has_its_log_probability(
-    form: LogprobsForm, stream: bool, tmp_path
-):
+def test_every_token_but_the_first_has_its_log_probability(form, stream, tmp_path):
     result, body = _ask(form, form, tmp_path / "a", stream=stream)
     assert isinstance(result, Response), result
     told = result.prompt_logprobs
@@ -85,20 +75,18 @@ def test_every_token_but_the_first_has_its_log_probability(
         ("prompt_logprobs", "echo"),
     ],
 )
-def test_a_server_that_ignores_the_fields_is_no_answer(form: LogprobsForm, served: Form, tmp_path):
+def test_a_server_that_ignores_the_fields_is_no_answer(form, served, tmp_path):
     result, _ = _ask(form, served, tmp_path / "a")
     assert isinstance(result, Failure)
     assert "0 log-probabilities for a prompt of 4 tokens" in result.message
 
 
-def _body(usage: int | None = None, **choice: Any) -> bytes:
+def _body(usage=None, **choice):
     told = None if usage is None else {"prompt_tokens": usage, "completion_tokens": 1}
     return json.dumps({"choices": [{"finish_reason": "length", **choice}], "usage": told}).encode()
 
 
-def _echo(
-    tokens: list[str], values: list[float | None], offsets: list[int] | None = None
-) -> dict[str, Any]:
+def _echo(tokens, values, offsets=None):
     return {
         "logprobs": {
             "tokens": tokens,
@@ -194,7 +182,7 @@ def _echo(
         ),
     ],
 )
-def test_bodies_of_servers(body: bytes, kept: PromptLogprobs):
+def test_bodies_of_servers(body, kept):
     assert decode(body, JSON, "a b c").prompt_logprobs == kept
     named = json.dumps({**json.loads(body), "id": "cmpl-1"}).encode()
     assert (decode(body, JSON, "a b c").id, decode(named, JSON, "a b c").id) == (None, "cmpl-1")
@@ -223,7 +211,7 @@ def test_bodies_of_servers(body: bytes, kept: PromptLogprobs):
         (_body(1, finish_reason="cancelled", **_echo(["a"], [-1.0])), "finish_reason 'cancelled'"),
     ],
 )
-def test_what_does_not_tell_of_the_whole_prompt_is_no_answer(body: bytes, why: str):
+def test_what_does_not_tell_of_the_whole_prompt_is_no_answer(body, why):
     with pytest.raises(InvalidResponse, match=why):
         decode(body, JSON, "a b c")
 
@@ -243,7 +231,7 @@ def test_what_does_not_tell_of_the_whole_prompt_is_no_answer(body: bytes, why: s
     ],
 )
 def test_the_places_of_tokens_are_those_of_their_texts_or_else_those_that_fit_the_prompt(
-    tokens: list[str | None], given: list[int] | None, known: list[int] | None
+    tokens, given, known
 ):
     assert _offsets(tokens, given, "abcd") == known
 
@@ -272,9 +260,7 @@ def test_what_a_text_and_a_continuation_are_worth():
         (None, None),
     ],
 )
-def test_a_continuation_is_found_by_its_tokens_where_places_are_not_told(
-    tokens: tuple[str, ...] | None, kept: tuple[float, ...] | None
-):
+def test_a_continuation_is_found_by_its_tokens_where_places_are_not_told(tokens, kept):
     values = tuple(-float(i) for i in range(1, len(tokens or ".") + 1))
     assert continuation(PromptLogprobs(values=values, tokens=tokens), "∈: A", 2) == kept
 
@@ -283,9 +269,7 @@ def test_a_continuation_is_found_by_its_tokens_where_places_are_not_told(
     ("told", "kept"), [(1.75, 1.75), (2, 2.0), (None, None), ("2", None), (0, None), (-1, None)]
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_tokens_per_step_of_speculative_decoding_are_kept(
-    told: object, kept: float | None, stream: bool
-):
+def test_the_tokens_per_step_of_speculative_decoding_are_kept(told, kept, stream):
     from serve_eval.client.wire_format import wire
     from serve_eval.client.wire_format.stream import StreamedAnswer
 

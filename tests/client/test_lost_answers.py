@@ -45,20 +45,20 @@ class Event:
     requests: int = 1
 
 
-def once(fault: act.Act) -> Callable[[], Script]:
+def once(fault):
     return lambda: act.fails_then(1, fault, act.sound)
 
 
-def second(fault: act.Act) -> Callable[[], Script]:
+def second(fault):
     """Script the fault for the second request on a kept connection."""
     return lambda: [act.sound, fault, act.sound]
 
 
-def _dies() -> Script:
+def _dies():
     raise NotImplementedError  # it needs its server: see `_ask`
 
 
-def _another_id() -> Script:
+def _another_id():
     sent = []
 
     def script(request):
@@ -69,7 +69,7 @@ def _another_id() -> Script:
     return script
 
 
-def _echo() -> Script:
+def _echo():
     said = []
 
     def script(request):
@@ -80,7 +80,7 @@ def _echo() -> Script:
     return script
 
 
-async def _closes_late(turn: act.Turn) -> None:
+async def _closes_late(turn):
     await asyncio.sleep(0.2)
     await turn.finish()
 
@@ -147,12 +147,12 @@ ELSEWHERE = {
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch) -> None:
+def _short_pauses(monkeypatch):
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     monkeypatch.setattr("serve_eval.client.wire_format.reply.AFTER_FINISH_S", 0.2)
 
 
-def list_rows() -> list[tuple[str, str]]:
+def list_rows():
     """Return the events of the page's table with what it says of repaired samples."""
     lines = PAGE.read_text().splitlines()
     start = lines.index("| event | the attempt is | repaired | retried |") + 2
@@ -173,26 +173,26 @@ def test_every_row_of_the_table_is_tried_once():
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_an_event_loses_an_answer_as_the_page_says(name: str):
+def test_an_event_loses_an_answer_as_the_page_says(name):
     [repaired] = [said for event, said in list_rows() if name in event]
     attempts = _ask(name)
     assert attempts[0].failure is not None
     assert attempts[0].lost is IN_WORDS[repaired.partition(" (")[0]]
 
 
-def _request(number: int) -> Request:
+def _request(number):
     sampling = SamplingParams(max_tokens=20)
     return Request(sample_id=str(number), prompt=f"question {number}", sampling=sampling)
 
 
-def _ask(name: str) -> tuple[Attempt, ...]:
+def _ask(name):
     """Return the attempts of the last request, to which the event happens."""
     event = EVENTS[name]
     given = {"stall_timeout_s": 20.0, "sample_timeout_s": 40.0, "max_attempts": 2, **event.limits}
     return uvloop.run(_ask_server(name, event, Limits(**given)))
 
 
-async def _ask_server(name: str, event: Event, limits: Limits) -> tuple[Attempt, ...]:
+async def _ask_server(name, event, limits):
     if name == "refuses the connection":
         return await _ask_nobody(limits, "http://127.0.0.1:9/v1")
     if name == "no connection within":
@@ -207,12 +207,12 @@ async def _ask_server(name: str, event: Event, limits: Limits) -> tuple[Attempt,
         return result.attempts
 
 
-async def _ask_nobody(limits: Limits, url: str) -> tuple[Attempt, ...]:
+async def _ask_nobody(limits, url):
     async with Client(Endpoint(base_url=url), limits) as client:
         return (await client.send(_request(0), once=True)).attempts
 
 
-async def _ask_dying(limits: Limits) -> tuple[Attempt, ...]:
+async def _ask_dying(limits):
     """Ask a server that ends with the request, and comes back."""
     died = False
 
@@ -239,16 +239,16 @@ async def _ask_dying(limits: Limits) -> tuple[Attempt, ...]:
 
 
 @pytest.mark.parametrize("status", [429, 401, 403, 404, 413, 415, 422, 302])
-def test_a_status_that_refuses_a_request_loses_nothing(status: int):
+def test_a_status_that_refuses_a_request_loses_nothing(status):
     assert _status(f"{status} No") is NOTHING
 
 
 @pytest.mark.parametrize("status", [400, 408, 409, 418, 499, 500, 501, 502, 503, 504, 507, 529])
-def test_any_other_error_may_have_lost_an_answer(status: int):
+def test_any_other_error_may_have_lost_an_answer(status):
     assert _status(f"{status} Oh") is ANSWER
 
 
-def _status(line: str) -> LostAnswer:
+def _status(line):
     async def main():
         async with FaultyServer([act.refuses(line, "no")]) as server:
             limits = Limits(max_attempts=1)
@@ -292,9 +292,7 @@ async def test_an_answer_lost_in_any_attempt_marks_the_sample():
         (None, 200, NOTHING),
     ],
 )
-def test_a_journal_from_before_the_mark_is_judged_by_its_failures(
-    failure: FailureKind | None, status: int | None, lost: LostAnswer
-):
+def test_a_journal_from_before_the_mark_is_judged_by_its_failures(failure, status, lost):
     now = time.time()
     one = Attempt(start_s=now, end_s=now, failure=failure, status=status, request_id="x")
     assert one.lost_answer is lost

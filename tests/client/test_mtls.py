@@ -1,19 +1,15 @@
 """Test client certificates (mTLS): every way to an endpoint shows the one that a plan names."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import select
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
-from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import openai
 import pytest
@@ -49,7 +45,7 @@ PASSWORD = "open-sesame-94"
 class Authority:
     """An authority that signs certificates into the files of a folder."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder, name):
         self.folder, self._name = folder, _name(name)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.bundle = folder / f"{name}.pem"
@@ -57,9 +53,7 @@ class Authority:
         made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         self.bundle.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
 
-    def sign(
-        self, name: str, *, password: str | None = None, expired: bool = False
-    ) -> tuple[Path, Path]:
+    def sign(self, name, *, password=None, expired=False):
         """Return the files of a certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         made = _builder(_name(name), self._name, key, expired=expired).add_extension(
@@ -80,9 +74,7 @@ class Authority:
 
 
 @contextmanager
-def demanding_front(
-    authority: Authority, behind: str, *, tls: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
-) -> Iterator[str]:
+def demanding_front(authority, behind, *, tls=ssl.TLSVersion.TLSv1_3):
     """Yield the URL of a TLS server that hands what trusted clients send to the server behind."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.sign("server"))
@@ -102,9 +94,7 @@ def demanding_front(
             threads[0].join(20)
 
 
-def _accept(
-    listener: socket.socket, context: ssl.SSLContext, place: SplitResult, stop: threading.Event
-) -> None:
+def _accept(listener, context, place, stop):
     """Serve each connection in a thread: blocking sockets send alerts before they end."""
     threads = []
     while not stop.is_set():
@@ -116,9 +106,7 @@ def _accept(
         thread.join(20)
 
 
-def _serve(
-    taken: socket.socket, context: ssl.SSLContext, place: SplitResult, stop: threading.Event
-) -> None:
+def _serve(taken, context, place, stop):
     taken.settimeout(10)
     client = context.wrap_socket(taken, server_side=True, do_handshake_on_connect=False)
     try:
@@ -146,17 +134,17 @@ def _serve(
                         return
 
 
-def _name(text: str) -> x509.Name:
+def _name(text):
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
 def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
+    subject,
+    issuer,
+    key,
     *,
-    expired: bool = False,
-) -> x509.CertificateBuilder:
+    expired=False,
+):
     now = datetime.now(UTC) - timedelta(days=30 if expired else 0)
     return (
         x509.CertificateBuilder()
@@ -169,7 +157,7 @@ def _builder(
     )
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def _pem(certificate):
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
@@ -178,12 +166,12 @@ QUICK = Limits(max_attempts=3, connect_timeout_s=10.0)
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory) -> Authority:
+def authority(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("tls"), "authority")
 
 
 @pytest.fixture(scope="module", params=VERSIONS, ids=["1.2", "1.3"])
-def url(request, authority: Authority) -> Iterator[str]:
+def url(request, authority):
     with (
         create(Quirks()).serve_in_thread() as behind,
         demanding_front(authority, behind, tls=request.param) as front,
@@ -191,7 +179,7 @@ def url(request, authority: Authority) -> Iterator[str]:
         yield front
 
 
-def _ask(url: str, certificates: Certificates) -> Response | Failure:
+def _ask(url, certificates):
     async def ask():
         endpoint = Endpoint(base_url=url, model="simulated")
         async with Client(endpoint, QUICK, certificates=certificates) as client:
@@ -201,7 +189,7 @@ def _ask(url: str, certificates: Certificates) -> Response | Failure:
     return asyncio.run(ask())
 
 
-def test_the_certificate_of_a_trusted_authority_is_accepted(url: str, authority: Authority):
+def test_the_certificate_of_a_trusted_authority_is_accepted(url, authority):
     cert, key = map(str, authority.sign("client"))
     assert isinstance(_ask(url, Certificates(str(authority.bundle), cert, key)), Response)
     cert, key = map(str, authority.sign("locked", password=PASSWORD))
@@ -209,9 +197,7 @@ def test_the_certificate_of_a_trusted_authority_is_accepted(url: str, authority:
 
 
 @pytest.mark.parametrize("kind", ["none", "other", "expired"])
-def test_a_refusal_says_what_to_do_and_is_not_tried_again(
-    url: str, authority: Authority, tmp_path, kind: str
-):
+def test_a_refusal_says_what_to_do_and_is_not_tried_again(url, authority, tmp_path, kind):
     made = {
         "none": lambda: (None, None),
         "other": lambda: tuple(map(str, Authority(tmp_path, "other").sign("client"))),
@@ -240,9 +226,7 @@ def test_a_refusal_says_what_to_do_and_is_not_tried_again(
         ("notes.txt", "client.key", None, "must be PEM"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_a_plan_error(
-    authority: Authority, cert: str, key: str | None, password: str | None, said: str
-):
+def test_a_file_that_cannot_be_used_is_a_plan_error(authority, cert, key, password, said):
     authority.sign("client")
     authority.sign("locked", password=PASSWORD)
     (authority.folder / "notes.txt").write_text("no certificate")
@@ -254,7 +238,7 @@ def test_a_file_that_cannot_be_used_is_a_plan_error(
     assert PASSWORD not in f"{caught.value} {caught.value.hint} {shown!r}"
 
 
-def test_the_official_package_shows_the_same_certificate(url: str, authority: Authority):
+def test_the_official_package_shows_the_same_certificate(url, authority):
     cert, key = map(str, authority.sign("client"))
     both = Connection(ca_bundle=str(authority.bundle), client_cert=cert, client_key=key)
 
@@ -269,7 +253,7 @@ def test_the_official_package_shows_the_same_certificate(url: str, authority: Au
         asyncio.run(ask(Connection(ca_bundle=str(authority.bundle))))
 
 
-def test_a_password_is_read_from_the_environment_and_hidden(authority: Authority):
+def test_a_password_is_read_from_the_environment_and_hidden(authority):
     cert, key = map(str, authority.sign("locked", password=PASSWORD))
     connection = Connection(client_cert=cert, client_key=key, client_key_password_env="MINE")
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=connection)
@@ -303,14 +287,12 @@ def test_a_password_is_read_from_the_environment_and_hidden(authority: Authority
         (("--set", "connection.client_cert=/nowhere/a.pem"), "/nowhere/a.pem cannot be used"),
     ],
 )
-def test_a_command_refuses_what_cannot_work(words: tuple[str, ...], said: str):
+def test_a_command_refuses_what_cannot_work(words, said):
     done = serve_eval("smoke", "https://127.0.0.1:9", "--model", "m", *words)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
-def test_commands_take_the_certificate_and_keep_only_its_path(
-    url: str, authority: Authority, tmp_path, data_root: Path
-):
+def test_commands_take_the_certificate_and_keep_only_its_path(url, authority, tmp_path, data_root):
     cert, key = authority.sign("locked", password=PASSWORD)
     out = tmp_path / "out"
     common = ("--base-url", url, "--tasks", "gsm8k", "--limit", "8", "--dataset-root", data_root)
@@ -359,9 +341,7 @@ def test_commands_take_the_certificate_and_keep_only_its_path(
     ],
     ids=lambda command: command[0],
 )
-def test_every_command_says_which_certificate_is_missing(
-    url: str, authority: Authority, tmp_path, command: tuple[str, ...]
-):
+def test_every_command_says_which_certificate_is_missing(url, authority, tmp_path, command):
     words = [url if word == "URL" else word for word in command]
     locked, key = authority.sign("locked", password=PASSWORD)
     trust = ("--set", f"connection.ca_bundle={authority.bundle}")
@@ -386,7 +366,7 @@ def test_every_command_says_which_certificate_is_missing(
         assert "loading its model" not in told
 
 
-async def test_the_wait_for_a_server_ends_where_it_demands_a_certificate(url: str, tmp_path):
+async def test_the_wait_for_a_server_ends_where_it_demands_a_certificate(url, tmp_path):
     """It answers; the client, which has the certificate, shows it."""
     options = external.ExternalOptions(base_url=url, ready_timeout_s=20)
     async with external.launch(

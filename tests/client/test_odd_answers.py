@@ -1,12 +1,9 @@
 """Errors in place of answers, and texts in other fields: read, or refused, never scored empty."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +12,7 @@ from hypothesis import strategies as st
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
 from serve_eval.client.wire_format.stream import StreamedAnswer
-from serve_eval.client.wire_format.wire import InvalidResponse, Said
+from serve_eval.client.wire_format.wire import InvalidResponse
 from serve_eval.schema import (
     Endpoint,
     Failure,
@@ -62,29 +59,29 @@ IN_PLACE = [
 """Fields by which servers tell an error under HTTP 200."""
 
 
-def _whole(body: object) -> Said:
+def _whole(body):
     return wire.decode(json.dumps(body).encode(), "application/json")
 
 
-def _events(*events: object) -> bytes:
+def _events(*events):
     return b"".join(
         one if isinstance(one, bytes) else b"data: " + json.dumps(one).encode() + b"\n\n"
         for one in events
     )
 
 
-def _streamed(*events: object) -> Said:
+def _streamed(*events):
     answer = StreamedAnswer()
     answer.feed(_events(*events), 1.0)
     return answer.finish()
 
 
-def _piece(text: str | None = None, finish: str | None = None, **more: Any) -> dict[str, Any]:
+def _piece(text=None, finish=None, **more):
     delta = {} if text is None else {"content": text}
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish, **more}]}
 
 
-def _choice(content: object = PARIS, **more: Any) -> dict[str, Any]:
+def _choice(content=PARIS, **more):
     return {"index": 0, "message": {"role": "assistant", "content": content}, **STOP, **more}
 
 
@@ -93,21 +90,21 @@ def _choice(content: object = PARIS, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("told", IN_PLACE)
 @pytest.mark.parametrize("choices", [None, [], [_choice("")], [_choice(None)]])
-def test_an_error_in_place_of_an_answer_is_none(told: dict[str, Any], choices: object):
+def test_an_error_in_place_of_an_answer_is_none(told, choices):
     body = told if choices is None else {**told, "choices": choices}
     with pytest.raises(InvalidResponse):
         _whole(body)
 
 
 @pytest.mark.parametrize("told", IN_PLACE)
-def test_an_error_in_place_of_a_piece_ends_the_stream(told: dict[str, Any]):
+def test_an_error_in_place_of_a_piece_ends_the_stream(told):
     for chunk in (told, {**told, "choices": []}, {**told, **_piece("", "stop")}):
         with pytest.raises(InvalidResponse):
             _streamed(_piece("Par"), chunk, _piece(finish="stop"))
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_an_error_within_a_choice_is_no_answer(error: object):
+def test_an_error_within_a_choice_is_no_answer(error):
     for content in ("", PARIS, None):
         with pytest.raises(InvalidResponse, match="within a choice"):
             _whole({"choices": [_choice(content, error=error)]})
@@ -123,7 +120,7 @@ def test_an_error_within_a_choice_is_no_answer(error: object):
 
 
 @pytest.mark.parametrize("told", [{"status": 503}, {"code": "502"}])
-def test_the_status_of_an_error_beside_an_answer_is_named(told: dict[str, Any]):
+def test_the_status_of_an_error_beside_an_answer_is_named(told):
     with pytest.raises(InvalidResponse, match="the status of an error in a successful answer"):
         _whole({**told, "choices": [_choice()]})
 
@@ -137,7 +134,7 @@ def test_the_status_of_an_error_beside_an_answer_is_named(told: dict[str, Any]):
         ({"message": 3}, False),
     ],
 )
-def test_an_event_with_a_message_alone_is_an_error(told: dict[str, Any], refused: bool):
+def test_an_event_with_a_message_alone_is_an_error(told, refused):
     if refused:
         with pytest.raises(InvalidResponse, match="an error in place of an answer"):
             _streamed(_piece(PARIS), told, _piece(finish="stop"))
@@ -147,7 +144,7 @@ def test_an_event_with_a_message_alone_is_an_error(told: dict[str, Any], refused
 
 @pytest.mark.parametrize("fine", [{"error": None}, {"error": False}, {"error": ""}])
 @pytest.mark.parametrize("at", ["body", "choice"])
-def test_no_error_beside_an_answer_is_none(fine: dict[str, Any], at: str):
+def test_no_error_beside_an_answer_is_none(fine, at):
     body, choice = (fine, {}) if at == "body" else ({}, fine)
     assert _whole({"choices": [_choice(**choice)], **body}).text == PARIS
     piece = {**_piece(PARIS, **choice), **body}
@@ -168,7 +165,7 @@ def test_no_error_beside_an_answer_is_none(fine: dict[str, Any], at: str):
         {"code": "success"},
     ],
 )
-def test_other_uses_of_such_fields_cost_no_answer(more: dict[str, Any]):
+def test_other_uses_of_such_fields_cost_no_answer(more):
     assert _whole({**more, "choices": [_choice()]}).text == PARIS
 
 
@@ -176,7 +173,7 @@ def test_other_uses_of_such_fields_cost_no_answer(more: dict[str, Any]):
     "name", ["error", "Error", " ERROR ", "stream.error", "response.failed", "exception", "aborted"]
 )
 @pytest.mark.parametrize("data", [b"data: {}\n\n", b'data: {"text": "x"}\n\n', b"\n", b""])
-def test_an_event_that_is_called_an_error_is_one(name: str, data: bytes):
+def test_an_event_that_is_called_an_error_is_one(name, data):
     event = f"event: {name}\n".encode() + data
     with pytest.raises(InvalidResponse, match="an event that names an error"):
         _streamed(_piece("Par"), event, _piece(finish="stop"))
@@ -192,7 +189,7 @@ def test_the_data_of_an_error_event_are_quoted():
 
 
 @pytest.mark.parametrize("name", ["message", "reasoning.delta", "chunk", "ping", "errata"])
-def test_own_events_of_a_gateway_are_ignored(name: str):
+def test_own_events_of_a_gateway_are_ignored(name):
     own = f'event: {name}\ndata: {{"text": "let me think"}}\n\n'.encode()
     assert (
         _streamed(own, _piece("Par"), own, _piece("is"), own, _piece(finish="stop")).text == PARIS
@@ -209,12 +206,12 @@ def test_what_is_behind_done_changes_nothing():
 # --- choices
 
 
-def _indexed(*indexes: int | None) -> list[dict[str, Any]]:
+def _indexed(*indexes):
     return [_choice() if index is None else _choice(index=index) for index in indexes]
 
 
 @pytest.mark.parametrize("indexes", [(0, 0), (1, 1, 0), (0, 1, 1), (0, 2, 0)])
-def test_two_choices_with_one_index_are_no_answer(indexes: tuple[int, ...]):
+def test_two_choices_with_one_index_are_no_answer(indexes):
     choices = _indexed(*indexes)
     with pytest.raises(InvalidResponse, match="2 choices with the index"):
         _whole({"choices": choices})
@@ -233,7 +230,7 @@ def test_two_choices_without_an_index_are_no_answer():
 
 
 @pytest.mark.parametrize("index", ["x", 1.5, [0]])
-def test_an_index_that_is_no_number_is_refused_with_the_body(index: object):
+def test_an_index_that_is_no_number_is_refused_with_the_body(index):
     said = f"the index of a choice is no number: .*{re.escape(json.dumps(index))}"
     with pytest.raises(InvalidResponse, match=said):
         _whole({"choices": [_choice(index=index)]})
@@ -248,7 +245,7 @@ def test_an_index_that_is_no_number_is_refused_with_the_body(index: object):
         [{"text": "Paris", "finish_reason": "stop"}],
     ],
 )
-def test_a_finished_stream_without_the_choice_is_no_answer(events: list[Any]):
+def test_a_finished_stream_without_the_choice_is_no_answer(events):
     with pytest.raises(InvalidResponse):
         _streamed(*events, b"data: [DONE]\n\n")
 
@@ -276,9 +273,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("choice", ELSEWHERE.values(), ids=ELSEWHERE)
 @pytest.mark.parametrize("index", [{}, {"index": 0}, {"index": "0"}])
-def test_a_text_in_a_field_of_certain_meaning_is_read(
-    choice: dict[str, Any], index: dict[str, Any]
-):
+def test_a_text_in_a_field_of_certain_meaning_is_read(choice, index):
     assert _whole({"choices": [{**choice, **index, **STOP}]}).text == PARIS
     assert _streamed({"choices": [{**choice, **index, **STOP}]}).text == PARIS
     assert _streamed({"choices": [{**choice, **index}]}, _piece(finish="stop")).text == PARIS
@@ -296,7 +291,7 @@ def test_a_text_in_a_field_of_certain_meaning_is_read(
         [{"content": "Par"}, {"content": "is"}],
     ],
 )
-def test_pieces_in_another_field_are_joined(pieces: list[dict[str, Any]]):
+def test_pieces_in_another_field_are_joined(pieces):
     said = _streamed(*({"choices": [{"index": 0, **one}]} for one in pieces), _piece("", "stop"))
     assert said.text == PARIS
 
@@ -313,7 +308,7 @@ def test_the_times_of_such_pieces_are_kept():
 @pytest.mark.parametrize(
     "pieces", [["Par", "Paris"], ["1", "10"], ["Paris", "Paris"], ["P", "Pa", "Par"]]
 )
-def test_pieces_that_may_each_be_the_whole_are_refused(pieces: list[str]):
+def test_pieces_that_may_each_be_the_whole_are_refused(pieces):
     chunks = [{"choices": [{"message": {"content": text}}]} for text in pieces]
     with pytest.raises(InvalidResponse, match=r"'message.content' .* may be the rest"):
         _streamed(*chunks, _piece(finish="stop"))
@@ -322,7 +317,7 @@ def test_pieces_that_may_each_be_the_whole_are_refused(pieces: list[str]):
 @pytest.mark.parametrize(
     "beside", [{"text": PARIS}, {"message": {"content": PARIS}}, {"message": {"content": "Par"}}]
 )
-def test_a_summary_beside_the_pieces_is_not_read_twice(beside: dict[str, Any]):
+def test_a_summary_beside_the_pieces_is_not_read_twice(beside):
     end = {"choices": [{"index": 0, "delta": {}, **beside, **STOP}]}
     assert _streamed(_piece("Par"), _piece("is"), end).text == PARIS
 
@@ -350,7 +345,7 @@ UNREAD = [
 
 
 @pytest.mark.parametrize(("place", "choice"), UNREAD)
-def test_a_text_in_a_field_of_unknown_meaning_is_named(place: str, choice: dict[str, Any]):
+def test_a_text_in_a_field_of_unknown_meaning_is_named(place, choice):
     with pytest.raises(InvalidResponse) as caught:
         _whole({"choices": [{**choice, **STOP}]})
     assert repr(place) in str(caught.value)
@@ -360,7 +355,7 @@ def test_a_text_in_a_field_of_unknown_meaning_is_named(place: str, choice: dict[
 
 
 @pytest.mark.parametrize("name", ["output_text", "response", "content", "text", "generated_text"])
-def test_a_text_beside_the_choices_is_named(name: str):
+def test_a_text_beside_the_choices_is_named(name):
     with pytest.raises(InvalidResponse, match=f"'{name}'"):
         _whole({"choices": [_choice(None)], name: PARIS})
 
@@ -380,7 +375,7 @@ EMPTY = [
 
 
 @pytest.mark.parametrize("choice", EMPTY)
-def test_a_truly_empty_answer_is_an_answer(choice: dict[str, Any]):
+def test_a_truly_empty_answer_is_an_answer(choice):
     told = {"id": "c-1", "model": "m", "system_fingerprint": "fp", "service_tier": "default"}
     assert _whole({**told, "choices": [{**choice, **STOP}]}).text == ""
     assert _streamed({**told, "choices": [{**choice, **STOP}]}).text == ""
@@ -436,7 +431,7 @@ USED = {"prompt_tokens": 12, "completion_tokens": 3}
         {"usage": {}, "choices": [_choice(usage=USED)]},
     ],
 )
-def test_token_counts_are_read_wherever_servers_put_them(body: dict[str, Any]):
+def test_token_counts_are_read_wherever_servers_put_them(body):
     said = _whole({"choices": [_choice()], **body})
     assert (said.usage.prompt_tokens, said.usage.completion_tokens) == (12, 3)
     moved = {**body}
@@ -471,7 +466,7 @@ def test_token_counts_are_read_wherever_servers_put_them(body: dict[str, Any]):
         ({"completion_tokens": 12}, 0, 12),
     ],
 )
-def test_hidden_thoughts_are_counted_apart(usage: dict[str, Any], hidden: int, shown: int):
+def test_hidden_thoughts_are_counted_apart(usage, hidden, shown):
     found = _whole({"choices": [_choice()], "usage": usage}).usage
     assert (found.reasoning_tokens or 0, found.shown_tokens) == (hidden, shown)
 
@@ -500,7 +495,7 @@ _JSON = st.recursive(
 
 
 @given(_JSON, _JSON)
-def test_anything_is_an_answer_or_an_invalid_response(one: object, other: object):
+def test_anything_is_an_answer_or_an_invalid_response(one, other):
     for body in (one, {"choices": [one]}, {"choices": [{"message": one, **STOP}], "usage": other}):
         for read in (lambda: _whole(body), lambda: _streamed(body, other, _piece("", "stop"))):  # noqa: B023
             with suppress(InvalidResponse):
@@ -512,7 +507,7 @@ def test_anything_is_an_answer_or_an_invalid_response(one: object, other: object
 # --- through a socket
 
 
-def _send(body: bytes, *, stream: bool) -> Response | Failure:
+def _send(body, *, stream):
     content = "text/event-stream" if stream else "application/json"
 
     def reply(request):
@@ -546,7 +541,7 @@ def test_a_client_scores_neither_errors_nor_lost_texts():
 @pytest.mark.parametrize(
     "coding", ["gzip", "gzip, chunked", "foo", "chunked, foo", "Chunked;q=1", "br"]
 )
-async def test_an_odd_transfer_encoding_is_no_answer_and_takes_no_time_limit(coding: str):
+async def test_an_odd_transfer_encoding_is_no_answer_and_takes_no_time_limit(coding):
     """The server keeps the connection open, so that waiting for an end would last for ever."""
     head = (
         f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: {coding}\r\n\r\n"

@@ -1,14 +1,9 @@
 """Test the message for an endpoint that cannot be used: status, scheme, and what to do."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,21 +16,21 @@ from serve_eval.schema import Endpoint, Limits, SamplingParams
 ONCE = Limits(max_attempts=1, connect_timeout_s=10.0, stall_timeout_s=10.0, sample_timeout_s=20.0)
 
 
-async def _check(client: Client, *, chat: bool = False) -> None:
+async def _check(client, *, chat=False):
     await check(client, chat=chat, sampling=SamplingParams(max_tokens=2), extra={})
 
 
 def _refused(
-    answer: bytes,
+    answer,
     *,
-    asks: Callable[[Client], Awaitable[object]] = discover_model,
-    scheme: str = "http",
-    certificate: Path | None = None,
-    key: str | None = None,
-    closes: bool = False,
-    asked: list[bytes] | None = None,
-    **limits: Any,
-) -> tuple[str, str, str]:
+    asks=discover_model,
+    scheme="http",
+    certificate=None,
+    key=None,
+    closes=False,
+    asked=None,
+    **limits,
+):
     """Return message, hint and base URL for a server that gives this answer to everything.
 
     `asked` receives the first lines of the requests.
@@ -70,7 +65,7 @@ def _refused(
     return asyncio.run(main())
 
 
-def _http(status: str, body: bytes = b'{"error": {"message": "so it is"}}') -> bytes:
+def _http(status, body=b'{"error": {"message": "so it is"}}'):
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length:"
         f" {len(body)}\r\nConnection: close\r\n"
@@ -111,7 +106,7 @@ def _http(status: str, body: bytes = b'{"error": {"message": "so it is"}}') -> b
         ),
     ],
 )
-def test_a_status_of_the_list_of_models_is_said_with_what_to_do(status: str, hint: str):
+def test_a_status_of_the_list_of_models_is_said_with_what_to_do(status, hint):
     message, told, url = _refused(_http(status))
     advice = "; name the model with --model" if status[:3] in ("404", "405") else ""
     assert message == f"{url}/models does not list the models: HTTP {status[:3]}: so it is{advice}"
@@ -120,7 +115,7 @@ def test_a_status_of_the_list_of_models_is_said_with_what_to_do(status: str, hin
 
 @pytest.mark.parametrize("asks", [discover_model, _check])
 def test_a_redirect_is_told_with_the_way_to_its_address(
-    asks: Callable[[Client], Awaitable[object]],
+    asks,
 ):
     message, told, url = _refused(_http("307 Temporary Redirect"), asks=asks)
     assert message.endswith(": HTTP 307: a redirect, which is not followed")
@@ -129,7 +124,7 @@ def test_a_redirect_is_told_with_the_way_to_its_address(
 
 @pytest.mark.parametrize("asks", [discover_model, _check])
 def test_a_key_that_is_refused_is_told_from_one_that_is_missing(
-    asks: Callable[[Client], Awaitable[object]],
+    asks,
 ):
     for key, hint in (
         (None, "No key was sent: set OPENAI_API_KEY"),
@@ -149,20 +144,18 @@ def test_a_list_that_is_empty_is_no_refusal():
 
 
 @pytest.mark.parametrize("asks", [discover_model, _check])
-def test_https_at_an_http_port_says_so(asks: Callable[[Client], Awaitable[object]]):
+def test_https_at_an_http_port_says_so(asks):
     _, hint, url = _refused(_http("400 Bad Request"), asks=asks, scheme="https")
     assert hint == f"The server speaks plain HTTP, not TLS: use http{url.removeprefix('https')}"
 
 
 @pytest.mark.parametrize("asks", [discover_model, _check])
-def test_http_at_an_https_port_says_so(
-    certificate: Path, asks: Callable[[Client], Awaitable[object]]
-):
+def test_http_at_an_https_port_says_so(certificate, asks):
     _, hint, url = _refused(_http("200 OK"), asks=asks, certificate=certificate)
     assert hint == f"The server speaks TLS, not plain HTTP: use https{url.removeprefix('http')}"
 
 
-def test_an_untrusted_certificate_is_no_wrong_scheme(certificate: Path):
+def test_an_untrusted_certificate_is_no_wrong_scheme(certificate):
     """A server with TLS may answer plain HTTP with a 400 that says so, as nginx does."""
     message, hint, _ = _refused(_http("400 Bad Request"), scheme="https", certificate=certificate)
     assert "certificate" in message
@@ -190,7 +183,7 @@ def test_a_port_that_closes_every_connection_speaks_neither():
         ("http://h:1/v1", False, True, ""),
     ],
 )
-async def test_which_scheme_is_right(monkeypatch, url: str, tls: bool, plain: bool, said: str):
+async def test_which_scheme_is_right(monkeypatch, url, tls, plain, said):
     async def speaks(host, port, context):
         return (b"" if tls else None) if context is not None else b"HTTP/" if plain else None
 
@@ -210,7 +203,7 @@ async def test_which_scheme_is_right(monkeypatch, url: str, tls: bool, plain: bo
         (b"{}", "no choices"),
     ],
 )
-def test_the_port_is_not_blamed_for_what_an_openai_server_says(body: bytes, told: str):
+def test_the_port_is_not_blamed_for_what_an_openai_server_says(body, told):
     message, hint, _ = _refused(_http("200 OK", body), asks=_check)
     assert told in message
     assert "port" not in hint
@@ -218,7 +211,7 @@ def test_the_port_is_not_blamed_for_what_an_openai_server_says(body: bytes, told
 
 
 @pytest.mark.parametrize(("chat", "route"), [(False, "completions"), (True, "chat/completions")])
-def test_the_route_that_was_asked_is_named(chat: bool, route: str):
+def test_the_route_that_was_asked_is_named(chat, route):
     asked = []
     message, hint, url = _refused(
         _http("404 Not Found"), asks=partial(_check, chat=chat), asked=asked
@@ -252,7 +245,7 @@ def test_a_server_that_gives_no_answer_is_not_asked_for_its_models():
         (b"the upstream is gone", True, "The server's log may say more."),
     ],
 )
-def test_what_a_refusal_names_is_what_to_do_without(said: bytes, stream: bool, hint: str):
+def test_what_a_refusal_names_is_what_to_do_without(said, stream, hint):
     answer = _http("400 Bad Request", b'{"error": "%b"}' % said)
     _, told, _ = _refused(answer, asks=_check, stream=stream)
     assert told.startswith(hint)
@@ -298,7 +291,7 @@ TRUNCATION = (
         ),
     ],
 )
-def test_a_refused_value_is_not_called_a_refused_field(said: bytes, hint: str):
+def test_a_refused_value_is_not_called_a_refused_field(said, hint):
     extra = {"truncate_prompt_tokens": 1024, "top_k": -5}
 
     async def asks(client):

@@ -1,12 +1,9 @@
 """Test the bodies of requests, and what is told of a server that refuses one."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -46,7 +43,7 @@ _KINDS = [
 
 @given(st.lists(st.tuples(st.sampled_from(_KINDS), st.text(), st.booleans()), max_size=12))
 def test_the_body_of_a_request_does_not_depend_on_those_before(
-    asked: list[tuple[tuple[SamplingParams, dict[str, object], bool], str, bool]],
+    asked,
 ):
     encoder = RequestEncoder('a "model"', "max_tokens", "inline")
     for (sampling, extra, stream), prompt, neutral in asked:
@@ -71,9 +68,7 @@ def test_fields_of_one_request_and_chats_are_not_taken_for_those_of_others():
         assert b'"prompt"' not in body
 
 
-def _exchange(
-    handler: Any, method: str = "POST", body: bytes | None = b"{}", **more: Any
-) -> Reply | Failure:
+def _exchange(handler, method="POST", body=b"{}", **more):
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
 
@@ -87,21 +82,21 @@ def _exchange(
     return asyncio.run(main())
 
 
-async def _tells(request: web.Request) -> web.Response:
+async def _tells(request):
     return web.json_response(
         [request.method, request.path, (await request.read()).decode()], status=418
     )
 
 
 @pytest.mark.parametrize(("method", "body"), [("GET", None), ("POST", b'{"a": 1}')])
-def test_any_method_path_and_status(method: str, body: bytes | None):
+def test_any_method_path_and_status(method, body):
     reply = _exchange(_tells, method, body)
     assert isinstance(reply, Reply)
     assert (reply.status, reply.error, reply.whole) == (418, None, True)
     assert json.loads(reply.content) == [method, "/any/path", (body or b"").decode()]
 
 
-async def _streams(request: web.Request) -> web.StreamResponse:
+async def _streams(request):
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     for number in range(200):
@@ -122,12 +117,12 @@ def test_more_than_is_wanted_is_not_read():
     assert isinstance(reply.error, TooLarge)
 
 
-async def _waits(request: web.Request) -> web.StreamResponse:
+async def _waits(request):
     await asyncio.sleep(30)
     return web.Response()
 
 
-async def _waits_within(request: web.Request) -> web.StreamResponse:
+async def _waits_within(request):
     response = web.StreamResponse()
     await response.prepare(request)
     await response.write(b"half")
@@ -135,12 +130,12 @@ async def _waits_within(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def _hangs_up(request: web.Request) -> web.StreamResponse:
+async def _hangs_up(request):
     request.transport.abort()
     return web.Response()
 
 
-async def _hangs_up_within(request: web.Request) -> web.StreamResponse:
+async def _hangs_up_within(request):
     response = web.StreamResponse()
     await response.prepare(request)
     await response.write(b"half")
@@ -231,9 +226,7 @@ FIELD, VALUE = False, True
         ("pre_temperature_x must be 1", ["temperature"], None),
     ],
 )
-def test_what_is_refused_is_a_field_or_its_value(
-    message: str, names: list[str], found: tuple[str, bool] | None
-):
+def test_what_is_refused_is_a_field_or_its_value(message, names, found):
     assert find_refused(message, names) == found
 
 
@@ -261,7 +254,7 @@ FASTAPI = (
 
 
 @pytest.mark.parametrize("body", [{"error": FASTAPI}, {"message": FASTAPI}, {"detail": FASTAPI}])
-def test_the_place_that_fastapi_adds_is_left_out(body: dict[str, str]):
+def test_the_place_that_fastapi_adds_is_left_out(body):
     told = wire.describe(json.dumps(body).encode())
     assert told.endswith("'msg': 'Extra inputs are not permitted', 'input': ['text']}")
     found = find_refused(told, ["modalities"])

@@ -1,10 +1,6 @@
 """Test that requests wait for an endpoint that reports its start, without using up attempts."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import pytest
 from aiohttp import web
@@ -25,7 +21,6 @@ from serve_eval.schema import (
 )
 from tests.clock import until
 
-T = TypeVar("T")
 ASKED = Request(sample_id="1", prompt="question 1", sampling=SamplingParams(max_tokens=20))
 LONG_S = 600.0
 HEADERS = {"X-TRTLLM-Server-State": "starting", "Retry-After": "1"}
@@ -36,7 +31,7 @@ ANSWER = {
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch) -> None:
+def _quick(monkeypatch):
     monkeypatch.setattr(module, "POLL_S", 0.02)
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
 
@@ -47,16 +42,16 @@ class _Server:
     `asked` counts requests for answers, `looked` all others.
     """
 
-    def __init__(self, *, headers: dict[str, str] = HEADERS, status: int = 503) -> None:
+    def __init__(self, *, headers=HEADERS, status=503):
         self.status = status
         self.starting, self.asked, self.looked, self.headers = True, 0, 0, headers
 
-    def app(self) -> web.Application:
+    def app(self):
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._answer)
         return app
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _answer(self, request):
         asks = request.method == "POST"
         self.asked, self.looked = self.asked + asks, self.looked + (not asks)
         if self.starting:
@@ -70,12 +65,12 @@ class _Server:
 
 
 def _with(
-    server: _Server,
-    body: Callable[[Client], Awaitable[T]],
+    server,
+    body,
     *,
-    watched: bool = False,
-    **limits: float,
-) -> T:
+    watched=False,
+    **limits,
+):
     async def main():
         given = Limits(**{"outage_timeout_s": LONG_S, **limits})
         async with (
@@ -94,7 +89,7 @@ def _with(
 
 
 @pytest.mark.parametrize("watched", [False, True])
-def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched: bool):
+def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched):
     server, told = _Server(), []
 
     async def body(client):
@@ -124,7 +119,7 @@ def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched:
     ("status", "headers"),
     [(503, {}), (503, {"x-trtllm-server-state": "ready"}), (500, {**HEADERS, "Retry-After": "0"})],
 )
-def test_what_does_not_say_so_is_an_attempt(status: int, headers: dict[str, str]):
+def test_what_does_not_say_so_is_an_attempt(status, headers):
     server = _Server(headers=headers, status=status)
     result = _with(server, lambda client: client.send(ASKED), max_attempts=3)
     assert isinstance(result, Failure)
@@ -144,7 +139,7 @@ def test_what_does_not_start_in_time_is_a_failure_without_an_attempt():
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, 0.1])
-def test_a_run_ends_when_it_takes_too_long(timeout_s: float):
+def test_a_run_ends_when_it_takes_too_long(timeout_s):
     server = _Server()
     with pytest.raises(
         EndpointError, match=r"still starting after 0\.1 s" if timeout_s else "is starting"
@@ -191,7 +186,7 @@ def test_the_first_requests_of_a_run_wait_as_well():
 
 
 @pytest.mark.parametrize("finds", [True, False])
-def test_the_first_requests_say_what_is_the_matter(finds: bool):
+def test_the_first_requests_say_what_is_the_matter(finds):
     def body(client):
         if finds:
             return discover_model(client)

@@ -1,13 +1,10 @@
 """Test that no answer goes to another request when connections end or lose their step."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 
 import pytest
 
-from serve_eval.client.client import Client
 from serve_eval.client.http1 import transport
 from serve_eval.client.http1.connection import Http1Connection
 from serve_eval.client.http1.transport import Http1Transport
@@ -16,13 +13,13 @@ from serve_eval.schema import Limits, Request, Response, SamplingParams
 from serve_eval.storage.journal import read, withdrawals
 from tests.attack.hostile import BREAKING, case_of, question, said
 from tests.client import faulty_server as act
-from tests.client.faulty_server import Act, FaultyServer
+from tests.client.faulty_server import FaultyServer
 from tests.client.kept import Doubling, DoublingServer, Heard, client_of, kept
 from tests.client.test_steps import ATTACKS, check, run
 from tests.clock import until
 
 
-def _connection(turns: int, proven: int = 0) -> Http1Connection:
+def _connection(turns, proven=0):
     connection = Http1Connection(set(), {})
     connection.sent = connection.turns = turns
     connection.proven = proven
@@ -38,7 +35,7 @@ def _connection(turns: int, proven: int = 0) -> Http1Connection:
     ],
 )
 def test_a_second_connection_out_of_step_or_a_third_silent_end_is_enough(
-    out: int, silent: int, announced: int, why: str
+    out, silent, announced, why
 ):
     ledger = StepLedger()
     ledger.listen(Heard())
@@ -53,9 +50,7 @@ def test_a_second_connection_out_of_step_or_a_third_silent_end_is_enough(
     ("turns", "proven", "due"),
     [(7, 0, False), (8, 0, True), (519, 8, False), (520, 8, True), (1031, 520, False)],
 )
-def test_a_connection_is_checked_after_8_answers_and_then_after_each_512(
-    turns: int, proven: int, due: bool
-):
+def test_a_connection_is_checked_after_8_answers_and_then_after_each_512(turns, proven, due):
     assert _connection(turns, proven).due is due
 
 
@@ -70,20 +65,20 @@ def test_without_a_listener_no_connection_is_kept_or_counted():
     assert (ledger.keeps, ledger.alone, ledger.out, ledger.ends) == (False, False, 0, 0)
 
 
-def _request(number: int) -> Request:
+def _request(number):
     return Request(
         sample_id=str(number), prompt=f"question {number}", sampling=SamplingParams(max_tokens=8)
     )
 
 
-async def _answer(client: Client, count: int) -> None:
+async def _answer(client, count):
     for number in range(count):
         assert isinstance(await client.send(_request(number)), Response)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_answers_of_a_connection_that_ends_in_silence_are_asked_again_once_and_apart(
-    stream: bool, tmp_path
+    stream, tmp_path
 ):
     how = Doubling(every=10**9, most=5, announced=False)
     found = run(how, tmp_path, count=100, in_flight=1, stream=stream)
@@ -104,7 +99,7 @@ def test_answers_of_a_connection_that_ends_in_silence_are_asked_again_once_and_a
 @pytest.mark.parametrize("every", [3, 20])
 @pytest.mark.parametrize("most", [4, 7, 30])
 def test_a_server_that_answers_twice_and_ends_connections_in_silence_swaps_nothing(
-    every: int, most: int, tmp_path
+    every, most, tmp_path
 ):
     how = Doubling(every=every, behind_next=True, most=most, announced=False)
     found = run(how, tmp_path, count=300, in_flight=4)
@@ -112,7 +107,7 @@ def test_a_server_that_answers_twice_and_ends_connections_in_silence_swaps_nothi
 
 
 @pytest.mark.parametrize("most", [3, 6])
-def test_announced_ends_before_the_first_check_are_asked_again_and_learned(most: int, tmp_path):
+def test_announced_ends_before_the_first_check_are_asked_again_and_learned(most, tmp_path):
     found = run(Doubling(every=10**9, most=most), tmp_path, count=60, in_flight=1)
     check(found)
     assert found.session.proofs.lost == 2
@@ -221,18 +216,18 @@ LIMITS = Limits(
 BEHIND_NEXT = [name for name in ATTACKS if "behind the next request" in name and "400" not in name]
 
 
-def _request_transports(case: int) -> Request:
+def _request_transports(case):
     return Request(
         sample_id=str(case), prompt=question(case), sampling=SamplingParams(max_tokens=20)
     )
 
 
 @pytest.mark.parametrize("name", BEHIND_NEXT)
-def test_an_answer_too_many_before_the_next_one_swaps_nothing(name: str, tmp_path):
+def test_an_answer_too_many_before_the_next_one_swaps_nothing(name, tmp_path):
     check(run(ATTACKS[name], tmp_path, count=60, in_flight=2))
 
 
-async def _swapped(fault: Act) -> list[str]:
+async def _swapped(fault):
     """Return the kept answers that belong to other requests."""
     heard = Heard()
     async with (

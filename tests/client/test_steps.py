@@ -1,15 +1,11 @@
 """Test connections out of step: no sample gets the answer to another, and every run ends."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -54,7 +50,7 @@ IN_FLIGHT = 16
 UNASKED = whole(f"to {FOREIGN}", {})
 
 
-def task() -> Task:
+def task():
     """Return a task whose right answers name their prompts."""
 
     def score(sample, response):
@@ -75,12 +71,12 @@ def task() -> Task:
     )
 
 
-def _checker(client: Client) -> connection.StepChecker:
+def _checker(client):
     assert isinstance(client.transport, Http1Transport)
     return client.transport.steps
 
 
-def samples(count: int) -> list[Sample]:
+def samples(count):
     return [Sample(id=str(i), prompt=f"question {i}", target="") for i in range(count)]
 
 
@@ -89,12 +85,12 @@ class Run:
 
     def __init__(
         self,
-        accumulator: ScoreAccumulator,
-        session: LoadSession,
-        server: DoublingServer,
-        path: Path,
-        told: list[str],
-    ) -> None:
+        accumulator,
+        session,
+        server,
+        path,
+        told,
+    ):
         self.accumulator, self.session, self.server, self.path, self.told = (
             accumulator,
             session,
@@ -104,7 +100,7 @@ class Run:
         )
 
     @property
-    def wrong(self) -> list[str]:
+    def wrong(self):
         """Return the samples that are recorded with the answer to another one."""
         prompts = {sample.id: sample.prompt for sample in self.accumulator.samples}
         records = [record for record in read(self.path) if record.response is not None]
@@ -115,9 +111,7 @@ class Run:
         ]
 
 
-def run(
-    how: Doubling, folder: Path, *, count: int = MANY, in_flight: int = IN_FLIGHT, **limits: Any
-) -> Run:
+def run(how, folder, *, count=MANY, in_flight=IN_FLIGHT, **limits):
     """Run one session."""
 
     async def main():
@@ -140,7 +134,7 @@ def run(
     return asyncio.run(main())
 
 
-def check(found: Run) -> None:
+def check(found):
     """Check that every sample is scored once, with its own answer."""
     result = found.accumulator.result()
     assert found.wrong == []
@@ -194,7 +188,7 @@ SLOW = {"at once", "at once, each tenth", "1 to 20 ms later, each fiftieth", "an
     ]
     + [pytest.param("1 to 20 ms later", True, id="1 to 20 ms later, stream, fast")],
 )
-def test_no_sample_gets_the_answer_to_another(name: str, stream: bool, tmp_path):
+def test_no_sample_gets_the_answer_to_another(name, stream, tmp_path):
     found = run(ATTACKS[name], tmp_path, stream=stream)
     check(found)
     assert found.server.asked.total() <= 2 * MANY + 100
@@ -210,7 +204,7 @@ def test_no_sample_gets_the_answer_to_another(name: str, stream: bool, tmp_path)
         "behind the next request, each thirtieth",
     ],
 )
-def test_ids_of_any_kind_change_nothing(name: str, ids: str, tmp_path):
+def test_ids_of_any_kind_change_nothing(name, ids, tmp_path):
     check(run(replace(ATTACKS[name], ids=ids), tmp_path))
 
 
@@ -259,7 +253,7 @@ def test_evidence_of_a_later_session_withdraws_what_an_earlier_one_left_unproven
 
 
 @pytest.mark.parametrize("ids", ["none", "fresh"])
-def test_without_who_takes_answers_back_each_request_has_a_connection_of_its_own(ids: str):
+def test_without_who_takes_answers_back_each_request_has_a_connection_of_its_own(ids):
     async def main():
         how = replace(ATTACKS["behind the next request"], ids=ids)
         async with (
@@ -275,7 +269,7 @@ def test_without_who_takes_answers_back_each_request_has_a_connection_of_its_own
     assert (server.connections, server.checks) == (30, 0)
 
 
-def _request(number: int) -> Request:
+def _request(number):
     return Request(
         sample_id=str(number), prompt=f"question {number}", sampling=SamplingParams(max_tokens=8)
     )
@@ -316,9 +310,7 @@ def _request(number: int) -> Request:
         "closed by the server",
     ],
 )
-async def test_a_check_tells_in_step_from_out_of_step_and_from_neither(
-    how: Doubling, turns: dict[int, int], out: int
-):
+async def test_a_check_tells_in_step_from_out_of_step_and_from_neither(how, turns, out):
     heard = Heard()
     server = DoublingServer(how)
     async with (
@@ -375,7 +367,7 @@ async def test_a_header_that_echoes_another_request_is_a_proof_too():
         ] == [(None, 0), (FailureKind.INVALID_RESPONSE, 0), (None, 0)]
 
 
-async def _hear(server: FaultyServer, count: int) -> Heard:
+async def _hear(server, count):
     """Return what is heard of the connections while a client asks so many questions."""
     heard = Heard()
     async with server, kept(client_of(server), heard) as client:
@@ -387,7 +379,7 @@ async def _hear(server: FaultyServer, count: int) -> Heard:
 
 @pytest.mark.parametrize(("first", "proven"), [(1, {}), (3, {1: 2}), (4, {1: 3})])
 async def test_an_answer_that_names_its_request_proves_itself_and_what_came_before_without_a_check(
-    first: int, proven: dict[int, int]
+    first, proven
 ):
     sent = []
 
@@ -449,18 +441,18 @@ def test_a_request_for_the_models_that_gets_an_answer_tells_that_a_connection_is
 class _Looking:
     """An early stop that decides nothing, and an alarm."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.restarts = 0
 
-    def restart(self) -> None:
+    def restart(self):
         self.restarts += 1
 
-    def look(self) -> bool:
+    def look(self):
         return False
 
 
 class _Alarm(_Looking):
-    async def look(self) -> None:
+    async def look(self):
         pass
 
 
@@ -572,9 +564,7 @@ def test_a_row_of_rounds_ends_though_connections_end_without_a_proof(tmp_path):
         (404, "application/json", b'{"choices": [{"text": "7"}]}', None),
     ],
 )
-async def test_what_a_reply_to_a_request_for_the_models_tells(
-    status: int, kind: str, body: bytes, told: bool | None
-):
+async def test_what_a_reply_to_a_request_for_the_models_tells(status, kind, body, told):
     reply = Reply(asyncio.get_running_loop().create_future(), limit=1000, now=0.0, raw=True)
     reply.begin(status, {b"content-type": kind})
     reply.take(body)

@@ -1,11 +1,8 @@
 """Test how the pieces of a stream become event lines and answers."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +14,7 @@ from serve_eval.client.wire_format.wire import InvalidResponse, LostStream, Said
 from serve_eval.schema import Usage
 
 
-def _read(pieces: list[bytes]) -> list[bytes]:
+def _read(pieces):
     lines = EventLines()
     found = [payload for piece in pieces for payload in lines.feed(piece)]
     return [payload for payload in found + lines.close() if payload]
@@ -41,7 +38,7 @@ def _read(pieces: list[bytes]) -> list[bytes]:
         ("data: é€\n\n".encode(), ["é€".encode()]),
     ],
 )
-def test_data_lines_are_found_in_every_form(stream: bytes, payloads: list[bytes]):
+def test_data_lines_are_found_in_every_form(stream, payloads):
     assert _read([stream]) == payloads
     assert _read([stream[i : i + 1] for i in range(len(stream))]) == payloads
 
@@ -50,7 +47,7 @@ def test_data_lines_are_found_in_every_form(stream: bytes, payloads: list[bytes]
     st.lists(st.text(max_size=8).map(lambda t: t.replace("\n", "").replace("\r", "")), max_size=8),
     st.data(),
 )
-def test_any_cut_gives_the_same_payloads(texts: list[str], data: st.DataObject):
+def test_any_cut_gives_the_same_payloads(texts, data):
     ends = [data.draw(st.sampled_from(["\n", "\r\n", "\r", "\n\n", "\r\n\r\n"])) for _ in texts]
     stream = "".join(f"data: {text}{end}" for text, end in zip(texts, ends, strict=True)).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
@@ -60,7 +57,7 @@ def test_any_cut_gives_the_same_payloads(texts: list[str], data: st.DataObject):
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))
-def test_any_bytes_are_survived(pieces: list[bytes]):
+def test_any_bytes_are_survived(pieces):
     assert all(b"\n" not in payload for payload in _read(pieces))
 
 
@@ -75,7 +72,7 @@ ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}
 USAGE = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
 
 
-def _chat(text: str | None = None, finish: str | None = None, **delta: Any) -> dict[str, Any]:
+def _chat(text=None, finish=None, **delta):
     content = {} if text is None else {"content": text}
     return {
         "choices": [{"index": 0, "delta": {**content, **delta}, "finish_reason": finish}],
@@ -83,20 +80,20 @@ def _chat(text: str | None = None, finish: str | None = None, **delta: Any) -> d
     }
 
 
-def _text(text: str, finish: str | None = None) -> dict[str, Any]:
+def _text(text, finish=None):
     return {
         "choices": [{"index": 0, "text": text, "finish_reason": finish, "stop_reason": None}],
         "usage": None,
     }
 
 
-def _bytes(*events: object, end: str = "\n\n") -> bytes:
+def _bytes(*events, end="\n\n"):
     return "".join(
         f"data: {e if isinstance(e, str) else json.dumps(e)}{end}" for e in events
     ).encode()
 
 
-def _said(*pieces: bytes) -> Said:
+def _said(*pieces):
     answer = StreamedAnswer()
     for number, piece in enumerate(pieces):
         answer.feed(piece, float(number))
@@ -105,7 +102,7 @@ def _said(*pieces: bytes) -> Said:
 
 @pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", " \n\n"])
 @pytest.mark.parametrize("done", [["[DONE]"], []])
-def test_a_chat_stream_is_joined_with_and_without_done(end: str, done: list[str]):
+def test_a_chat_stream_is_joined_with_and_without_done(end, done):
     said = _said(
         _bytes(
             ROLE, _chat(""), _chat("#### "), _chat("7"), _chat(finish="stop"), USAGE, *done, end=end
@@ -157,7 +154,7 @@ def test_of_several_answers_the_first_counts():
 
 
 @pytest.mark.parametrize("odd", [[1], {"a": 1}, 7, True])
-def test_an_id_of_an_odd_kind_tells_streams_apart_and_raises_nothing(odd: object):
+def test_an_id_of_an_odd_kind_tells_streams_apart_and_raises_nothing(odd):
     pieces = [{**_chat("a", "stop" if last else None), "id": odd} for last in (False, True)]
     assert _said(_bytes(*pieces)).text == "aa"
     unended = _bytes(pieces[0]) + f"data: {json.dumps(pieces[1])}".encode()
@@ -189,7 +186,7 @@ def test_a_bare_done_is_a_lost_answer():
         (b"<html>", "without a finish_reason"),
     ],
 )
-def test_a_stream_without_an_answer_is_invalid_and_not_lost(stream: bytes, message: str):
+def test_a_stream_without_an_answer_is_invalid_and_not_lost(stream, message):
     with pytest.raises(InvalidResponse, match=message) as caught:
         _said(stream)
     assert not isinstance(caught.value, LostStream)
@@ -215,9 +212,7 @@ def test_lines_that_never_make_a_chunk_end_soon():
 
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.booleans()), max_size=6), st.data())
-def test_any_cut_of_a_stream_gives_the_same_answer(
-    parts: list[tuple[str, bool]], data: st.DataObject
-):
+def test_any_cut_of_a_stream_gives_the_same_answer(parts, data):
     chunks = [_chat(text) if plain else _chat(reasoning_content=text) for text, plain in parts]
     stream = _bytes(ROLE, *chunks, _chat(finish="stop"), USAGE, "[DONE]")
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
@@ -232,7 +227,7 @@ def test_any_cut_of_a_stream_gives_the_same_answer(
         max_size=12,
     )
 )
-def test_any_bytes_give_an_answer_or_an_invalid_response(pieces: list[bytes]):
+def test_any_bytes_give_an_answer_or_an_invalid_response(pieces):
     with contextlib.suppress(InvalidResponse):
         _said(*pieces)
 
@@ -251,7 +246,7 @@ def test_any_bytes_give_an_answer_or_an_invalid_response(pieces: list[bytes]):
         ),
     )
 )
-def test_any_json_gives_an_answer_or_an_invalid_response(value: object):
+def test_any_json_gives_an_answer_or_an_invalid_response(value):
     with contextlib.suppress(InvalidResponse):
         _said(_bytes({"choices": [value]}, "[DONE]"))
     with contextlib.suppress(InvalidResponse):
@@ -273,19 +268,19 @@ def test_any_json_gives_an_answer_or_an_invalid_response(value: object):
         (b'data: {"choices": [{"index": 0,', False),
     ],
 )
-def test_only_chunks_with_a_choice_are_a_sign_of_an_answer(line: bytes, heard: bool):
+def test_only_chunks_with_a_choice_are_a_sign_of_an_answer(line, heard):
     stream = StreamedAnswer()
     stream.feed(b'data: {"choices": [{"index": 0, "text": "A"}]}\n\n', 1.0)
     stream.feed(line, 2.0)
     assert stream.heard_at == (2.0 if heard else 1.0)
 
 
-def _named(told: str, text: str | None, finish: str | None = None) -> dict[str, Any]:
+def _named(told, text, finish=None):
     return {"id": told, **_text(text or "", finish)}
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [2], [3], [9], [1, 2, 3, 4]])
-def test_a_byte_order_mark_before_a_stream_loses_nothing(cuts: list[int]):
+def test_a_byte_order_mark_before_a_stream_loses_nothing(cuts):
     stream = b"\xef\xbb\xbf" + _bytes(_text("8"), _text("0", "stop"), "[DONE]")
     edges = [0, *cuts, len(stream)]
     assert _said(*(stream[a:b] for a, b in pairwise(edges))).text == "80"
@@ -314,7 +309,7 @@ def test_a_byte_order_mark_before_a_stream_loses_nothing(cuts: list[int]):
         "one comes again",
     ],
 )
-def test_pieces_of_two_answers_are_never_glued(events: list[dict[str, Any]]):
+def test_pieces_of_two_answers_are_never_glued(events):
     with pytest.raises(InvalidResponse, match="several answers"):
         _said(_bytes(*events))
 
@@ -330,14 +325,14 @@ def test_pieces_of_two_answers_are_never_glued(events: list[dict[str, Any]]):
     ],
     ids=["one id", "each its own", "the role's own", "some have none", "empty ones"],
 )
-def test_pieces_of_one_answer_have_one_id_or_each_its_own(events: list[dict[str, Any]]):
+def test_pieces_of_one_answer_have_one_id_or_each_its_own(events):
     assert _said(_bytes(*events)).text == "12"
 
 
 @pytest.mark.parametrize(
     "more", [_text("8"), _chat("8"), _chat(reasoning="hm"), _chat(tool_calls=[{"index": 0}])]
 )
-def test_what_goes_on_behind_its_finish_reason_is_no_answer(more: dict[str, Any]):
+def test_what_goes_on_behind_its_finish_reason_is_no_answer(more):
     with pytest.raises(InvalidResponse, match="after its finish_reason"):
         _said(_bytes(_text("7", "stop"), more))
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 import json
 
@@ -14,7 +12,7 @@ from serve_eval.schema import Message, Request, SamplingParams, Usage
 JSON = "application/json"
 
 
-def _request(**more: object) -> Request:
+def _request(**more):
     fields = {"sample_id": "1", "prompt": "Hi", "sampling": SamplingParams(max_tokens=5)} | more
     return Request(**fields)
 
@@ -60,7 +58,7 @@ def test_a_stream_is_asked_for_with_its_usage():
 
 
 @pytest.mark.parametrize(("told", "kept"), [("</s>", "</s>"), (None, None), (151645, None)])
-def test_the_stop_string_that_ended_an_answer_is_kept(told: object, kept: str | None):
+def test_the_stop_string_that_ended_an_answer_is_kept(told, kept):
     body = {"choices": [{"text": "7", "finish_reason": "stop", "stop_reason": told}]}
     assert wire.decode(json.dumps(body).encode(), JSON).stop_reason == kept
 
@@ -112,9 +110,7 @@ def test_a_completion_of_trtllm_serve_is_read():
         ({"cached_tokens": "5"}, None),
     ],
 )
-def test_the_tokens_that_a_prefix_cache_had_are_kept_and_so_is_the_id(
-    details: object, kept: int | None
-):
+def test_the_tokens_that_a_prefix_cache_had_are_kept_and_so_is_the_id(details, kept):
     usage = {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": details}
     body = {"id": "cmpl-1", "choices": [{"text": "7", "finish_reason": "stop"}], "usage": usage}
     said = wire.decode(json.dumps(body).encode(), JSON)
@@ -141,7 +137,7 @@ def test_a_chat_answer_keeps_reasoning_apart():
         {"prompt_tokens": -1},
     ],
 )
-def test_an_odd_usage_never_costs_the_answer(usage: object):
+def test_an_odd_usage_never_costs_the_answer(usage):
     body = json.dumps(
         {"choices": [{"text": "7", "finish_reason": "stop"}], "usage": usage}
     ).encode()
@@ -161,9 +157,7 @@ def test_an_odd_usage_never_costs_the_answer(usage: object):
         (7, -2, (7, 0)),
     ],
 )
-def test_a_count_of_tokens_that_is_no_number_spoils_not_the_other(
-    prompt: object, completion: object, kept: tuple[int, int]
-):
+def test_a_count_of_tokens_that_is_no_number_spoils_not_the_other(prompt, completion, kept):
     usage = bodies.usage({"prompt_tokens": prompt, "completion_tokens": completion})
     assert (usage.prompt_tokens, usage.completion_tokens) == kept
 
@@ -219,9 +213,7 @@ def test_an_empty_text_with_a_finish_reason_is_an_answer():
         (b'{"error": {"message": "overloaded"}}', JSON, "overloaded"),
     ],
 )
-def test_a_body_without_an_answer_is_invalid_never_empty(
-    body: bytes, content_type: str, message: str
-):
+def test_a_body_without_an_answer_is_invalid_never_empty(body, content_type, message):
     with pytest.raises(wire.InvalidResponse, match=message):
         wire.decode(body, content_type)
 
@@ -255,7 +247,7 @@ def test_a_body_without_an_answer_is_invalid_never_empty(
         (b"{}", "{}"),
     ],
 )
-def test_every_shape_of_error_body_gives_its_message(body: bytes, message: str):
+def test_every_shape_of_error_body_gives_its_message(body, message):
     assert wire.describe(body) == message
 
 
@@ -285,7 +277,7 @@ def test_model_lists_are_read_leniently():
 
 
 @given(st.binary(max_size=300), st.sampled_from([JSON, "text/html", ""]))
-def test_any_bytes_give_an_answer_or_an_invalid_response(body: bytes, content_type: str):
+def test_any_bytes_give_an_answer_or_an_invalid_response(body, content_type):
     with contextlib.suppress(wire.InvalidResponse):
         wire.decode(body, content_type)
     assert wire.describe(body)
@@ -305,7 +297,7 @@ def test_any_bytes_give_an_answer_or_an_invalid_response(body: bytes, content_ty
         ),
     )
 )
-def test_any_json_gives_an_answer_or_an_invalid_response(value: object):
+def test_any_json_gives_an_answer_or_an_invalid_response(value):
     body = json.dumps(value).encode()
     with contextlib.suppress(wire.InvalidResponse):
         wire.decode(body, JSON)
@@ -329,7 +321,7 @@ ctx_retry_requests_created 1.7e+09
     assert questions.count_hidden_retries(b"<html>no</html>\xff") == {}
 
 
-def _decoded(*choices: dict[str, object], before: bytes = b"") -> wire.Said:
+def _decoded(*choices, before=b""):
     return wire.decode(before + json.dumps({"choices": choices}).encode(), JSON)
 
 
@@ -349,7 +341,7 @@ def test_the_choice_with_the_index_0_counts_wherever_it_stands():
     ("indices", "many"),
     [([1], "no"), ([1, 2], "no"), ([0, 0], "2"), ([0, None], "2"), ([0, 1, 0, 0], "3")],
 )
-def test_without_one_choice_of_the_index_0_there_is_no_answer(indices: list[int | None], many: str):
+def test_without_one_choice_of_the_index_0_there_is_no_answer(indices, many):
     with pytest.raises(
         wire.InvalidResponse, match=f"^{many} choices with the index 0 in the answer"
     ):
@@ -366,8 +358,6 @@ def test_without_one_choice_of_the_index_0_there_is_no_answer(indices: list[int 
     ],
     ids=["text", "message", "call"],
 )
-def test_a_whole_answer_without_a_finish_reason_is_none(
-    said: dict[str, object], more: dict[str, object]
-):
+def test_a_whole_answer_without_a_finish_reason_is_none(said, more):
     with pytest.raises(wire.InvalidResponse, match="no finish_reason"):
         _decoded({**said, **more})

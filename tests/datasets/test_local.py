@@ -1,20 +1,17 @@
 """Test how data sets are found or generated."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import re
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import serve_eval.tasks
 from serve_eval.datasets import local
-from serve_eval.datasets.generated import MOST, Problem, Split, problems, split_of
+from serve_eval.datasets.generated import MOST, problems, split_of
 from serve_eval.datasets.known import KNOWN
 from serve_eval.datasets.local import find_sources
 from serve_eval.datasets.source import HubSource, download
@@ -41,7 +38,7 @@ SOURCE = Source(
 
 
 @pytest.fixture
-def tasks(tmp_path, monkeypatch) -> Iterator[Path]:
+def tasks(tmp_path, monkeypatch):
     """Return a folder whose files are tasks for the length of a test."""
     before = set(sys.modules)
     monkeypatch.setattr(serve_eval.tasks, "__path__", [*serve_eval.tasks.__path__, str(tmp_path)])
@@ -56,7 +53,7 @@ def test_the_shared_sets_come_first():
 
 
 @pytest.mark.usefixtures("tasks")
-def test_a_set_of_a_task_file_is_listed_and_its_folder_is_known(tasks: Path):
+def test_a_set_of_a_task_file_is_listed_and_its_folder_is_known(tasks):
     before = find_sources()
     (tasks / "made_up_rivers.py").write_text(DECLARES)
     (tasks / "made_up_lakes.py").write_text('raise SystemError("imported for nothing")\n')
@@ -69,7 +66,7 @@ def test_a_set_of_a_task_file_is_listed_and_its_folder_is_known(tasks: Path):
     assert (where.returncode, where.stdout) == (2, f"{tasks}/made_up_rivers\n")
 
 
-def test_a_set_that_is_shared_is_not_declared_again(tasks: Path):
+def test_a_set_that_is_shared_is_not_declared_again(tasks):
     before = find_sources()
     (tasks / "made_up_rivers.py").write_text(
         'from serve_eval.datasets.known import KNOWN\nSOURCE = KNOWN["mmlu"]\n'
@@ -77,7 +74,7 @@ def test_a_set_that_is_shared_is_not_declared_again(tasks: Path):
     assert find_sources() == before
 
 
-def test_a_name_of_a_shared_set_is_refused(tasks: Path):
+def test_a_name_of_a_shared_set_is_refused(tasks):
     (tasks / "slimpajama.py").write_text(DECLARES)
     with pytest.raises(ValueError, match=r"tasks/slimpajama\.py: SOURCE has the name of a set"):
         find_sources()
@@ -137,7 +134,7 @@ def test_the_first_root_wins_and_the_suites_layout_is_found(tmp_path):
         ("x.txt", b"a", "unknown format"),
     ],
 )
-def test_a_bad_file_is_named(tmp_path, name: str, content: bytes, message: str):
+def test_a_bad_file_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DatasetError, match=message):
         local.rows(local.read_file(tmp_path / name), ["q"])
@@ -183,11 +180,11 @@ def test_two_samples_with_one_id_are_named_with_their_positions():
         check_ids(task, Dataset(samples=samples, files=(), total=3))
 
 
-def _some(split: Split, count: int = 300, seed: int = 5) -> list[Problem]:
+def _some(split, count=300, seed=5):
     return list(itertools.islice(problems(split, seed), count))
 
 
-def _operands(problem: Problem) -> tuple[int, ...]:
+def _operands(problem):
     """Return the start and the changes, parsed from the solution."""
     lines = problem.solution.splitlines()[:-1]
     start = int(re.findall(r"^\d+", lines[0])[0])
@@ -217,7 +214,7 @@ def test_the_question_names_every_number_in_order():
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_a_problem_is_in_the_split_of_its_operands(split: Split):
+def test_a_problem_is_in_the_split_of_its_operands(split):
     assert {split_of(_operands(problem)) for problem in _some(split)} == {split}
 
 
@@ -232,7 +229,7 @@ def test_a_seed_gives_the_same_problems_and_another_seed_others():
 
 
 @pytest.mark.parametrize("depth", [0.0, 0.3, 1.0])
-def test_the_key_stands_after_that_share_of_the_filler(depth: float):
+def test_the_key_stands_after_that_share_of_the_filler(depth):
     found = hide_key(random.Random(3), sentences=20, depth=depth)
     before, _, after = found.prompt.partition(
         f"The pass key is {found.key}. Remember it. {found.key} is the pass key."

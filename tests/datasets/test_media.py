@@ -1,13 +1,10 @@
 """Test how media are recognised by their bytes, made from videos, and sent in turns."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io
 import sys
 import wave
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,8 +20,6 @@ from serve_eval.schema import (
     InputAudio,
     InputAudioPart,
     MediaFile,
-    MediaForm,
-    MediaPart,
     Message,
     Sample,
     TextPart,
@@ -76,7 +71,7 @@ HEADS = {
         (b"{}", None),
     ],
 )
-def test_a_type_is_recognised_by_the_first_bytes(head: bytes, found: str | None):
+def test_a_type_is_recognised_by_the_first_bytes(head, found):
     assert recognise_media(head) == found
 
 
@@ -151,7 +146,7 @@ def test_a_fetched_file_that_was_changed_is_refused(tmp_path):
         (1, 8, 240.0, [0]),
     ],
 )
-def test_frames_are_equally_far_apart(total: int, wanted: int, rate: float, places: list[int]):
+def test_frames_are_equally_far_apart(total, wanted, rate, places):
     assert choose_frames(total, wanted, rate) == places
 
 
@@ -166,7 +161,7 @@ def test_the_chosen_frames_are_taken_in_order(tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
-def test_compressed_videos_too(tmp_path, codec: str):
+def test_compressed_videos_too(tmp_path, codec):
     write_video(tmp_path / "v.mp4", 50, codec=codec, first=100)
     taken = take_frames(tmp_path / "v.mp4", 8, "png", {"XDG_CACHE_HOME": str(tmp_path / "cache")})
     wanted = [100, 107, 114, 121, 128, 135, 142, 149]
@@ -219,7 +214,7 @@ TYPES = {
 }
 
 
-def _file(path: Path, form: MediaForm) -> MediaFile:
+def _file(path, form):
     path.write_bytes(CONTENT)
     return MediaFile(
         form=form,
@@ -230,7 +225,7 @@ def _file(path: Path, form: MediaForm) -> MediaFile:
     )
 
 
-def _prompt(part: MediaPart) -> tuple[Message, ...]:
+def _prompt(part):
     return (Message(role="user", content=(part, TextPart(text="What is it?"))),)
 
 
@@ -243,23 +238,21 @@ def _prompt(part: MediaPart) -> tuple[Message, ...]:
         ("video_url", {"video_url": {"url": f"data:video/mp4;base64,{DATA}"}}),
     ],
 )
-def test_a_file_is_sent_as_a_part_that_holds_its_bytes(
-    tmp_path, form: MediaForm, sent: dict[str, object]
-):
+def test_a_file_is_sent_as_a_part_that_holds_its_bytes(tmp_path, form, sent):
     part = inline(_file(tmp_path / "a b", form))
     assert msgspec.to_builtins(part) == {"type": form, **sent}
     assert part == make_part(form, TYPES[form], CONTENT)
 
 
 @pytest.mark.parametrize("form", list(TYPES))
-def test_a_file_can_be_sent_as_a_path(tmp_path, form: MediaForm):
+def test_a_file_can_be_sent_as_a_path(tmp_path, form):
     url = media_url(link(_file(tmp_path / "a b", form)))
     assert url == (tmp_path / "a b").resolve().as_uri()
     assert url.endswith("/a%20b")
 
 
 @pytest.mark.parametrize("form", list(TYPES))
-def test_a_file_has_the_hash_of_the_part_that_a_server_receives(tmp_path, form: MediaForm):
+def test_a_file_has_the_hash_of_the_part_that_a_server_receives(tmp_path, form):
     file = _file(tmp_path / "a", form)
     there = _file(tmp_path / "b", form)
     received = msgspec.json.decode(msgspec.json.encode(_prompt(inline(file))), type=list[Message])
@@ -271,7 +264,7 @@ def test_a_file_has_the_hash_of_the_part_that_a_server_receives(tmp_path, form: 
     assert len(keys) == 2
 
 
-def _another(form: MediaForm) -> dict[str, object]:
+def _another(form):
     part = make_part(form, TYPES[form], CONTENT + b"!")
     return {form: getattr(part, form)}
 
@@ -305,7 +298,7 @@ def test_a_missing_and_a_changed_file_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("form", list(TYPES))
-def test_the_description_of_a_medium_has_neither_bytes_nor_path(tmp_path, form: MediaForm):
+def test_the_description_of_a_medium_has_neither_bytes_nor_path(tmp_path, form):
     file = _file(tmp_path / "a", form)
     described = describe(file)
     assert described == describe(inline(file)) == msgspec.structs.replace(file, path="")

@@ -3,16 +3,12 @@
 The hub is a folder that a function returns.
 """
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -29,13 +25,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture
-def site(tmp_path) -> Iterator[tuple[Path, str]]:
+def site(tmp_path):
     """Serve a folder and yield it with its address."""
     folder = tmp_path / "site"
     folder.mkdir()
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        def log_message(self, format, *args):  # noqa: A002
             pass
 
     with http.server.ThreadingHTTPServer(
@@ -49,7 +45,7 @@ def site(tmp_path) -> Iterator[tuple[Path, str]]:
 
 
 @pytest.fixture
-def source(site: tuple[Path, str]) -> Source:
+def source(site):
     folder, address = site
     (folder / "test.jsonl").write_bytes(ROWS)
     return Source(
@@ -62,7 +58,7 @@ def source(site: tuple[Path, str]) -> Source:
     )
 
 
-def test_an_unknown_checksum_is_recorded_at_the_first_fetch_and_kept(source: Source, tmp_path):
+def test_an_unknown_checksum_is_recorded_at_the_first_fetch_and_kept(source, tmp_path):
     root = tmp_path / "root"
     found = vault.fetch("toy", source, root)
     assert [(one.path, one.state) for one in found] == [(root / "toy/test.jsonl", "ok")]
@@ -77,9 +73,7 @@ def test_an_unknown_checksum_is_recorded_at_the_first_fetch_and_kept(source: Sou
     assert datasets_source.read(root).files["toy/test.jsonl"] == entry
 
 
-def test_a_source_that_changed_is_an_error_and_nothing_is_replaced(
-    source: Source, site: tuple[Path, str], tmp_path
-):
+def test_a_source_that_changed_is_an_error_and_nothing_is_replaced(source, site, tmp_path):
     root = tmp_path / "root"
     vault.fetch("toy", source, root)
     (site[0] / "test.jsonl").write_bytes(ROWS * 2)
@@ -91,7 +85,7 @@ def test_a_source_that_changed_is_an_error_and_nothing_is_replaced(
     )
 
 
-def test_a_known_checksum_is_checked_before_anything_is_written(source: Source, tmp_path):
+def test_a_known_checksum_is_checked_before_anything_is_written(source, tmp_path):
     good = replace(source, sha256={"test.jsonl": datasets_source.sha256(ROWS)})
     vault.fetch("toy", good, tmp_path / "good")
     assert datasets_source.read(tmp_path / "good").files["toy/test.jsonl"].known
@@ -101,9 +95,7 @@ def test_a_known_checksum_is_checked_before_anything_is_written(source: Source, 
     assert not (tmp_path / "bad").exists()
 
 
-def test_a_changed_file_is_an_error_when_it_is_read_also_in_a_root_that_was_moved(
-    source: Source, tmp_path
-):
+def test_a_changed_file_is_an_error_when_it_is_read_also_in_a_root_that_was_moved(source, tmp_path):
     vault.fetch("toy", source, tmp_path / "root")
     moved = (tmp_path / "root").rename(tmp_path / "moved")
     file = moved / "toy/test.jsonl"
@@ -116,7 +108,7 @@ def test_a_changed_file_is_an_error_when_it_is_read_also_in_a_root_that_was_move
     assert "serve-eval data fetch toy" in caught.value.hint
 
 
-def test_verify_tells_what_is_the_same_what_changed_and_what_is_gone(source: Source, tmp_path):
+def test_verify_tells_what_is_the_same_what_changed_and_what_is_gone(source, tmp_path):
     root = tmp_path / "root"
     vault.fetch("toy", source, root)
 
@@ -130,9 +122,7 @@ def test_verify_tells_what_is_the_same_what_changed_and_what_is_gone(source: Sou
     assert states() == ["missing"]
 
 
-def test_a_copy_that_was_put_in_place_by_hand_is_verified_by_its_known_checksum(
-    source: Source, tmp_path
-):
+def test_a_copy_that_was_put_in_place_by_hand_is_verified_by_its_known_checksum(source, tmp_path):
     known = replace(source, sha256={"test.jsonl": datasets_source.sha256(ROWS)})
     (tmp_path / "org/toy").mkdir(parents=True)
     file = tmp_path / "org/toy/test.jsonl"
@@ -145,15 +135,13 @@ def test_a_copy_that_was_put_in_place_by_hand_is_verified_by_its_known_checksum(
     assert vault.verify({"toy": source}, tmp_path) == []
 
 
-def test_real_copies_have_the_checksums_that_are_known(shared: Path):
+def test_real_copies_have_the_checksums_that_are_known(shared):
     found = vault.verify(KNOWN, shared / "data")
     assert {one.data_set for one in found} == {"gsm8k", "humaneval", "aime24", "ifeval", "ifbench"}
     assert {one.state for one in found} == {"ok"}
 
 
-def _hub(
-    folder: Path, archive: str | None = None, patterns: tuple[str, ...] = ("main/*.parquet",)
-) -> Source:
+def _hub(folder, archive=None, patterns=("main/*.parquet",)):
     return Source(
         name="Toy", folders=("toy",), homepage="x", licence="x", rows="x",
         hub=HubSource(repository="org/toy", patterns=patterns, archive=archive),
@@ -202,15 +190,13 @@ def test_of_an_archive_only_the_wanted_members_are_kept(tmp_path):
     assert [one.path for one in found] == [tmp_path / "root/toy/dev/a.csv"]
 
 
-def test_nothing_is_asked_of_the_network_when_the_hub_is_offline(
-    source: Source, tmp_path, monkeypatch
-):
+def test_nothing_is_asked_of_the_network_when_the_hub_is_offline(source, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(DatasetError, match="HF_HUB_OFFLINE is set"):
         vault.fetch("toy", source, tmp_path / "root")
 
 
-def test_an_address_that_has_nothing_is_an_error(source: Source, tmp_path):
+def test_an_address_that_has_nothing_is_an_error(source, tmp_path):
     gone = replace(source, urls={"test.jsonl": source.urls["test.jsonl"] + "x"})
     with pytest.raises(DatasetError, match="could not be downloaded: HTTPStatusError"):
         vault.fetch("toy", gone, tmp_path / "root")
@@ -224,7 +210,7 @@ def test_a_broken_manifest_is_named(tmp_path):
         vault.verify(KNOWN, tmp_path)
 
 
-def test_the_command_lists_fetches_verifies_and_says_where(source: Source, tmp_path, monkeypatch):
+def test_the_command_lists_fetches_verifies_and_says_where(source, tmp_path, monkeypatch):
     monkeypatch.setitem(KNOWN, "toy", source)
     root, run = tmp_path / "root", CliRunner()
     listed = run.invoke(app, ["data", "list", "datasets", "-v"]).output

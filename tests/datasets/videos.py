@@ -1,19 +1,14 @@
 """Make tiny videos and sounds, to the same bytes on every machine where that matters."""
 
-from __future__ import annotations
-
 import math
 import struct
 import wave
 from fractions import Fraction
-from pathlib import Path
 
 EDGE = 16
 
 
-def write_video(
-    path: Path, frames: int, *, rate: int = 25, codec: str = "rawvideo", first: int = 0
-) -> None:
+def write_video(path, frames, *, rate=25, codec="rawvideo", first=0):
     """Write a video whose frame i is a picture of the grey value first + i.
 
     An .avi of the codec rawvideo has the same bytes wherever it is written.
@@ -36,7 +31,7 @@ def write_video(
         container.mux(stream.encode())
 
 
-def write_tone(path: Path, seconds: float = 0.05, hertz: float = 440.0) -> None:
+def write_tone(path, seconds=0.05, hertz=440.0):
     """Write a WAV file with a tone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rate = 8000
@@ -50,7 +45,7 @@ def write_tone(path: Path, seconds: float = 0.05, hertz: float = 440.0) -> None:
         )
 
 
-def grey_of(picture: Path) -> int:
+def grey_of(picture):
     """Return the grey value of the middle of a picture."""
     from PIL import Image
 

@@ -1,15 +1,10 @@
 """Test that missing abilities of an endpoint are reported before a task and never scored."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-from aiohttp import web
 
 from serve_eval.client.client import Client
 from serve_eval.datasets import small_media
@@ -24,8 +19,6 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import (
-    Ability,
-    DataRoots,
     Dataset,
     Endpoint,
     Hypothesis,
@@ -38,9 +31,6 @@ from serve_eval.schema import (
     Outcome,
     Override,
     Plan,
-    Prompt,
-    Report,
-    Response,
     Sample,
     SamplingParams,
     Score,
@@ -50,8 +40,6 @@ from serve_eval.schema import (
 )
 from tests.scripted_server import (
     EVERY_PATH,
-    Reply,
-    Responder,
     ScriptedServer,
     answer,
     fail,
@@ -75,15 +63,15 @@ OPENAI_GUIDED = {
 QUICK = Limits(stall_timeout_s=20.0, connect_timeout_s=10.0, sample_timeout_s=40.0, max_attempts=2)
 
 
-def _load(roots: DataRoots, wanted: int) -> Dataset:
+def _load(roots, wanted):
     raise NotImplementedError
 
 
-def _score(sample: Sample, response: Response) -> Score:
+def _score(sample, response):
     return Score(value=0.0, outcome=Outcome.WRONG)
 
 
-def prepared(name: str = "t", prompt: Prompt = "Hi", **more: Any) -> PreparedTask:
+def prepared(name="t", prompt="Hi", **more):
     task = Task(
         name=name,
         version=1,
@@ -108,9 +96,7 @@ def prepared(name: str = "t", prompt: Prompt = "Hi", **more: Any) -> PreparedTas
     )
 
 
-def _probe(
-    server: ScriptedServer | web.Application, *tasks: PreparedTask, model: str = "simulated"
-) -> tuple[dict[str, Ability], dict[str, Ability], Client]:
+def _probe(server, *tasks, model="simulated"):
     async def main():
         async with (
             serve(server) as url,
@@ -122,9 +108,7 @@ def _probe(
     return asyncio.run(main())
 
 
-def _simulated(
-    *tasks: PreparedTask, **config: Any
-) -> tuple[dict[str, Ability], dict[str, Ability], Client]:
+def _simulated(*tasks, **config):
     return _probe(create_app(SimulatorConfig(**config)), *tasks)
 
 
@@ -153,9 +137,7 @@ def test_what_works_is_found_out_and_nothing_else_is_asked():
         ({"context_tokens": 400}, prepared(context_tokens=500), CONTEXT),
     ],
 )
-def test_what_an_endpoint_lacks_is_named_with_what_would_help(
-    config: dict[str, Any], p: PreparedTask, need: str
-):
+def test_what_an_endpoint_lacks_is_named_with_what_would_help(config, p, need):
     other = prepared("other", prompt=CHAT if need == "completions" else "Hi")
     found, lacking, _ = _simulated(p, other, **config)
     assert set(lacking) == {"t"}
@@ -190,9 +172,7 @@ def test_what_an_endpoint_lacks_is_named_with_what_would_help(
         ),
     ],
 )
-def test_what_it_can_do_is_seen_by_what_comes_back(
-    config: dict[str, Any], p: PreparedTask, need: str
-):
+def test_what_it_can_do_is_seen_by_what_comes_back(config, p, need):
     found, lacking, _ = _simulated(p, **config)
     assert found[need].works is True
     assert not lacking
@@ -209,7 +189,7 @@ def test_no_answer_of_no_tokens_is_ever_asked_for():
 
 
 @pytest.mark.parametrize("form", ["echo", "prompt_logprobs"])
-def test_the_form_that_gives_log_probabilities_is_found_and_kept(form: Any):
+def test_the_form_that_gives_log_probabilities_is_found_and_kept(form):
     found, lacking, client = _simulated(prepared(prompt_logprobs=True), prompt_logprobs=form)
     assert client.logprobs_form == form
     assert found[Need.PROMPT_LOGPROBS].seen == f"{form}: 8 of 9 tokens, with places"
@@ -218,7 +198,7 @@ def test_the_form_that_gives_log_probabilities_is_found_and_kept(form: Any):
 
 @pytest.mark.parametrize("wanted", [200, None])
 def test_a_context_that_is_long_enough_or_of_unknown_length_is_gone_on_with(
-    wanted: int | None,
+    wanted,
 ):
     found, lacking, _ = _simulated(prepared(context_tokens=500), context_tokens=wanted and 1000)
     assert not lacking
@@ -231,7 +211,7 @@ def test_a_context_that_is_long_enough_or_of_unknown_length_is_gone_on_with(
 FOUR = answer("4", usage=(9, 1))
 
 
-def _everywhere(responder: Responder) -> ScriptedServer:
+def _everywhere(responder):
     """Serve the same reply on every path, including the list of models."""
     return ScriptedServer(responder, paths=EVERY_PATH)
 
@@ -239,9 +219,7 @@ def _everywhere(responder: Responder) -> ScriptedServer:
 @pytest.mark.parametrize(
     ("prompt", "kind"), [(PICTURE, "image"), (SOUND, "sound"), (VIDEO, "video")]
 )
-def test_a_server_that_drops_media_in_silence_is_caught_by_its_token_count(
-    prompt: Prompt, kind: str
-):
+def test_a_server_that_drops_media_in_silence_is_caught_by_its_token_count(prompt, kind):
     _, lacking, _ = _probe(_everywhere(FOUR), prepared(prompt=prompt))
     assert lacking["t"].seen == f"the {kind} was ignored: 9 tokens with it, 9 without"
 
@@ -249,7 +227,7 @@ def test_a_server_that_drops_media_in_silence_is_caught_by_its_token_count(
 @pytest.mark.parametrize(
     ("prompt", "form"), [(SOUND, "input_audio"), (SOUND_BY_URL, "audio_url"), (VIDEO, "video_url")]
 )
-def test_a_medium_is_tried_in_the_form_that_the_task_sends(prompt: Prompt, form: str):
+def test_a_medium_is_tried_in_the_form_that_the_task_sends(prompt, form):
     server = _everywhere(FOUR)
     _probe(server, prepared(prompt=prompt))
     assert server.asked[-1].body["messages"][0]["content"][0]["type"] == form
@@ -275,9 +253,7 @@ def test_a_server_that_counts_no_tokens_is_asked_all_the_same():
         ({}, False),
     ],
 )
-def test_log_probabilities_of_tokens_that_nothing_places_tell_of_no_choice(
-    told: dict[str, Any], works: bool
-):
+def test_log_probabilities_of_tokens_that_nothing_places_tell_of_no_choice(told, works):
     echo = {"logprobs": {"token_logprobs": [None, -1.0, -2.0], **told}}
     server = _everywhere(answer("x", finish="length", choice=echo, usage=(3, 0)))
     p = prepared(prompt_logprobs=True)
@@ -318,7 +294,7 @@ def test_the_length_that_models_lists_counts():
         "The context window of 4096 tokens is exceeded",
     ],
 )
-def test_the_length_that_a_refusal_names_counts(message: str):
+def test_the_length_that_a_refusal_names_counts(message):
     server = ScriptedServer(
         lambda request: fail(400, message) if request.max_tokens >= 4096 else FOUR
     )
@@ -345,7 +321,7 @@ NO_SUCH_FORM = fail(
 BLANKS = answer('{"word": ' + "\n" * 250, finish="length", usage=(9, 256))
 
 
-def _guided_task(form: Any, **more: Any) -> PreparedTask:
+def _guided_task(form, **more):
     """Return a task whose samples have their own schemas."""
     protocol = {"response_format": form["response_format"]["type"]}
     p = prepared(requires=frozenset({Need.GUIDED_DECODING}), **{"protocol": protocol, **more})
@@ -353,7 +329,7 @@ def _guided_task(form: Any, **more: Any) -> PreparedTask:
     return replace(p, dataset=replace(p.dataset, samples=own))
 
 
-def _by_form(json: Reply, json_schema: Reply, owner: str | None = None) -> ScriptedServer:
+def _by_form(json, json_schema, owner=None):
     """Return a server that gives one reply to each form of a schema, and lists this owner."""
     replies = {"json": json, "json_schema": json_schema}
 
@@ -390,9 +366,7 @@ def _by_form(json: Reply, json_schema: Reply, owner: str | None = None) -> Scrip
         ),
     ],
 )
-def test_a_form_that_fails_names_the_other_one_if_that_works(
-    server: ScriptedServer, task: Any, seen: str, option: str
-):
+def test_a_form_that_fails_names_the_other_one_if_that_works(server, task, seen, option):
     found, lacking, _ = _probe(server, _guided_task(task))
     assert found[Need.GUIDED_DECODING].works is False
     assert seen in lacking["t"].seen
@@ -425,9 +399,7 @@ def test_a_form_that_works_is_the_only_one_that_is_sent():
 @pytest.mark.parametrize(
     ("owner", "vllm"), [("vllm", True), (None, True), ("tensorrt_llm", False), ("llamacpp", False)]
 )
-def test_white_space_without_end_is_recognised_and_the_option_named_for_its_server(
-    owner: str | None, vllm: bool
-):
+def test_white_space_without_end_is_recognised_and_the_option_named_for_its_server(owner, vllm):
     found, lacking, _ = _probe(_by_form(BLANKS, BLANKS, owner), _guided_task(GUIDED))
     told = found[Need.GUIDED_DECODING]
     assert (told.works, lacking) == (None, {})
@@ -439,7 +411,7 @@ def test_white_space_without_end_is_recognised_and_the_option_named_for_its_serv
     ]
 
 
-async def test_a_run_warns_of_white_space_before_it_asks(tmp_path, data_root: Path):
+async def test_a_run_warns_of_white_space_before_it_asks(tmp_path, data_root):
     said = []
     async with serve(_by_form(BLANKS, BLANKS, "vllm")) as url:
         plan = Plan(
@@ -468,7 +440,7 @@ async def test_a_run_warns_of_white_space_before_it_asks(tmp_path, data_root: Pa
         ("A table:" + " " * 60, False),
     ],
 )
-def test_which_cut_answers_are_blank_json(text: str, blank: bool):
+def test_which_cut_answers_are_blank_json(text, blank):
     assert is_blank_json(text) is blank
 
 
@@ -476,7 +448,7 @@ def test_which_cut_answers_are_blank_json(text: str, blank: bool):
 # samples that do not fit
 
 
-def _context(tokens: int) -> ScriptedServer:
+def _context(tokens):
     """Return a server that reports its context and refuses what does not fit.
 
     A character is a token.
@@ -492,7 +464,7 @@ def _context(tokens: int) -> ScriptedServer:
     return ScriptedServer(reply, paths=EVERY_PATH, routes={"/v1/models": listed})
 
 
-def _of_lengths(*lengths: int) -> PreparedTask:
+def _of_lengths(*lengths):
     p = prepared()
     samples = [Sample(id=f"{n}", prompt="a" * n, target="") for n in lengths]
     return replace(p, dataset=replace(p.dataset, samples=samples))
@@ -521,9 +493,7 @@ def test_a_task_of_which_no_sample_fits_is_not_asked_sample_by_sample():
         (700, (1400,), 2),  # does not, and is answered, since this server counts words
     ],
 )
-def test_a_sample_that_fits_is_doubted_at_most_once(
-    context: int, lengths: tuple[int, ...], asked: int
-):
+def test_a_sample_that_fits_is_doubted_at_most_once(context, lengths, asked):
     server = ScriptedServer(
         FOUR,
         paths=EVERY_PATH,
@@ -555,9 +525,7 @@ def test_a_sample_that_fits_is_doubted_at_most_once(
         ("<think>hm", "length", 30, None, "the answer ended within the model's thoughts"),
     ],
 )
-def test_what_came_instead_of_a_call_tells_why(
-    text: str, finish: str, tokens: int, works: bool | None, seen: str
-):
+def test_what_came_instead_of_a_call_tells_why(text, finish, tokens, works, seen):
     def reply(request):
         return answer(text, finish=finish, usage=(tokens if "tools" in request.body else 9, 1))
 
@@ -591,7 +559,7 @@ def test_what_is_busy_for_a_moment_does_not_lack_anything():
 
 
 @pytest.mark.parametrize("status", [404, 401])
-def test_where_nothing_is_answered_at_all_the_run_stops(status: int):
+def test_where_nothing_is_answered_at_all_the_run_stops(status):
     with pytest.raises(EndpointError, match=f"HTTP {status}"):
         _probe(_everywhere(fail(status, "no")), prepared(), prepared("c", prompt=CHAT))
 
@@ -600,7 +568,7 @@ def test_where_nothing_is_answered_at_all_the_run_stops(status: int):
 # a whole run
 
 
-def _run(tmp_path: Path, data_root: Path, **config: Any) -> Report:
+def _run(tmp_path, data_root, **config):
     plan = Plan(
         model="simulated",
         launcher=Spec(name="simulated", options={"accuracy": 1.0, **config}),
@@ -613,7 +581,7 @@ def _run(tmp_path: Path, data_root: Path, **config: Any) -> Report:
 
 
 def test_a_task_that_cannot_be_asked_gets_an_outcome_of_its_own_and_the_others_go_on(
-    tmp_path, data_root: Path
+    tmp_path, data_root
 ):
     report = _run(tmp_path, data_root, no_chat=True)
     gsm8k, mmlu = report.tasks

@@ -1,16 +1,13 @@
 """Test the early stop of pairs whose samples share groups: it looks at whole groups only."""
 
-from __future__ import annotations
-
 import math
 import random
 from array import array
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation.early_stop import EarlyStopping, watch
+from serve_eval.evaluation.early_stop import watch
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import sample_key
@@ -41,12 +38,12 @@ GROUPS, SIZE, MARGIN = 60, 10, 10.0
 LOST = Failure(kind=FailureKind.TIMEOUT, message="late")
 
 
-def _score(sample: Sample, response: Response) -> Score:
+def _score(sample, response):
     return Score(value=float(response.text), outcome=Outcome.PARTIAL)
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory) -> PreparedTask:
+def prepared(tmp_path_factory):
     """Return a task of passages with a reference that had every answer right."""
     folder = tmp_path_factory.mktemp("groups")
     task = Task(
@@ -95,7 +92,7 @@ def prepared(tmp_path_factory) -> PreparedTask:
     )
 
 
-def _with_runs(prepared: PreparedTask, folder: Path, runs: list[list[float]]) -> PreparedTask:
+def _with_runs(prepared, folder, runs):
     """Return the task with a reference of these runs."""
     reference = prepared.reference
     assert reference is not None
@@ -113,9 +110,7 @@ def _with_runs(prepared: PreparedTask, folder: Path, runs: list[list[float]]) ->
     return replace(prepared, reference=replace(reference, runs=kept, file=file))
 
 
-def test_runs_that_misread_other_passages_do_not_differ_as_a_whole(
-    prepared: PreparedTask, tmp_path
-):
+def test_runs_that_misread_other_passages_do_not_differ_as_a_whole(prepared, tmp_path):
     """By single prompts they do, and there would be no early stop."""
     rng = random.Random(4)
     misread = [{g for g in range(GROUPS) if rng.random() < 0.15} for _ in range(3)]
@@ -135,23 +130,23 @@ def test_runs_that_misread_other_passages_do_not_differ_as_a_whole(
     assert pairs.reference_effect is None
 
 
-def _watch(prepared: PreparedTask, seed: int = 0) -> tuple[EarlyStopping, ScoreAccumulator]:
+def _watch(prepared, seed=0):
     accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
     prefix, note = watch(prepared, accumulator, eps=0.01, seed=seed)
     assert prefix is not None, note
     return prefix, accumulator
 
 
-def _answer(value: float) -> Response:
+def _answer(value):
     return Response(text=str(value), finish_reason="stop")
 
 
-def _ungrouped(prepared: PreparedTask) -> PreparedTask:
+def _ungrouped(prepared):
     samples = [replace(sample, group="") for sample in prepared.dataset.samples]
     return replace(prepared, dataset=replace(prepared.dataset, samples=samples))
 
 
-def _count_decided(prepared: PreparedTask, runs: int) -> int:
+def _count_decided(prepared, runs):
     """Return how many runs end early that lose a tenth of the passages, exactly the margin."""
     rng, decided = random.Random(8), 0
     for seed in range(runs):
@@ -163,14 +158,14 @@ def _count_decided(prepared: PreparedTask, runs: int) -> int:
     return decided
 
 
-def test_at_a_loss_of_the_margin_in_whole_passages_the_level_holds(prepared: PreparedTask):
+def test_at_a_loss_of_the_margin_in_whole_passages_the_level_holds(prepared):
     """Looks at single prompts, which the same answers without groups get, break it."""
     runs = 40
     assert _count_decided(prepared, runs) <= acceptance_region(runs, 2 * 0.1)[1]
     assert _count_decided(_ungrouped(prepared), runs) > 0.5 * runs
 
 
-def test_a_group_counts_once_all_its_samples_are_in(prepared: PreparedTask):
+def test_a_group_counts_once_all_its_samples_are_in(prepared):
     prefix, accumulator = _watch(prepared)
     for place, i in enumerate(prefix.order[: 3 * SIZE], 1):
         accumulator.add(i, _answer(1.0))
@@ -180,11 +175,11 @@ def test_a_group_counts_once_all_its_samples_are_in(prepared: PreparedTask):
         assert len(group) == math.ceil(place / SIZE)
 
 
-def _samples(prepared: PreparedTask, prefix: EarlyStopping, count: int) -> list[Sample]:
+def _samples(prepared, prefix, count):
     return [prepared.dataset.samples[i] for i in prefix.order[:count]]
 
 
-def test_a_gap_holds_up_all_groups_behind_it(prepared: PreparedTask):
+def test_a_gap_holds_up_all_groups_behind_it(prepared):
     prefix, accumulator = _watch(prepared)
     for i in prefix.order[1:]:
         accumulator.add(i, _answer(1.0))
@@ -200,7 +195,7 @@ def test_a_gap_holds_up_all_groups_behind_it(prepared: PreparedTask):
 
 
 @pytest.mark.parametrize("lost", [1, SIZE])
-def test_missing_answers_count_against_both_bets(prepared: PreparedTask, lost: int):
+def test_missing_answers_count_against_both_bets(prepared, lost):
     logs = []
     for missing in (0, lost):
         prefix, accumulator = _watch(prepared)
@@ -214,7 +209,7 @@ def test_missing_answers_count_against_both_bets(prepared: PreparedTask, lost: i
         assert before > after
 
 
-def test_a_clear_loss_stops_and_so_does_none(prepared: PreparedTask):
+def test_a_clear_loss_stops_and_so_does_none(prepared):
     for share, decision in ((0.0, Decision.PASS), (0.6, Decision.FAIL)):
         prefix, accumulator = _watch(prepared)
         rng = random.Random(2)

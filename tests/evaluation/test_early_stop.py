@@ -3,15 +3,11 @@
 The verdict is the one that the whole task would have given.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random
 from array import array
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +20,6 @@ from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (
     AccuracySpec,
     Dataset,
-    EarlyStop,
     Failure,
     FailureKind,
     Hypothesis,
@@ -34,7 +29,6 @@ from serve_eval.schema import (
     Plan,
     Reference,
     ReferenceRuns,
-    Report,
     Response,
     Sample,
     SamplingParams,
@@ -58,7 +52,7 @@ LOST = Failure(kind=FailureKind.TIMEOUT, message="late")
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
-def _task(metric: Metric) -> Task:
+def _task(metric):
     def score(sample, response):
         return Score(value=float(response.text), outcome=Outcome.PARTIAL)
 
@@ -76,9 +70,7 @@ def _task(metric: Metric) -> Task:
     )
 
 
-def _prefix(
-    n: int, test: EarlyClassic, *, metric: Metric = ACCURACY, **more: Any
-) -> tuple[EarlyStopping, ScoreAccumulator]:
+def _prefix(n, test, *, metric=ACCURACY, **more):
     samples = [Sample(id=str(i), prompt=f"p{i}", target="") for i in range(n)]
     accumulator = ScoreAccumulator(_task(metric), samples)
     order = list(range(n))
@@ -87,7 +79,7 @@ def _prefix(
     return EarlyStopping(accumulator, lambda: test, order, **options), accumulator
 
 
-def _answer(value: float) -> Response:
+def _answer(value):
     return Response(text=str(value), finish_reason="stop")
 
 
@@ -122,7 +114,7 @@ def test_answers_that_are_quick_and_right_do_not_hide_those_that_are_slow_and_wr
 
 
 @pytest.mark.parametrize(("value", "decision"), [(1.0, Decision.FAIL), (0.0, Decision.PASS)])
-def test_lower_may_be_better(value: float, decision: Decision):
+def test_lower_may_be_better(value, decision):
     test = EarlyClassic.mean_only(500, -0.5, lo=-1.0, hi=0.0)
     prefix, accumulator = _prefix(
         500, test, metric=Metric(higher_is_better=False), higher_is_better=False
@@ -159,7 +151,7 @@ def test_a_missing_answer_counts_against_the_bet_and_too_many_decide_nothing():
 
 @pytest.mark.parametrize(("n", "lost", "asked"), [(100, 3, 300), (198, 4, 200)])
 def test_a_run_that_is_undecided_for_what_is_missing_is_decided_early_with_probability_eps_at_most(
-    n: int, lost: int, asked: int
+    n, lost, asked
 ):
     """One more answer is missing than allowed.
 
@@ -201,9 +193,7 @@ def test_missing_answers_are_worst_for_passing_and_best_for_failing():
         (EarlyClassic.for_pairs(100, 0.1), array("d", [0.5] * 100)),
     ],
 )
-def test_each_missing_answer_makes_both_bets_of_a_run_poorer(
-    test: EarlyClassic, before: array[float] | None
-):
+def test_each_missing_answer_makes_both_bets_of_a_run_poorer(test, before):
     prefix, accumulator = _prefix(100, test, before=before)
     for number, i in enumerate(prefix.order[:8]):
         had = test.log_wealth_pass, test.log_wealth_fail
@@ -215,7 +205,7 @@ def test_each_missing_answer_makes_both_bets_of_a_run_poorer(
     assert (test.looked_at, test.missing) == (8, 4)
 
 
-def _prepared(reference: Reference, n: int = 2000) -> PreparedTask:
+def _prepared(reference, n=2000):
     task = _task(ACCURACY)
     samples = [Sample(id=str(i), prompt=f"p{i}", target="") for i in range(n)]
     return PreparedTask(
@@ -236,7 +226,7 @@ def _prepared(reference: Reference, n: int = 2000) -> PreparedTask:
     ("options", "decision"), [({}, None), ({"max_missing": 0.5}, Decision.PASS)]
 )
 def test_the_share_of_answers_that_may_be_missing_is_that_of_the_rule(
-    tmp_path, paired: bool, options: dict[str, object], decision: Decision | None
+    tmp_path, paired, options, decision
 ):
     """A fifth is missing; the others are as good as the reference, far above the threshold."""
     reference = Reference(
@@ -275,9 +265,7 @@ def test_the_share_of_answers_that_may_be_missing_is_that_of_the_rule(
         (False, 0.8, Decision.FAIL),
     ],
 )
-def test_the_value_of_a_reference_is_the_threshold_of_its_own_direction(
-    higher: bool, value: float, decision: Decision
-):
+def test_the_value_of_a_reference_is_the_threshold_of_its_own_direction(higher, value, decision):
     prepared = _prepared(
         Reference(
             task="numbers", model="m", spec=AccuracySpec(), value=50.0, higher_is_better=higher
@@ -331,7 +319,7 @@ def test_answers_that_stop_coming_hold_a_decision_up():
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root):
     return Plan(
         model="my-org/my-model",
         launcher=Spec(name="simulated", options={"accuracy": 0.8, "flip_rate": 0.034, "seed": 3}),
@@ -342,7 +330,7 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def judged(plan: Plan, tmp_path_factory, simulated_here: None) -> Plan:
+def judged(plan, tmp_path_factory, simulated_here):
     """Return the plan with a reference that was registered from a run of it."""
     folder = tmp_path_factory.mktemp("judged")
     _run(plan, folder / "reference")
@@ -350,14 +338,14 @@ def judged(plan: Plan, tmp_path_factory, simulated_here: None) -> Plan:
     return replace(plan, no_reference=False, references_dir=str(folder / "refs"))
 
 
-def _run(plan: Plan, folder: Path, **more: object) -> Report:
+def _run(plan, folder, **more):
     options = {**plan.launcher.options, **more}
     return asyncio.run(
         evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder)
     )
 
 
-def _early(report: Report) -> EarlyStop:
+def _early(report):
     told = report.tasks[0].verdict.early
     assert told is not None
     return told
@@ -366,9 +354,7 @@ def _early(report: Report) -> EarlyStop:
 @pytest.mark.parametrize(
     ("damage", "outcome"), [(0.0, VerdictOutcome.PASS), (0.2, VerdictOutcome.FAIL)]
 )
-def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
-    judged: Plan, tmp_path, damage: float, outcome: VerdictOutcome
-):
+def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(judged, tmp_path, damage, outcome):
     early = replace(judged, early_stop=0.01)
     report = _run(early, tmp_path / "out", run=1, damage=damage)
     (task,) = report.tasks
@@ -382,7 +368,7 @@ def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
     assert report.exit_code == (0 if outcome is VerdictOutcome.PASS else 1)
     assert (
         told.order_seed
-        == order_seed.read_seeds(tmp_path / "out", early).early_stop
+        == order_seed.read_seeds(tmp_path / "out", early).samples
         == report.loads[-1].order_seed
     )
     by_pairs = replace(
@@ -414,13 +400,13 @@ def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
     assert kept.tasks[0].verdict == whole.tasks[0].verdict
 
 
-def test_two_runs_look_in_different_orders(judged: Plan, tmp_path):
+def test_two_runs_look_in_different_orders(judged, tmp_path):
     early = replace(judged, early_stop=0.01)
     seeds = {_early(_run(early, tmp_path / str(i), run=1)).order_seed for i in range(2)}
     assert len(seeds) == 2
 
 
-def test_the_reference_mean_alone_is_enough(judged: Plan, tmp_path):
+def test_the_reference_mean_alone_is_enough(judged, tmp_path):
     (tmp_path / "mean").mkdir()
     (tmp_path / "mean/gsm8k.yaml").write_text("my-org/my-model: [{accuracy: 80}]\n")
     by_mean = replace(judged, references_dir=str(tmp_path / "mean"), early_stop=0.01)
@@ -428,9 +414,7 @@ def test_the_reference_mean_alone_is_enough(judged: Plan, tmp_path):
     assert (told.paired, told.decision, told.stopped) == (False, "PASS", True)
 
 
-def test_with_too_many_answers_missing_the_run_goes_to_its_end_and_is_not_decided(
-    judged: Plan, tmp_path
-):
+def test_with_too_many_answers_missing_the_run_goes_to_its_end_and_is_not_decided(judged, tmp_path):
     early = replace(judged, early_stop=0.01, limits=Limits(max_error_rate=1.0))
     report = _run(early, tmp_path / "out", run=1, failure_rate=0.06, failure_kind="wrapped_400")
     (task,) = report.tasks
@@ -441,7 +425,7 @@ def test_with_too_many_answers_missing_the_run_goes_to_its_end_and_is_not_decide
     assert task.verdict.bounds is not None
 
 
-def test_a_task_without_a_reference_is_asked_to_its_end_and_says_why(plan: Plan, tmp_path):
+def test_a_task_without_a_reference_is_asked_to_its_end_and_says_why(plan, tmp_path):
     tasks = (Spec(name="gsm8k", options={"num_samples": 50}),)
     report = _run(replace(plan, tasks=tasks, early_stop=0.01), tmp_path / "out")
     assert report.tasks[0].result.scored == 50
@@ -452,5 +436,5 @@ def test_a_task_without_a_reference_is_asked_to_its_end_and_says_why(plan: Plan,
     ("rule", "pairs"),
     [("classic", False), ("paired", True), ("noninferiority", True), ("anchors", False)],
 )
-def test_the_rules_that_stop_by_pairs_are_known(rule: str, pairs: bool):
+def test_the_rules_that_stop_by_pairs_are_known(rule, pairs):
     assert looks_at_pairs(Spec(name=rule)) is pairs

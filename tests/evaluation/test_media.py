@@ -1,15 +1,11 @@
 """Test images, sounds and videos in a turn, from the plan to the run folder."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -27,7 +23,6 @@ from serve_eval.launchers._simulated.answers import MEDIA_TOKENS
 from serve_eval.launchers._simulated.simulator import (
     STATS,
     SimulatorConfig,
-    Stats,
     create_app,
     serve,
 )
@@ -42,15 +37,12 @@ from serve_eval.schema import (
     InputAudioPart,
     Limits,
     MediaFile,
-    MediaPart,
     Message,
     Plan,
-    Report,
     Request,
     Response,
     Sample,
     SamplingParams,
-    SendMedia,
     Spec,
     TextPart,
     VerdictOutcome,
@@ -65,14 +57,12 @@ FOLDER = Path(small_media.__file__).parent
 SOUND, SHAPE, DOT = (FOLDER / name for name in ("number.wav", "shape.png", "dot.mp4"))
 
 
-def _request(*parts: MediaPart) -> Request:
+def _request(*parts):
     turn = Message(role="user", content=(*parts, TextPart(text="What is it?")))
     return Request(sample_id="1", prompt=(turn,), sampling=SamplingParams(max_tokens=5))
 
 
-def _send(
-    request: Request, send_media: SendMedia = "inline", **config: Any
-) -> tuple[Response | Failure, Stats]:
+def _send(request, send_media="inline", **config):
     async def main():
         app = create_app(SimulatorConfig(record=True, **config))
         endpoint, limits = Endpoint(base_url="", model="simulated"), Limits(max_attempts=2)
@@ -84,7 +74,7 @@ def _send(
     return asyncio.run(main())
 
 
-def _kinds(stats: Stats) -> list[str]:
+def _kinds(stats):
     return [part["type"] for part in stats.bodies[0]["messages"][0]["content"]]
 
 
@@ -126,7 +116,7 @@ def test_a_server_that_may_read_files_gets_their_paths():
         ({"local_media": "/nowhere"}, "must be a subpath of /nowhere"),
     ],
 )
-def test_a_path_that_the_server_may_not_read_is_refused(config: dict[str, Any], refused: str):
+def test_a_path_that_the_server_may_not_read_is_refused(config, refused):
     answer, _ = _send(_request(video_part(DOT)), "path", **config)
     assert isinstance(answer, Failure)
     assert (answer.status, refused in answer.message) == (400, True)
@@ -143,9 +133,7 @@ def test_a_path_that_the_server_may_not_read_is_refused(config: dict[str, Any], 
         (VideoPart(video_url=VideoUrl(url="https://example.org/a.mp4")), {}, "a file that may be"),
     ],
 )
-def test_what_a_server_cannot_take_is_refused(
-    part: MediaPart, config: dict[str, Any], refused: str
-):
+def test_what_a_server_cannot_take_is_refused(part, config, refused):
     answer, _ = _send(_request(part), **config)
     assert isinstance(answer, Failure)
     assert (answer.status, refused in answer.message) == (400, True)
@@ -154,7 +142,7 @@ def test_what_a_server_cannot_take_is_refused(
 @pytest.mark.parametrize(
     ("make", "path"), [(audio_part, SOUND), (image_part, SHAPE), (video_part, DOT)]
 )
-def test_half_a_medium_and_another_type_are_refused(make: Callable[[bytes], MediaPart], path: Path):
+def test_half_a_medium_and_another_type_are_refused(make, path):
     content = path.read_bytes()
     half = make(content[: len(content) // 2])
     answer, _ = _send(_request(half))
@@ -245,7 +233,7 @@ def test_a_dry_run_shows_no_more_of_an_image_than_its_kind_and_size():
     assert "iVBOR" not in shown
 
 
-def _send_images(config: SimulatorConfig) -> tuple[Response | Failure, set[str]]:
+def _send_images(config):
     async def main():
         app = create_app(config)
         async with (
@@ -282,7 +270,7 @@ CASES = """heard:
 
 
 @pytest.fixture
-def plan(tmp_path) -> Plan:
+def plan(tmp_path):
     for name in ("shape.png", "number.wav", "dot.mp4"):
         shutil.copy(FOLDER / name, tmp_path)
     (tmp_path / "heard.yaml").write_text(CASES)
@@ -291,7 +279,7 @@ def plan(tmp_path) -> Plan:
     return Plan(model="simulated", launcher=launcher, tasks=(task,), no_reference=True)
 
 
-def _run(plan: Plan, out: Path, config: SimulatorConfig | None = None) -> Report:
+def _run(plan, out, config=None):
     async def main():
         async with serve(create_app(config or SimulatorConfig())) as url:
             launcher = replace(plan.launcher, options={"base_url": url})
@@ -300,11 +288,11 @@ def _run(plan: Plan, out: Path, config: SimulatorConfig | None = None) -> Report
     return asyncio.run(main())
 
 
-def _kept(out: Path) -> list[str]:
+def _kept(out):
     return sorted(path.suffix for path in (out / "media").glob("*"))
 
 
-def test_a_run_keeps_each_medium_once_and_no_path(plan: Plan, tmp_path):
+def test_a_run_keeps_each_medium_once_and_no_path(plan, tmp_path):
     out = tmp_path / "run"
     [task] = _run(plan, out).tasks
     assert task.result.value == 100.0
@@ -319,7 +307,7 @@ def test_a_run_keeps_each_medium_once_and_no_path(plan: Plan, tmp_path):
     assert _kept(tmp_path / "none") == []
 
 
-def test_a_server_that_may_read_the_files_gives_the_same_fingerprint(plan: Plan, tmp_path):
+def test_a_server_that_may_read_the_files_gives_the_same_fingerprint(plan, tmp_path):
     by_path = replace(plan, connection=Connection(send_media="path"))
     [inline] = _run(plan, tmp_path / "inline").tasks
     [path] = _run(by_path, tmp_path / "path", SimulatorConfig(local_media=str(tmp_path))).tasks
@@ -327,21 +315,21 @@ def test_a_server_that_may_read_the_files_gives_the_same_fingerprint(plan: Plan,
     assert path.fingerprint == inline.fingerprint
 
 
-def test_what_the_endpoint_does_not_take_is_unsupported(plan: Plan, tmp_path):
+def test_what_the_endpoint_does_not_take_is_unsupported(plan, tmp_path):
     [task] = _run(plan, tmp_path / "run", SimulatorConfig(no_video=True)).tasks
     assert task.verdict.outcome is VerdictOutcome.UNSUPPORTED
     assert task.verdict.reasons[0].startswith("unsupported: the endpoint lacks videos: HTTP 400")
     assert task.verdict.reasons[0].endswith("Serve a model that takes videos.")
 
 
-def test_a_file_that_is_missing_is_named_before_anything_is_asked(plan: Plan, tmp_path):
+def test_a_file_that_is_missing_is_named_before_anything_is_asked(plan, tmp_path):
     (tmp_path / "dot.mp4").unlink()
     with pytest.raises(PlanError, match=r"dot\.mp4: No such file"):
         _run(plan, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_capsule_holds_the_bytes_that_were_sent(plan: Plan, tmp_path):
+def test_a_capsule_holds_the_bytes_that_were_sent(plan, tmp_path):
     out = tmp_path / "run"
     _run(plan, out)
     [name] = [one.id for one in read_prompts(out, "cases:heard") if one.id.startswith("moves")]

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +8,7 @@ from serve_eval.schema import AccuracySpec, Plan, Spec
 
 
 @pytest.fixture
-def plan(data_root: Path) -> Plan:
+def plan(data_root):
     return Plan(
         model="meta-llama/Llama-3.1-8B-Instruct",
         launcher=Spec(name="external"),
@@ -21,12 +18,12 @@ def plan(data_root: Path) -> Plan:
     )
 
 
-def _own(tmp_path: Path, plan: Plan, entry: str) -> Plan:
+def _own(tmp_path, plan, entry):
     (tmp_path / "gsm8k.yaml").write_text(f"{plan.model}:\n  - {entry}\n")
     return replace(plan, references_dir=str(tmp_path))
 
 
-def test_the_shipped_reference_of_the_model_and_specification_is_found(plan: Plan):
+def test_the_shipped_reference_of_the_model_and_specification_is_found(plan):
     (prepared,) = prepare(
         replace(plan, accuracy_spec=AccuracySpec(quant_algo="FP8", kv_cache_quant_algo="FP8"))
     )
@@ -35,7 +32,7 @@ def test_the_shipped_reference_of_the_model_and_specification_is_found(plan: Pla
     assert prepared.protocol == "assumed (task default)"
 
 
-def test_every_data_set_that_is_missing_is_named_with_what_to_do(plan: Plan, tmp_path):
+def test_every_data_set_that_is_missing_is_named_with_what_to_do(plan, tmp_path):
     names = ("gsm8k", "mmlu", "gpqa")
     lost = replace(
         plan,
@@ -52,7 +49,7 @@ def test_every_data_set_that_is_missing_is_named_with_what_to_do(plan: Plan, tmp
     assert said.count("serve-eval data fetch") == 3
 
 
-def test_all_problems_of_all_tasks_are_in_one_error_each_with_what_to_do(plan: Plan, tmp_path):
+def test_all_problems_of_all_tasks_are_in_one_error_each_with_what_to_do(plan, tmp_path):
     """No task has a reference, two have no data, and none has the field that may differ."""
     wrong = replace(
         plan,
@@ -79,12 +76,12 @@ def test_all_problems_of_all_tasks_are_in_one_error_each_with_what_to_do(plan: P
     assert alone.value.exit_code == 3
 
 
-def test_a_users_own_row_comes_before_the_shipped_one(plan: Plan, tmp_path):
+def test_a_users_own_row_comes_before_the_shipped_one(plan, tmp_path):
     (prepared,) = prepare(_own(tmp_path, plan, "accuracy: 11"))
     assert prepared.reference.value == 11
 
 
-def test_a_rows_overrides_change_the_test_and_the_number_asked(plan: Plan, tmp_path):
+def test_a_rows_overrides_change_the_test_and_the_number_asked(plan, tmp_path):
     (prepared,) = prepare(
         _own(tmp_path, plan, "{accuracy: 50, num_samples: 100, sigma: 20, alpha: 0.01, beta: 0.1}")
     )
@@ -94,9 +91,7 @@ def test_a_rows_overrides_change_the_test_and_the_number_asked(plan: Plan, tmp_p
 
 
 @pytest.mark.parametrize(("registered", "n"), [(120, 60), (30, 30), (60, 60)])
-def test_a_size_that_the_user_names_is_asked_whatever_the_reference_has(
-    registered: int, n: int, tmp_path
-):
+def test_a_size_that_the_user_names_is_asked_whatever_the_reference_has(registered, n, tmp_path):
     (tmp_path / "word_problems.yaml").write_text(
         f"org/m:\n  - {{accuracy: 70, num_samples: {registered}}}\n"
     )
@@ -130,7 +125,7 @@ def test_no_note_names_an_n_of_a_judgement_where_nothing_judges():
 
 
 @pytest.mark.parametrize("value", [101, -1])
-def test_a_value_that_the_metric_cannot_have_is_refused(plan: Plan, tmp_path, value: int):
+def test_a_value_that_the_metric_cannot_have_is_refused(plan, tmp_path, value):
     with pytest.raises(ReferenceFileError, match=f"accuracy must be 0 or more .* not {value}"):
         prepare(_own(tmp_path, plan, f"accuracy: {value}"))
 
@@ -141,7 +136,7 @@ CASES = "capital:\n  scorer: exact\n  cases:\n" + "".join(
 )
 
 
-def _cases(tmp_path: Path, entry: str, **more: object) -> Plan:
+def _cases(tmp_path, entry, **more):
     """Return a plan for five cases with a reference."""
     (tmp_path / "cases.yaml").write_text(CASES)
     folder = tmp_path / "references"
@@ -164,7 +159,7 @@ def _cases(tmp_path: Path, entry: str, **more: object) -> Plan:
         (3, 3, "only 3 of 5 samples are asked, drawn at random (seed 0)"),
     ],
 )
-def test_an_n_above_the_data_is_said_and_not_used(tmp_path, limit: int | None, n: int, note: str):
+def test_an_n_above_the_data_is_said_and_not_used(tmp_path, limit, n, note):
     [task] = prepare(_cases(tmp_path, "{accuracy: 90, num_samples: 1319}", limit=limit))
     assert task.hypothesis.num_samples == n
     assert note in task.notes
@@ -175,12 +170,12 @@ def test_the_direction_of_a_reference_is_that_of_its_task(tmp_path):
     assert not task.task.metric.higher_is_better
 
 
-def test_another_name_can_be_used_for_the_look_up(plan: Plan):
+def test_another_name_can_be_used_for_the_look_up(plan):
     (prepared,) = prepare(replace(plan, model="/models/llama", reference_model=plan.model))
     assert prepared.reference is not None
 
 
-def test_a_recorded_protocol_is_compared_field_by_field(plan: Plan, tmp_path):
+def test_a_recorded_protocol_is_compared_field_by_field(plan, tmp_path):
     own = _own(
         tmp_path, plan, "{accuracy: 50, protocol: {num_fewshot: 8, apply_chat_template: true}}"
     )
@@ -198,9 +193,7 @@ def test_a_recorded_protocol_is_compared_field_by_field(plan: Plan, tmp_path):
     )
 
 
-def test_a_reference_that_does_not_name_the_sampler_was_taken_with_the_older_one(
-    plan: Plan, tmp_path
-):
+def test_a_reference_that_does_not_name_the_sampler_was_taken_with_the_older_one(plan, tmp_path):
     own = _own(tmp_path, plan, "{accuracy: 50, protocol: {apply_chat_template: true}}")
     for sampler in ("0.4.9", "0.4.10"):
         options = {"apply_chat_template": True, "fewshot_sampler": sampler}
@@ -215,7 +208,7 @@ def test_a_reference_that_does_not_name_the_sampler_was_taken_with_the_older_one
             prepare(chosen)
 
 
-def test_a_mismatch_can_be_printed_without_a_verdict(plan: Plan):
+def test_a_mismatch_can_be_printed_without_a_verdict(plan):
     deviating = replace(plan, tasks=(Spec(name="gsm8k", options={"max_tokens": 512}),))
     with pytest.raises(
         NotComparableError, match="max_tokens is 512 here and 256 with the reference"
@@ -226,7 +219,7 @@ def test_a_mismatch_can_be_printed_without_a_verdict(plan: Plan):
     assert "max_tokens" in (prepared.why_no_reference or "")
 
 
-def test_no_reference_uses_none_where_a_row_applies_and_asks_the_same(plan: Plan):
+def test_no_reference_uses_none_where_a_row_applies_and_asks_the_same(plan):
     (judged,), (prepared,) = prepare(plan), prepare(replace(plan, no_reference=True))
     assert judged.reference is not None
     assert (prepared.reference, prepared.protocol) == (None, None)
@@ -234,14 +227,14 @@ def test_no_reference_uses_none_where_a_row_applies_and_asks_the_same(plan: Plan
     assert (prepared.fingerprint, prepared.hypothesis) == (judged.fingerprint, judged.hypothesis)
 
 
-def test_no_reference_gives_no_other_reason_where_the_protocol_differs(plan: Plan):
+def test_no_reference_gives_no_other_reason_where_the_protocol_differs(plan):
     deviating = replace(plan, tasks=(Spec(name="gsm8k", options={"max_tokens": 512}),))
     (prepared,) = prepare(replace(deviating, no_reference=True))
     assert (prepared.reference, prepared.protocol) == (None, None)
     assert prepared.why_no_reference == "--no-reference was given"
 
 
-def test_a_reference_that_may_be_missing_is_used_where_it_is_there(plan: Plan):
+def test_a_reference_that_may_be_missing_is_used_where_it_is_there(plan):
     (prepared,) = prepare(replace(plan, allow_missing_reference=True))
     assert prepared.reference is not None
     (without,) = prepare(replace(plan, allow_missing_reference=True, model="nobody/knows"))
@@ -258,14 +251,12 @@ def test_a_reference_that_may_be_missing_is_used_where_it_is_there(plan: Plan):
         ("meta-llama/Llama-3.1-8B-Instruct", AccuracySpec(quant_algo="NVFP8"), "FP8"),
     ],
 )
-def test_an_unknown_model_or_specification_comes_with_what_is_known(
-    plan: Plan, model: str, spec: AccuracySpec, message: str
-):
+def test_an_unknown_model_or_specification_comes_with_what_is_known(plan, model, spec, message):
     with pytest.raises(NotComparableError, match=message):
         prepare(replace(plan, model=model, accuracy_spec=spec))
 
 
-def test_an_unknown_field_of_allow_mismatch_is_named(plan: Plan):
+def test_an_unknown_field_of_allow_mismatch_is_named(plan):
     with pytest.raises(
         PlanError,
         match=r"allow_mismatch: unknown protocol field 'num_fewshots'. Did you mean 'num_fewshot'",
@@ -273,7 +264,7 @@ def test_an_unknown_field_of_allow_mismatch_is_named(plan: Plan):
         prepare(replace(plan, allow_mismatch=("num_fewshots",)))
 
 
-def test_a_shipped_reference_does_not_judge_other_data_unless_told_to(plan: Plan):
+def test_a_shipped_reference_does_not_judge_other_data_unless_told_to(plan):
     with pytest.raises(
         DatasetError, match="200 training and 1319 test questions, where GSM8K has 7473 and 1319"
     ) as caught:
@@ -283,53 +274,53 @@ def test_a_shipped_reference_does_not_judge_other_data_unless_told_to(plan: Plan
     assert any("not the published set" in note for note in prepared.notes)
 
 
-def test_a_users_own_reference_may_be_of_any_data(plan: Plan, tmp_path):
+def test_a_users_own_reference_may_be_of_any_data(plan, tmp_path):
     (prepared,) = prepare(_own(tmp_path, replace(plan, allow_mismatch=()), "accuracy: 50"))
     assert prepared.reference is not None
 
 
-def test_a_value_of_another_metric_is_refused(plan: Plan, tmp_path):
+def test_a_value_of_another_metric_is_refused(plan, tmp_path):
     with pytest.raises(ReferenceFileError, match="the value is a wer; gsm8k gives accuracy"):
         prepare(_own(tmp_path, plan, "wer: 6.2"))
 
 
-def test_a_share_instead_of_points_is_refused(plan: Plan, tmp_path):
+def test_a_share_instead_of_points_is_refused(plan, tmp_path):
     with pytest.raises(ReferenceFileError, match="not a fraction of 1"):
         prepare(_own(tmp_path, plan, "accuracy: 0.742"))
 
 
-def test_a_recorded_field_that_the_task_does_not_know_can_be_allowed(plan: Plan, tmp_path):
+def test_a_recorded_field_that_the_task_does_not_know_can_be_allowed(plan, tmp_path):
     own = _own(tmp_path, plan, "{accuracy: 50, protocol: {num_shots: 5}}")
     with pytest.raises(NotComparableError, match="num_shots"):
         prepare(own)
     assert prepare(replace(own, allow_mismatch=("num_shots",)))
 
 
-def test_a_malformed_reference_file_stops_the_run(plan: Plan, tmp_path):
+def test_a_malformed_reference_file_stops_the_run(plan, tmp_path):
     with pytest.raises(ReferenceFileError, match=r"gsm8k\.yaml:2"):
         prepare(_own(tmp_path, plan, "{acuracy: 50}"))
 
 
-def test_problems_of_all_tasks_are_reported_at_once(plan: Plan):
+def test_problems_of_all_tasks_are_reported_at_once(plan):
     with pytest.raises(PlanError) as caught:
         prepare(replace(plan, tasks=(Spec(name="gsm9k"), Spec(name="mmlu", options={"shots": 1}))))
     assert len(caught.value.problems) == 2
 
 
-def test_a_task_is_there_once_since_its_name_names_its_files(plan: Plan):
+def test_a_task_is_there_once_since_its_name_names_its_files(plan):
     years = [Spec(name="aime", options={"year": year}) for year in (2024, 2025)]
     with pytest.raises(PlanError, match="aime is listed twice"):
         prepare(replace(plan, tasks=tuple(years)))
 
 
-def test_a_limit_above_the_size_changes_nothing(plan: Plan):
+def test_a_limit_above_the_size_changes_nothing(plan):
     (prepared,) = prepare(replace(plan, limit=5000))
     assert len(prepared.dataset.samples) == 1319
     assert not any("subset" in note for note in prepared.notes)
     assert prepared.hypothesis.num_samples == 1319
 
 
-def test_the_subset_is_seeded_random_and_never_the_first(plan: Plan):
+def test_the_subset_is_seeded_random_and_never_the_first(plan):
     full = [s.id for s in prepare(plan)[0].dataset.samples]
     subsets = [
         [s.id for s in prepare(replace(plan, limit=50, seed=seed))[0].dataset.samples]
@@ -340,7 +331,7 @@ def test_the_subset_is_seeded_random_and_never_the_first(plan: Plan):
     assert sorted(subsets[0], key=full.index) == subsets[0]
 
 
-def test_the_fingerprint_names_the_protocol_the_data_and_the_samples(plan: Plan):
+def test_the_fingerprint_names_the_protocol_the_data_and_the_samples(plan):
     one, two = (prepare(replace(plan, limit=limit))[0].fingerprint for limit in (None, 10))
     assert one["num_fewshot"] == "5"
     assert one["stop"] == '["Question:","</s>","<|im_end|>"]'

@@ -3,12 +3,8 @@
 Files and servers report it, and warnings say if it is missing.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -22,7 +18,6 @@ from serve_eval.evaluation.settle import ask_prefix, remarks, settle, settle_pre
 from serve_eval.launchers import embedded, simulated
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.plan.command_line import write_take_command
-from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.protocol import chat_template
 from serve_eval.protocol.shared import build_task
@@ -44,7 +39,7 @@ from tests.evaluation.test_capabilities import prepared
 MARK = {"begins_with": "<s>"}
 
 
-def _told(**server: Any) -> str | bool:
+def _told(**server):
     async def asked():
         async with (
             serve(SimulatorConfig(**server)) as url,
@@ -57,7 +52,7 @@ def _told(**server: Any) -> str | bool:
 
 
 @pytest.mark.parametrize("form", ["echo", "prompt_logprobs"])
-def test_what_an_endpoint_tells_is_used_where_it_is_one_token(form: str):
+def test_what_an_endpoint_tells_is_used_where_it_is_one_token(form):
     assert _told(prompt_logprobs=form, **MARK, tells_beginning="vllm") == "<s>"
     assert _told(prompt_logprobs=form, **MARK, tells_beginning="llama_cpp") == "<s>"
     assert _told(prompt_logprobs=form, **MARK) == ""
@@ -149,7 +144,7 @@ def test_a_plan_has_it_before_its_endpoint_starts(tmp_path, monkeypatch):
     assert prefix_of(tells, prefix="") == ""
 
 
-def _task(prefix: str | bool, *samples: Sample) -> PreparedTask:
+def _task(prefix, *samples):
     p = prepared(prompt_logprobs=True)
     task = replace(p.task, protocol={"prefix": prefix})
     return replace(p, task=task, dataset=Dataset(samples=samples, files=(), total=len(samples)))
@@ -197,7 +192,7 @@ ASKED = {
 }
 
 
-def plan_of(url: str, **options: object) -> Plan:
+def plan_of(url, **options):
     """Return a plan that asks long_context of a running endpoint."""
     return Plan(
         model="simulated",
@@ -207,7 +202,7 @@ def plan_of(url: str, **options: object) -> Plan:
     )
 
 
-def fit_at(app: web.Application, out: Path, **options: object) -> tuple[Plan, list[str]]:
+def fit_at(app, out, **options):
     """Return a plan that was fitted to an endpoint, and what the user read meanwhile."""
     lines = []
 
@@ -218,7 +213,7 @@ def fit_at(app: web.Application, out: Path, **options: object) -> tuple[Plan, li
     return asyncio.run(fit()), lines
 
 
-def with_route(tokens_per_word: int) -> tuple[web.Application, list[dict[str, Any]]]:
+def with_route(tokens_per_word):
     """Return a simulated endpoint with vLLM's /tokenize, and the requests to it."""
     app, asked = create_app(SimulatorConfig()), []
 
@@ -232,7 +227,7 @@ def with_route(tokens_per_word: int) -> tuple[web.Application, list[dict[str, An
     return app, asked
 
 
-def longest(plan: Plan) -> dict[int, int]:
+def longest(plan):
     """Return the most words of a prompt by its length."""
     [spec] = plan.tasks
     found = {}

@@ -1,16 +1,10 @@
 """Test what is found of sampling fields that servers add, and references with other fields."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
 import shlex
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,7 +24,6 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._standin.model import MadeUpModel
-from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.protocol.sampling_fields import ROWS, TABLE
 from serve_eval.schema import (
@@ -40,7 +33,6 @@ from serve_eval.schema import (
     Plan,
     Reference,
     ReferenceRuns,
-    Report,
     SamplingDefault,
     SamplingDefaults,
     Spec,
@@ -48,7 +40,7 @@ from serve_eval.schema import (
 )
 from serve_eval.tasks import word_problems
 from serve_eval.workflows.references.register import register
-from tests.scripted_server import Reply, ScriptedServer, answer, fail, json_reply
+from tests.scripted_server import ScriptedServer, answer, fail, json_reply
 from tests.standin.deployments import aggregated
 
 NAMES = tuple(row.name for row in TABLE)
@@ -56,9 +48,7 @@ PENALTIES = tuple(row.name for row in TABLE if row.greedy)
 OPENAI = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
 
 
-async def _probe(
-    served: AbstractAsyncContextManager[str], *, model: str = "m", chat: bool = True
-) -> SamplingDefaults:
+async def _probe(served, *, model="m", chat=True):
     async with served as url:
         endpoint = Endpoint(base_url=url, model=model)
         async with Client(endpoint, Limits()) as client:
@@ -66,15 +56,15 @@ async def _probe(
             return await probe_defaults(client, known, chat=chat)
 
 
-def _embedded(**defaults: float) -> AbstractAsyncContextManager[str]:
+def _embedded(**defaults):
     return serve_app(create_app(WEIGHTS, {"m": "none"}, defaults=defaults))
 
 
-def _added(found: SamplingDefaults) -> set[str]:
+def _added(found):
     return {one.name for one in found.added}
 
 
-def _obedience(found: SamplingDefaults) -> dict[str, str]:
+def _obedience(found):
     return {one.name: one.obedience for one in found.fields}
 
 
@@ -90,7 +80,7 @@ def _obedience(found: SamplingDefaults) -> dict[str, str]:
     ],
 )
 @pytest.mark.parametrize("chat", [False, True])
-async def test_fields_that_a_model_gets_unseen_are_named(defaults: dict[str, float], chat: bool):
+async def test_fields_that_a_model_gets_unseen_are_named(defaults, chat):
     found = await _probe(_embedded(**defaults), chat=chat)
     assert _added(found) == set(defaults)
     told = {one.name: one.adds for one in found.fields if one.name not in defaults}
@@ -109,9 +99,7 @@ async def test_a_server_that_adds_nothing_costs_fourteen_short_answers():
 @pytest.mark.parametrize(
     "defaults", [{}, {"repetition_penalty": 1.05}, {"top_k": 20, "temperature": 0.7}]
 )
-async def test_the_stand_in_adds_what_its_generation_config_says(
-    flavour: Flavour, defaults: dict[str, float]
-):
+async def test_the_stand_in_adds_what_its_generation_config_says(flavour, defaults):
     found = await _probe(aggregated(MadeUpModel(defaults=defaults), flavour=flavour))
     assert _added(found) == set(defaults)
     assert all(one.adds is not None for one in found.fields)  # it is known as trtllm-serve
@@ -123,13 +111,13 @@ async def test_the_stand_in_adds_what_its_generation_config_says(
 
 def _scripted(
     *,
-    takes: tuple[str, ...] = NAMES,
-    refuses: int | None = None,
-    adds: Mapping[str, float] | None = None,
-    owner: str = "someone",
-    renamed: str = "",
-    steady: bool = True,
-) -> ScriptedServer:
+    takes=NAMES,
+    refuses=None,
+    adds=None,
+    owner="someone",
+    renamed="",
+    steady=True,
+):
     """Return a server that heeds the fields that it `takes`, and ignores or refuses the others."""
     drawn = itertools.count()
 
@@ -172,9 +160,7 @@ async def test_a_server_that_ignores_every_field_may_add_them():
 
 @pytest.mark.parametrize("status", [400, 422])
 @pytest.mark.parametrize("adds", [{}, {"presence_penalty": 0.5}])
-async def test_a_server_that_refuses_unknown_fields_gets_those_of_openai(
-    status: int, adds: dict[str, float]
-):
+async def test_a_server_that_refuses_unknown_fields_gets_those_of_openai(status, adds):
     server = _scripted(takes=OPENAI, refuses=status, adds=adds)
     found = await _probe(server.serve())
     told = _obedience(found)
@@ -188,7 +174,7 @@ async def test_a_server_that_refuses_unknown_fields_gets_those_of_openai(
     ("owner", "sent"),
     [("vllm", {-1, 1}), ("tensorrt_llm", {0, 1}), ("llamacpp", {0, 1}), ("someone", {1})],
 )
-async def test_each_server_gets_only_a_top_k_that_it_takes(owner: str, sent: set[int]):
+async def test_each_server_gets_only_a_top_k_that_it_takes(owner, sent):
     """Check it on the wire: -1 has crashed trtllm-serve."""
     server = _scripted(owner=owner, renamed="repeat_penalty")
     await _probe(server.serve())
@@ -198,7 +184,7 @@ async def test_each_server_gets_only_a_top_k_that_it_takes(owner: str, sent: set
 
 
 @pytest.mark.parametrize("owner", ["llamacpp", "me"])
-async def test_llama_cpp_is_asked_for_its_own_name_of_the_penalty(owner: str):
+async def test_llama_cpp_is_asked_for_its_own_name_of_the_penalty(owner):
     server = _scripted(
         takes=tuple(one for one in NAMES if one != "repetition_penalty"),
         owner=owner,
@@ -227,7 +213,7 @@ async def test_answers_that_differ_by_themselves_accuse_nobody():
 
 
 @pytest.mark.parametrize("script", [answer(""), fail(500, "broken"), fail(429, "later")])
-async def test_a_server_without_texts_leaves_everything_unknown(script: Reply):
+async def test_a_server_without_texts_leaves_everything_unknown(script):
     found = await _probe(ScriptedServer(lambda request: script, probed=True).serve())
     assert len(found.possible) == 7
     assert set(_obedience(found).values()) == {"unknown"}
@@ -257,7 +243,7 @@ OLDER_LOG = (
         ("nothing", {}),
     ],
 )
-async def test_the_log_of_vllm_names_what_is_added(text: str, found: dict[str, float], tmp_path):
+async def test_the_log_of_vllm_names_what_is_added(text, found, tmp_path):
     log = tmp_path / "vllm.log"
     log.write_text(f"INFO before\n{text}\nINFO after\n")
     assert read_logged([log, tmp_path / "missing"]) == found
@@ -265,7 +251,7 @@ async def test_the_log_of_vllm_names_what_is_added(text: str, found: dict[str, f
     assert {one.name: one.value for one in known.added} == found
 
 
-def _defaults(**adds: Any) -> SamplingDefaults:
+def _defaults(**adds):
     found = asyncio.run(_probe(_scripted(owner="vllm").serve()))
     return put_logged(found, adds)
 
@@ -290,7 +276,7 @@ ADDS = {"repetition_penalty": 1.3}
 N = 12
 
 
-def _plan(url: str, **options: Any) -> Plan:
+def _plan(url, **options):
     return replace(
         Plan(
             model="m",
@@ -302,7 +288,7 @@ def _plan(url: str, **options: Any) -> Plan:
     )
 
 
-def _run(defaults: dict[str, float], folder: Path, **options: Any) -> Report:
+def _run(defaults, folder, **options):
     async def main():
         app = create_app(WEIGHTS, {"m": "none"}, defaults=defaults)
         async with serve_app(app) as url:
@@ -312,7 +298,7 @@ def _run(defaults: dict[str, float], folder: Path, **options: Any) -> Report:
 
 
 @pytest.fixture(scope="module")
-def references(tmp_path_factory) -> dict[str, str]:
+def references(tmp_path_factory):
     """References of servers that added a penalty, which was kept, and of one that adds none."""
     folder = tmp_path_factory.mktemp("references")
     for name, defaults in (("adds", ADDS), ("plain", {})):
@@ -331,12 +317,12 @@ def references(tmp_path_factory) -> dict[str, str]:
     ],
 )
 def test_a_run_with_other_sampling_is_refused_before_its_first_sample(
-    taken: str,
-    defaults: dict[str, float],
-    policy: str,
-    told: str,
-    hint: str,
-    references: dict[str, str],
+    taken,
+    defaults,
+    policy,
+    told,
+    hint,
+    references,
     tmp_path,
 ):
     options = {"references_dir": references[taken], "server_defaults": policy}
@@ -378,10 +364,10 @@ def test_a_run_with_other_sampling_is_refused_before_its_first_sample(
     ],
 )
 def test_a_run_with_the_same_sampling_is_judged(
-    taken: str,
-    defaults: dict[str, float],
-    policy: str,
-    references: dict[str, str],
+    taken,
+    defaults,
+    policy,
+    references,
     tmp_path,
 ):
     report = _run(defaults, tmp_path, references_dir=references[taken], server_defaults=policy)
@@ -389,7 +375,7 @@ def test_a_run_with_the_same_sampling_is_judged(
     assert (task.result.value, report.exit_code) == (task.verdict.reference, 0)
 
 
-def test_a_finished_run_is_not_judged_again_by_other_sampling(references: dict[str, str], tmp_path):
+def test_a_finished_run_is_not_judged_again_by_other_sampling(references, tmp_path):
     _run({}, tmp_path, no_reference=True)
     plan = _plan("http://127.0.0.1:1/v1", references_dir=references["adds"])
     with pytest.raises(NotComparableError, match="server_adds is"):
@@ -398,7 +384,7 @@ def test_a_finished_run_is_not_judged_again_by_other_sampling(references: dict[s
     assert allowed.tasks[0].reference is not None
 
 
-def test_an_early_stop_ends_with_its_reference(references: dict[str, str], tmp_path):
+def test_an_early_stop_ends_with_its_reference(references, tmp_path):
     report = _run(
         {},
         tmp_path,
@@ -420,7 +406,7 @@ def test_runs_with_unlike_sampling_are_no_reference(tmp_path):
     assert not (tmp_path / "references").exists()
 
 
-def _reference(adds: tuple[str, ...] | None, *, published: bool = False) -> Reference:
+def _reference(adds, *, published=False):
     runs = ReferenceRuns(values=(80.0,), n=10, sigma=40.0, samples="", sha256="", server_adds=adds)
     return Reference(
         task="word_problems",
@@ -431,7 +417,7 @@ def _reference(adds: tuple[str, ...] | None, *, published: bool = False) -> Refe
     )
 
 
-def _found(adds: bool | None, policy: str, obedience: Any = "heeded") -> SamplingDefaults:
+def _found(adds, policy, obedience="heeded"):
     penalty = SamplingDefault(
         name="repetition_penalty",
         sent_as="repetition_penalty",
@@ -466,8 +452,6 @@ PENALTY = ("repetition_penalty",)
         (_reference(("top_k",)), _found(True, "keep"), True),
     ],
 )
-def test_only_a_known_difference_refuses(
-    reference: Reference, found: SamplingDefaults | None, expected: bool | None
-):
+def test_only_a_known_difference_refuses(reference, found, expected):
     other = compare_with_reference(found, reference, word_problems.task())
     assert (None if other is None else other.differs) == expected

@@ -1,14 +1,9 @@
 """Test runs, comparisons and verifications of servers that add sampling fields, end to end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,10 +14,8 @@ from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import (
-    Comparison,
     Limits,
     Plan,
-    Report,
     SamplingDefault,
     SamplingDefaults,
     Spec,
@@ -42,7 +35,7 @@ PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 NEUTRAL = {"min_p": 0, "repetition_penalty": 1, "frequency_penalty": 0, "presence_penalty": 0}
 
 
-def _plan(url: str, *, limit: int | None = 12, **options: Any) -> Plan:
+def _plan(url, *, limit=12, **options):
     of_plan = {name: options.pop(name) for name in ("server_defaults",) if name in options}
     return Plan(
         model="m",
@@ -56,14 +49,14 @@ def _plan(url: str, *, limit: int | None = 12, **options: Any) -> Plan:
 
 
 @asynccontextmanager
-async def _served(*defaults: dict[str, float]) -> AsyncIterator[list[str]]:
+async def _served(*defaults):
     """Serve the embedded model once for each set of defaults."""
     async with AsyncExitStack() as stack:
         apps = [create_app(WEIGHTS, {"m": "none"}, defaults=one) for one in defaults]
         yield [await stack.enter_async_context(serve_app(app)) for app in apps]
 
 
-def _recording(ignored_in_chats: str = "") -> ScriptedServer:
+def _recording(ignored_in_chats=""):
     """Return a server whose answers show the fields that decide them, which it all heeds."""
 
     def reply(request):
@@ -78,7 +71,7 @@ def _recording(ignored_in_chats: str = "") -> ScriptedServer:
     return ScriptedServer(reply, probed=True)
 
 
-def _run(server: ScriptedServer, folder: Path, **options: Any) -> list[dict[str, Any]]:
+def _run(server, folder, **options):
     """Return the bodies of the samples that a run sends."""
 
     async def main():
@@ -142,7 +135,7 @@ async def test_an_endpoint_is_probed_once_also_if_the_run_resumes(tmp_path):
     assert all(body["repetition_penalty"] == 1 for body in samples)
 
 
-async def _evaluate(defaults: dict[str, float], folder: Path, **options: Any) -> Report:
+async def _evaluate(defaults, folder, **options):
     async with _served(defaults) as (url,):
         report = await evaluate(_plan(url, **options), folder, environ={})
     told = [line for line in report.warnings if "the server adds" in line]
@@ -167,7 +160,7 @@ def test_what_a_server_adds_is_in_the_fingerprint_only_if_it_counts(tmp_path):
     assert values[0] == values[1] != values[2]
 
 
-async def _compare(folder: Path, policy: str) -> Comparison:
+async def _compare(folder, policy):
     async with _served({}, {"repetition_penalty": 1.3}) as urls:
         a, b = (CompareSide(plan=_plan(url, limit=40, server_defaults=policy)) for url in urls)
         rules = CompareRules(rule=Spec(name="paired"), again=0)
@@ -240,9 +233,7 @@ def test_fields_that_both_sides_add_are_no_cause_of_damage(tmp_path):
 
 
 @pytest.mark.parametrize("adds", [{}, {"repetition_penalty": 1.05}])
-async def test_verify_calls_no_server_identical_that_adds_a_penalty(
-    adds: dict[str, float], tmp_path
-):
+async def test_verify_calls_no_server_identical_that_adds_a_penalty(adds, tmp_path):
     async with _served({}, adds) as urls:
         named = [
             NamedPlan(name=name, plan=_plan(url)) for name, url in zip("ab", urls, strict=True)
@@ -292,9 +283,7 @@ SERVED = [
         (["temperature", "min_p"], "neutral", ["temperature: the task", "min_p: no value"]),
     ],
 )
-def test_the_advice_about_a_field_is_the_way_that_replaces_it(
-    names: list[str], policy: Any, said: list[str]
-):
+def test_the_advice_about_a_field_is_the_way_that_replaces_it(names, policy, said):
     ways = advise(names, SamplingDefaults(fields=tuple(SERVED), policy=policy))
     assert len(ways) == len(said)
     assert all(words in way for words, way in zip(said, ways, strict=True))
@@ -304,9 +293,7 @@ def test_the_advice_about_a_field_is_the_way_that_replaces_it(
     ("policies", "again"),
     [(("keep", "neutral"), "A"), (("neutral", "keep"), "B"), (("keep", "keep"), "A and B")],
 )
-def test_the_side_that_kept_what_its_server_adds_must_be_asked_again(
-    policies: tuple[Any, Any], again: str
-):
+def test_the_side_that_kept_what_its_server_adds_must_be_asked_again(policies, again):
     sides = [SamplingDefaults(fields=tuple(SERVED), policy=policy) for policy in policies]
     told = f"--set server_defaults=neutral replaces it: ask {again} again"
     assert advise(["min_p"], *sides) == [told]

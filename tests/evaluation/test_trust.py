@@ -3,14 +3,9 @@
 It is harmless, or it can run something or reach somewhere and needs consent.
 """
 
-from __future__ import annotations
-
 import shutil
 import typing
-from collections.abc import Mapping
 from dataclasses import fields, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +20,7 @@ from serve_eval.storage.run_folder import open_folder
 from serve_eval.storage.story_results import write_suite
 
 
-def _plan(*, allow_hub: bool) -> Plan:
+def _plan(*, allow_hub):
     launcher = Spec(name="external", options={"base_url": "http://127.0.0.1:9/v1"})
     tasks = (Spec(name="word_problems"),)
     return Plan(model="m", launcher=launcher, tasks=tasks, allow_hub=allow_hub)
@@ -33,7 +28,7 @@ def _plan(*, allow_hub: bool) -> Plan:
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_a_command_that_reads_a_folder_uses_the_hub_only_where_this_user_allowed_it(
-    tmp_path, allowed: bool
+    tmp_path, allowed
 ):
     plan = _plan(allow_hub=allowed)
     with open_folder(tmp_path / "own", plan, {"word_problems": {}}, own=True):
@@ -45,7 +40,7 @@ def test_a_command_that_reads_a_folder_uses_the_hub_only_where_this_user_allowed
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_a_command_that_shows_a_suite_uses_the_hub_only_where_this_user_allowed_it(
-    tmp_path, allowed: bool
+    tmp_path, allowed
 ):
     own = tmp_path / "own"
     own.mkdir()
@@ -60,7 +55,7 @@ def test_a_command_that_shows_a_suite_uses_the_hub_only_where_this_user_allowed_
     assert found == {"own": allowed, "copied": False}
 
 
-def _foreign(folder: Path, plan: Plan) -> Path:
+def _foreign(folder, plan):
     """Return a run folder that another user saved."""
     with open_folder(folder / "saved", plan, {spec.name: {} for spec in plan.tasks}, own=True):
         pass
@@ -96,7 +91,7 @@ READING = Spec(name="lm_eval", options={"data_files": {"test": "/evil"}})
     ],
 )
 def test_what_a_foreign_plan_reaches_is_asked_unless_the_command_replaces_it(
-    tmp_path, plan: Mapping[str, Any], settings: Mapping[str, Any], asks: str | None
+    tmp_path, plan, settings, asks
 ):
     folder = _foreign(tmp_path, replace(_plan(allow_hub=False), **plan))
     if asks is None:
@@ -126,9 +121,7 @@ def test_folders_of_code_are_those_of_the_command(tmp_path):
         ({"verdict": Spec(name="nowhere")}, {"verdict": "paired"}),
     ],
 )
-def test_code_that_the_command_replaces_is_not_looked_for(
-    tmp_path, fields: Mapping[str, Any], settings: Mapping[str, Any]
-):
+def test_code_that_the_command_replaces_is_not_looked_for(tmp_path, fields, settings):
     saved = replace(_plan(allow_hub=False), include_path=("/evil",), **fields)
     folder = _foreign(tmp_path, saved)
     assert to_follow(folder, settings, trust_plan=True).include_path == ()
@@ -146,9 +139,7 @@ def test_code_that_the_command_replaces_is_not_looked_for(
         ({"verdict": Spec(name="nowhere")}, "verdict rule 'nowhere'"),
     ],
 )
-def test_what_the_plans_own_folders_of_code_hold_must_be_named_again(
-    tmp_path, fields: Mapping[str, Any], named: str
-):
+def test_what_the_plans_own_folders_of_code_hold_must_be_named_again(tmp_path, fields, named):
     saved = replace(_plan(allow_hub=False), include_path=("/evil",), **fields)
     with pytest.raises(WithheldCodeError, match=f"takes its .*{named}.* from /evil") as caught:
         adopt_code(saved, ())
@@ -161,7 +152,7 @@ def test_what_the_plans_own_folders_of_code_hold_must_be_named_again(
 TEXTS = (str, list, tuple, dict, typing.Any)
 
 
-def _can_hold_text(hint: typing.Any) -> bool:
+def _can_hold_text(hint):
     """Return True if a type takes more than numbers and fixed words."""
     if typing.get_origin(hint) is typing.Literal:
         return False
@@ -170,7 +161,7 @@ def _can_hold_text(hint: typing.Any) -> bool:
 
 
 @pytest.mark.parametrize("launcher", registry.list_shipped("serve_eval.launchers"))
-def test_every_option_of_a_launcher_is_classified(launcher: str):
+def test_every_option_of_a_launcher_is_classified(launcher):
     options = set(registry.options_of(registry.load("serve_eval.launchers", launcher)))
     harmless = reach.HARMLESS[launcher]
     assert options <= harmless | reach.OPTIONS.keys(), "list it in serve_eval/evaluation/reach.py"
@@ -192,7 +183,7 @@ def test_every_field_of_a_plan_is_classified():
 
 
 @pytest.mark.parametrize("task", registry.list_shipped("serve_eval.tasks"))
-def test_every_option_of_a_task_that_can_hold_a_text_is_classified(task: str):
+def test_every_option_of_a_task_that_can_hold_a_text_is_classified(task):
     make = registry.function("serve_eval.tasks", task)
     hints = typing.get_type_hints(make)
     texts = {f"{task}.{name}" for name in registry.options_of(make) if _can_hold_text(hints[name])}

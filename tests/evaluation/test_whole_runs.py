@@ -7,17 +7,12 @@ All of them nine times, and the first 2,000 once more for texts that prompts sha
 The report must have the values that the same answers give in process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,8 +20,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers import embedded
 from serve_eval.launchers.simulated import probability
-from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Response, Spec, TaskResult
+from serve_eval.schema import LaunchContext, Limits, Plan, Response, Spec
 from serve_eval.schema.media import prompt_sha256, uniform
 from serve_eval.stats.classic import Decision, classic_test, decide
 from serve_eval.stats.intervals import bound_missing
@@ -50,7 +44,7 @@ WAYS = [
 """Names of the ways of asking, with options of the task and limits."""
 
 
-def _plan(endpoint: Endpoint, model: str, tasks: tuple[Spec, ...], **limits: Any) -> Plan:
+def _plan(endpoint, model, tasks, **limits):
     return Plan(
         model=model,
         launcher=Spec(name="external", options={"base_url": endpoint.base_url}),
@@ -62,7 +56,7 @@ def _plan(endpoint: Endpoint, model: str, tasks: tuple[Spec, ...], **limits: Any
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory) -> dict[str, TaskResult]:
+def results(tmp_path_factory):
     """Return the result of each way of asking, by name."""
     folder = tmp_path_factory.mktemp("embedded")
     found = {}
@@ -90,18 +84,18 @@ def results(tmp_path_factory) -> dict[str, TaskResult]:
     return found
 
 
-def test_every_way_of_asking_is_answered_in_full(results: dict[str, TaskResult]):
+def test_every_way_of_asking_is_answered_in_full(results):
     assert len(results) == len(WAYS) + 4
     for name, result in results.items():
         assert (result.scored, result.failed) == (LIMIT, 0), name
 
 
-def test_how_it_is_sent_changes_no_answer(results: dict[str, TaskResult]):
+def test_how_it_is_sent_changes_no_answer(results):
     assert results["one at a time"].parts == results["streamed"].parts == results["text"].parts
     assert results["rendered here"].parts == results["chat"].parts
 
 
-def test_damage_shows_where_it_was_done(results: dict[str, TaskResult]):
+def test_damage_shows_where_it_was_done(results):
     sound, damaged = (
         results[f"{model} word_problems_perplexity"].value for model in (SOUND, DAMAGED)
     )
@@ -110,7 +104,7 @@ def test_damage_shows_where_it_was_done(results: dict[str, TaskResult]):
     assert right > wrong
 
 
-def test_a_passkey_is_found(results: dict[str, TaskResult]):
+def test_a_passkey_is_found(results):
     value = results[f"{SOUND} passkey_short"].value
     assert value >= 50  # none is by chance; docs/measured/embedded-model.md has 78.6 of 500
 
@@ -187,11 +181,9 @@ try:
 finally:
     print("opened:", json.dumps(opened), file=sys.stderr)
 """
-Opened = Counter[tuple[str, bool]]
-"""The number of times that each file was opened, by its name and whether it was read."""
 
 
-async def _run(url: str, folder: Path, data_root: Path) -> tuple[int | None, Opened]:
+async def _run(url, folder, data_root):
     given = ["run", "--base-url", url, "--model", "m", "--tasks", "gsm8k", "--limit", "40"]
     given += ["--dataset-root", str(data_root), "--no-reference", "--concurrency", "8"]
     process = await asyncio.create_subprocess_exec(
@@ -206,7 +198,7 @@ async def _run(url: str, folder: Path, data_root: Path) -> tuple[int | None, Ope
     return process.returncode, Counter((name, reads) for name, reads in opened)
 
 
-async def test_a_run_and_its_continuation_open_each_file_once(data_root: Path, tmp_path):
+async def test_a_run_and_its_continuation_open_each_file_once(data_root, tmp_path):
     folder, refused = tmp_path / "run", [True]
 
     def reply(request):
@@ -237,7 +229,7 @@ FAILURES = {4: 0.01, 5: 0.01, 6: 0.04}
 
 
 @pytest.fixture
-def plan(data_root: Path) -> Plan:
+def plan(data_root):
     return Plan(
         model="my-org/my-model",
         launcher=Spec(
@@ -250,15 +242,13 @@ def plan(data_root: Path) -> Plan:
     )
 
 
-def _report(plan: Plan, folder: Path, **options: object) -> dict[str, Any]:
+def _report(plan, folder, **options):
     launcher = Spec(name="simulated", options={**plan.launcher.options, **options})
     asyncio.run(evaluate(replace(plan, launcher=launcher), folder))
     return json.loads((folder / "report.json").read_text())
 
 
-def _scores(
-    p: PreparedTask, run: int, damage: float = 0.0, failure_rate: float = 0.0
-) -> list[float]:
+def _scores(p, run, damage=0.0, failure_rate=0.0):
     """Return the score of each prompt under the declared probabilities; NaN if it fails."""
     chance = probability(ACCURACY, FLIP_RATE, SEED)
     scores = []
@@ -275,7 +265,7 @@ def _scores(
     return scores
 
 
-def _record(n: int, reference: Sequence[list[float]], scores: list[float]) -> dict[str, Any]:
+def _record(n, reference, scores):
     """Return the numbers and the verdicts that follow from the scores, in points."""
     known = [score for score in scores if not math.isnan(score)]
     missing = n - len(known)
@@ -315,9 +305,7 @@ def _record(n: int, reference: Sequence[list[float]], scores: list[float]) -> di
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("runs", "method"), [(1, "mcnemar_midp"), (3, "permutation")])
-def test_ten_runs_are_judged_as_their_answers_are_in_process(
-    plan: Plan, tmp_path, runs: int, method: str
-):
+def test_ten_runs_are_judged_as_their_answers_are_in_process(plan, tmp_path, runs, method):
     prepared = prepare(plan)
     for run in range(runs):
         _report(plan, tmp_path / f"reference{run}", run=run)

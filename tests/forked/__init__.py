@@ -6,14 +6,11 @@ streams, signals and exit code. Its imports are those of the server, and variabl
 PYTHONWARNINGS, which an interpreter reads at its start, do nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -21,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @cache
-def _start() -> subprocess.Popen[str]:
+def _start():
     """Start the server of this process, which ends when its standard input is closed."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.forked.server"],
@@ -33,9 +30,7 @@ def _start() -> subprocess.Popen[str]:
     )
 
 
-def run_forked(
-    module: str, *arguments: str, folder: Path, env: Mapping[str, str], timeout_s: float
-) -> subprocess.CompletedProcess[str]:
+def run_forked(module, *arguments, folder, env, timeout_s):
     """Run `python -m MODULE ARGUMENTS` in a folder and return what `subprocess.run` would.
 
     A program that runs longer than `timeout_s` is killed, and raises subprocess.TimeoutExpired.
@@ -57,12 +52,12 @@ def run_forked(
 
 
 def _ask(
-    program: Sequence[str],
-    folder: str,
-    env: Mapping[str, str],
-    streams: Sequence[str],
-    timeout_s: float,
-) -> int | None:
+    program,
+    folder,
+    env,
+    streams,
+    timeout_s,
+):
     server = _start()
     assert server.stdin is not None
     assert server.stdout is not None

@@ -3,8 +3,6 @@
 The launcher `simulated` has no process of its own in them.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json
@@ -14,7 +12,6 @@ import runpy
 import signal
 import sys
 import time
-from typing import Any
 
 import serve_eval
 from serve_eval.launchers import simulated
@@ -26,7 +23,7 @@ PARTS = ("cli", "evaluation", "report", "scorers", "stats", "verdicts", "workflo
 PAUSE_S = 0.002
 
 
-def main() -> None:
+def main():
     """Answer each line, a JSON object with a program, by its exit code; null if it took too long.
 
     A fork returns from here with its program, so that its interpreter ends as that of any program.
@@ -41,7 +38,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _import_all() -> None:
+def _import_all():
     for name in OTHERS:
         importlib.import_module(name)
     for part in PARTS:
@@ -53,7 +50,7 @@ def _import_all() -> None:
     gc.freeze()
 
 
-def _become(asked: dict[str, Any]) -> None:
+def _become(asked):
     """Take the folder, environment, streams and arguments of a program."""
     os.setpgid(0, 0)
     os.chdir(asked["folder"])
@@ -67,7 +64,7 @@ def _become(asked: dict[str, Any]) -> None:
     sys.path[0] = asked["folder"]
 
 
-def _wait_for(child: int, timeout_s: float) -> int | None:
+def _wait_for(child, timeout_s):
     """Return the exit code of a child as subprocess does; None if it had to be killed."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -4,8 +4,6 @@ For any bytes in any pieces, the readers return an answer or raise InvalidRespon
 make no difference. A connection that gets them always ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from contextlib import suppress
@@ -22,7 +20,7 @@ with atheris.instrument_imports():
     from serve_eval.client.wire_format.stream import StreamedAnswer
 
 
-def _said(pieces: list[bytes]) -> wire.Said | None:
+def _said(pieces):
     answer = StreamedAnswer()
     with suppress(wire.InvalidResponse):
         for piece in pieces:
@@ -31,12 +29,12 @@ def _said(pieces: list[bytes]) -> wire.Said | None:
     return None
 
 
-def _payloads(pieces: list[bytes]) -> list[bytes]:
+def _payloads(pieces):
     lines = EventLines()
     return [payload for piece in pieces for payload in lines.feed(piece) if payload] + lines.close()
 
 
-def _reply(pieces: list[bytes]) -> Reply:
+def _reply(pieces):
     """Return a connection's result of the bytes until it is lost."""
     connection, reply = (
         Http1Connection(set(), {}),
@@ -52,7 +50,7 @@ def _reply(pieces: list[bytes]) -> Reply:
     return reply
 
 
-def one_input(data: bytes) -> None:
+def one_input(data):
     """Read the bytes as a body, as a stream in one piece, and as a stream cut in two."""
     with suppress(wire.InvalidResponse):
         said = wire.decode(data, "application/json")

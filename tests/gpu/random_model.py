@@ -6,8 +6,6 @@ TOKENIZER is a folder that has one. The model has about 1.1 billion parameters i
 --small about a million, for a CPU. Needs torch and transformers.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -5,8 +5,6 @@ serves a Llama with random weights. A bare loop and an evaluation send it the sa
 nvidia-smi measures the use of the GPU.
 """
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import os
@@ -14,12 +12,10 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,7 +35,7 @@ NEARLY = 0.9
 """Share of the bare loop's requests per second and GPU use that an evaluation must reach."""
 
 
-def _missing() -> str | None:
+def _missing():
     if shutil.which("nvidia-smi") is None:
         return "no NVIDIA GPU here: there is no nvidia-smi"
     if why := _not_built():
@@ -48,14 +44,14 @@ def _missing() -> str | None:
     return f"the torch of {PYTHON} sees no GPU" if tried.returncode else None
 
 
-def _not_built() -> str | None:
+def _not_built():
     if not (PEERS / "bin/transformers").exists():
         return f"{PEERS} has no transformers (make test-peers builds it)"
     return None
 
 
 @contextmanager
-def _gpu_use() -> Iterator[list[float]]:
+def _gpu_use():
     """Yield the use of the first GPU in percent, twice a second, from its first to its last use.
 
     An evaluation does other things before and after its requests.
@@ -86,7 +82,7 @@ def _gpu_use() -> Iterator[list[float]]:
         seen[:] = seen[used[0] : used[-1] + 1] if used else []
 
 
-def _bare_loop(url: str, bodies: list[bytes]) -> float:
+def _bare_loop(url, bodies):
     """Return the seconds that the requests take from threads that check only the status.
 
     Each thread has one connection.
@@ -117,13 +113,13 @@ def _bare_loop(url: str, bodies: list[bytes]) -> float:
 
 
 def _measured(
-    folder: Path,
+    folder,
     *,
-    small: bool,
-    requests: int,
-    use: Callable[[], AbstractContextManager[list[float]]],
-    **options: Any,
-) -> dict[str, tuple[float, list[float]]]:
+    small,
+    requests,
+    use,
+    **options,
+):
     """Return requests per second and GPU use of each way to ask a model with random weights.
 
     Both cover only the time in which requests were sent.

@@ -6,8 +6,6 @@ HF_DATASETS_CACHE names, or a cold one. `unseeded`: each loaded with other draws
 cache.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -15,10 +13,9 @@ import random
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 
-def main(way: str, folder: str, names: list[str]) -> None:
+def main(way, folder, names):
     """Print the contexts of each task, document by document."""
     os.chdir(Path(folder) / "lm_eval")
     logging.disable(logging.CRITICAL)
@@ -44,7 +41,7 @@ def main(way: str, folder: str, names: list[str]) -> None:
         print(json.dumps([name, found]))
 
 
-def _ours(folder: str, names: list[str]) -> dict[str, Any]:
+def _ours(folder, names):
     from serve_eval.plugins import extensions
     from serve_eval.protocol.shared import build_task
     from serve_eval.schema import DataRoots, Spec
@@ -62,19 +59,19 @@ def _ours(folder: str, names: list[str]) -> dict[str, Any]:
     return told
 
 
-def _theirs(name: str) -> list[Any]:
+def _theirs(name):
     import lm_eval
     from lm_eval.api.model import LM
     from lm_eval.tasks import TaskManager
 
     class Silent(LM):
-        def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
+        def loglikelihood(self, requests):
             return [(-1.0, False)] * len(requests)
 
-        def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
+        def loglikelihood_rolling(self, requests):
             return [-1.0] * len(requests)
 
-        def generate_until(self, requests: list[Any]) -> list[str]:
+        def generate_until(self, requests):
             return [""] * len(requests)
 
     manager = TaskManager(include_path=".", include_defaults=False)
@@ -86,7 +83,7 @@ def _theirs(name: str) -> list[Any]:
     return [by_document[i] for i in sorted(by_document)]
 
 
-def _unseeded(name: str) -> None:
+def _unseeded(name):
     from lm_eval.api.task import ConfigurableTask
     from lm_eval.tasks._yaml_loader import load_yaml
 

@@ -6,15 +6,10 @@ They draw with the generators of Python and numpy or with their own, during impo
 while scoring. GPQA's own configurations on made data are here too.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
-from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, Stats, create_app
+from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app
 from tests.scripted_server import serve_in_thread
 
 CAPITALS = [
@@ -159,7 +154,7 @@ FILES = {
 }
 
 
-def write(folder: Path, *, sums: int = 8) -> Path:
+def write(folder, *, sums=8):
     """Write the files of all tasks, data included, below a folder for `--include-path`."""
     root, folder = folder, folder / "lm_eval"
     folder.mkdir(parents=True, exist_ok=True)
@@ -185,14 +180,14 @@ def write(folder: Path, *, sums: int = 8) -> Path:
     return root
 
 
-def _sum(i: int) -> dict[str, str]:
+def _sum(i):
     return {
         "question": f"What is {i} plus {2 * i + 1}?",
         "answer": f"It is {i} and {2 * i + 1}.\n#### {3 * i + 1}",
     }
 
 
-def _capital(i: int) -> dict[str, object]:
+def _capital(i):
     names = [capital for _, capital in CAPITALS]
     choices = sorted({names[i], names[(i + 1) % 5], names[(i + 3) % 5]})
     return {
@@ -203,7 +198,7 @@ def _capital(i: int) -> dict[str, object]:
     }
 
 
-def _jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+def _jsonl(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -260,7 +255,7 @@ GPQA = {
 """Files that lm-eval's tasks of GPQA include, below its folder, with their content here."""
 
 
-def write_drawn_tasks(root: Path, gpqa: Path | None = None) -> list[str]:
+def write_drawn_tasks(root, gpqa=None):
     """Write the tasks and their data below a folder for `--include-path`, and return their names.
 
     Those of GPQA are included if lm-eval's folder of them is given.
@@ -306,7 +301,7 @@ def write_drawn_tasks(root: Path, gpqa: Path | None = None) -> list[str]:
 
 
 @contextmanager
-def served(**config: Any) -> Iterator[tuple[str, Stats]]:
+def served(**config):
     """Yield the base URL and the received requests; the endpoint ends with the block."""
     app = create_app(SimulatorConfig(record=True, **config))
     with serve_in_thread(app) as url:

@@ -7,8 +7,6 @@ This holds in every process and for any content of a cache.
 Needs the optional extra lm-eval.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -16,8 +14,6 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy
 import pytest
@@ -42,7 +38,7 @@ SHARED = ROOT.parent / "shared/data"
 OPTIONS = {"data_files": {"train": "train.jsonl", "test": "test.jsonl"}, "num_fewshot": 0}
 
 
-def _recorded(folder: Path) -> list[tuple[int, str]]:
+def _recorded(folder):
     """Return pairs of (row of the test set, answer)."""
     found = []
     for file in sorted(folder.glob("gsm8k_*Llama*.jsonl")):
@@ -54,7 +50,7 @@ def _recorded(folder: Path) -> list[tuple[int, str]]:
     return found
 
 
-def _made_up(golds: list[str]) -> list[tuple[int, str]]:
+def _made_up(golds):
     forms = (
         "So it is {0}.\n#### {0}",
         "#### {0}.",
@@ -68,7 +64,7 @@ def _made_up(golds: list[str]) -> list[tuple[int, str]]:
     return [(i, form.format(gold)) for i, gold in enumerate(golds[:50]) for form in forms]
 
 
-def test_both_say_the_same_of_every_answer(data_root: Path):
+def test_both_say_the_same_of_every_answer(data_root):
     real = SHARED.is_dir()
     root = SHARED if real else data_root
     roots = DataRoots(roots=(root / "gsm8k", root))
@@ -98,7 +94,7 @@ def test_both_say_the_same_of_every_answer(data_root: Path):
 lm_eval = pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
 
 
-def _asked(way: str, folder: Path, names: list[str], cache: Path | None = None) -> dict[str, Any]:
+def _asked(way, folder, names, cache=None):
     quiet = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
     env = {**os.environ, **quiet, **({} if cache is None else {"HF_DATASETS_CACHE": str(cache)})}
     command = [sys.executable, "-m", "tests.harness.asked", way, str(folder), *names]
@@ -211,7 +207,7 @@ WORDS = [
 ]
 
 
-def strict_texts(count: int = 400, seed: int = 0) -> list[str]:
+def strict_texts(count=400, seed=0):
     """Return solutions with `####` at any place, several times or not at all.
 
     It comes before numbers of every form and before none.
@@ -306,7 +302,7 @@ def test_the_metrics_of_longbench_are_those_of_the_installed_lm_eval():
     words = f"{ENGLISH} 北京 天气 很好。 我们 段落3".split(" ")
     rng = random.Random(3)
 
-    def text(least: int) -> str:
+    def text(least):
         return " ".join(rng.choices(words, k=rng.randint(least, 14)))
 
     for _ in range(1000):
@@ -387,7 +383,7 @@ def test_mmmu_answers_are_read_as_the_installed_lm_eval_reads_them(
         assert mmmu.short_answer(text, [gold]).value == right, (text, gold)
 
 
-def _module(path: str) -> ModuleType:
+def _module(path):
     """Import a file of lm-eval's folder of tasks, which is not a package."""
     package = importlib.util.find_spec("lm_eval")
     assert package.origin is not None

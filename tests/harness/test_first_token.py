@@ -1,21 +1,17 @@
 """Test the token before a text without context: reported, given, added by the server, or none."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from serve_eval.evaluation.capabilities import TEXT
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.schema import Plan, Spec, TaskReport, VerdictOutcome
+from serve_eval.schema import Plan, Spec, VerdictOutcome
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.storage import run_folder
 from serve_eval.workflows.rescore.rescore import rescore
@@ -47,14 +43,14 @@ metric_list: [{metric: acc}]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     root = write(tmp_path_factory.mktemp("tasks"))
     (root / "lm_eval/made_bare.yaml").write_text(BARE)
     return root
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory) -> Path:
+def answers(tmp_path_factory):
     """Write known log-probabilities of texts and choices.
 
     Each token of a text has one value with <s> before the text and another one without. Choices
@@ -73,11 +69,11 @@ def answers(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch) -> None:
+def _alone(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
-def _plan(url: str, folder: Path, name: str, **options: Any) -> Plan:
+def _plan(url, folder, name, **options):
     launcher = Spec(name="external", options={"base_url": url})
     task = Spec(name=f"lm_eval:{name}", options=options)
     return Plan(
@@ -89,7 +85,7 @@ def _plan(url: str, folder: Path, name: str, **options: Any) -> Plan:
     )
 
 
-def _run(plan: Plan, out: Path) -> tuple[TaskReport, list[str]]:
+def _run(plan, out):
     report = asyncio.run(evaluate(plan, out, environ={}))
     [task] = report.tasks
     return task, [
@@ -99,7 +95,7 @@ def _run(plan: Plan, out: Path) -> tuple[TaskReport, list[str]]:
     ]
 
 
-def _perplexity(value: float, *, less: int = 0) -> float:
+def _perplexity(value, *, less=0):
     """Return the perplexity by word of the texts without `less` tokens.
 
     A word is a token of the simulated endpoint.
@@ -130,14 +126,14 @@ MARK = {"begins_with": "<s>"}
     ],
 )
 def test_a_text_is_judged_behind_what_begins_texts(
-    folder: Path,
-    answers: Path,
+    folder,
+    answers,
     tmp_path,
-    form: str,
-    server: dict[str, Any],
-    options: dict[str, Any],
-    prefix: str | bool,
-    value: float,
+    form,
+    server,
+    options,
+    prefix,
+    value,
 ):
     with served(answers=answers, prompt_logprobs=form, **server) as (url, stats):
         plan = _plan(url, folder, "made_texts", **options)
@@ -169,7 +165,7 @@ def test_a_text_is_judged_behind_what_begins_texts(
     "server", [{**MARK, "tells_beginning": "vllm"}, {**MARK, "puts_beginning": True}]
 )
 def test_a_choice_without_a_context_stands_behind_what_begins_texts(
-    folder: Path, answers: Path, tmp_path, server: dict[str, Any]
+    folder, answers, tmp_path, server
 ):
     with served(answers=answers, prompt_logprobs="echo", **server) as (url, _):
         task, warnings = _run(_plan(url, folder, "made_bare"), tmp_path / "out")
@@ -185,7 +181,7 @@ def test_a_choice_without_a_context_stands_behind_what_begins_texts(
 
 
 def test_a_choice_without_a_context_is_refused_before_anything_is_asked_where_nothing_tells(
-    folder: Path, answers: Path, tmp_path
+    folder, answers, tmp_path
 ):
     with served(answers=answers, prompt_logprobs="echo") as (url, stats):
         for name in ("made_bare", "made_prior"):
@@ -200,7 +196,7 @@ def test_a_choice_without_a_context_is_refused_before_anything_is_asked_where_no
 
 
 def test_a_tokenizer_tells_it_unless_the_endpoint_puts_or_knows_no_such_token(
-    folder: Path, answers: Path, tmp_path
+    folder, answers, tmp_path
 ):
     tokenizer = tmp_path / "tokenizer"
     tokenizer.mkdir()
@@ -216,7 +212,7 @@ def test_a_tokenizer_tells_it_unless_the_endpoint_puts_or_knows_no_such_token(
         assert json.loads(task.fingerprint["prefix"]) == prefix
 
 
-def test_a_run_that_began_without_goes_on_without(folder: Path, answers: Path, tmp_path):
+def test_a_run_that_began_without_goes_on_without(folder, answers, tmp_path):
     """An older version saved a plan without the token, for example."""
     with served(answers=answers, prompt_logprobs="echo", **MARK) as (url, _):
         plan = _plan(url, folder, "made_texts")
@@ -235,9 +231,7 @@ def test_a_run_that_began_without_goes_on_without(folder: Path, answers: Path, t
     assert moved.tasks[0].result.value == pytest.approx(_perplexity(-0.5, less=3))
 
 
-def test_an_endpoint_is_asked_once_for_all_tasks_that_send_the_same(
-    folder: Path, answers: Path, tmp_path
-):
+def test_an_endpoint_is_asked_once_for_all_tasks_that_send_the_same(folder, answers, tmp_path):
     """BLiMP has 67 tasks, and an endpoint may be slow to report nothing."""
     with served(answers=answers, prompt_logprobs="echo", tells_beginning="vllm", **MARK) as (
         url,
@@ -257,14 +251,14 @@ def test_an_endpoint_is_asked_once_for_all_tasks_that_send_the_same(
         assert (alone, stats.requests[prompt_sha256(f"<s>{TEXT}")]) == (1, 3)
 
 
-def test_two_tokens_before_a_text_are_told(folder: Path, answers: Path, tmp_path):
+def test_two_tokens_before_a_text_are_told(folder, answers, tmp_path):
     with served(answers=answers, prompt_logprobs="echo", puts_beginning=True, **MARK) as (url, _):
         task, [warning] = _run(_plan(url, folder, "made_texts", prefix="<s>"), tmp_path / "out")
     assert task.result.failed == 0
     assert "two tokens begin each text" in warning
 
 
-def test_launched_endpoints_of_ours_are_known_before_they_start(folder: Path, tmp_path):
+def test_launched_endpoints_of_ours_are_known_before_they_start(folder, tmp_path):
     """The value of the embedded model is the sum of the log-probabilities of the tokens."""
     server = {"accuracy": 1.0, "prompt_logprobs": "echo", **MARK, "tells_beginning": "vllm"}
     plan = Plan(
@@ -289,7 +283,7 @@ def test_launched_endpoints_of_ours_are_known_before_they_start(folder: Path, tm
     assert task.result.value == pytest.approx(math.exp(-_of_tokens() / WORDS), rel=1e-6)
 
 
-def _of_tokens() -> float:
+def _of_tokens():
     """Return the log-probability of the texts after the end token, by the tokens' ids."""
     from aiohttp import ClientSession
 
@@ -300,7 +294,7 @@ def _of_tokens() -> float:
 
     tokenizer = Tokenizer(WEIGHTS / "tokenizer.json")
 
-    async def asked() -> float:
+    async def asked():
         app = create_app(WEIGHTS, {"m": "none"})
         total = 0.0
         async with serve_app(app) as url, ClientSession() as session:

@@ -1,14 +1,11 @@
 """Test our side of lm-eval: its requests as samples, its logger and its absence."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys
 import threading
 import warnings
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -30,7 +27,7 @@ from serve_eval.schema import Message, Override, SamplingParams, Spec
 ABOUT = {"id": "0", "target": "t"}
 
 
-def _instance(*args: Any) -> SimpleNamespace:
+def _instance(*args):
     return SimpleNamespace(args=args)
 
 
@@ -66,9 +63,7 @@ def _instance(*args: Any) -> SimpleNamespace:
         ({"until": ""}, SamplingParams(max_tokens=256), {}),
     ],
 )
-def test_generation_kwargs_are_read_as_lm_evals_api_model_reads_them(
-    given: dict[str, Any], sampling: SamplingParams, rest: dict[str, Any]
-):
+def test_generation_kwargs_are_read_as_lm_evals_api_model_reads_them(given, sampling, rest):
     assert read_sampling(given) == (sampling, rest)
     assert read_sampling(dict(given)) == (
         sampling,
@@ -158,13 +153,13 @@ def test_threads_that_overlap_leave_the_logger_and_the_warnings_as_they_were():
     logger, filters = logging.getLogger("lm_eval"), list(warnings.filters)
     entered, left, level = threading.Event(), threading.Event(), logger.level
 
-    def first() -> None:
+    def first():
         with as_others_code(), quiet():
             entered.set()
             left.wait(WAIT_S)  # the second one arrives meanwhile, if it can
         left.set()
 
-    def second() -> None:
+    def second():
         entered.wait()
         with as_others_code():
             left.wait(2 * WAIT_S)

@@ -3,17 +3,13 @@
 Covers its own functions, its command line, and a comparison with our engine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
@@ -39,12 +35,12 @@ NAMES = (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     return write(tmp_path_factory.mktemp("tasks"))
 
 
 @pytest.fixture(scope="module")
-def known(folder: Path, tmp_path_factory) -> Path:
+def known(folder, tmp_path_factory):
     """Return what a simulated model knows of the tasks: right about half of the time."""
     out = tmp_path_factory.mktemp("known") / "out"
     launcher = Spec(name="simulated", options={"accuracy": 0.5, "prompt_logprobs": "echo"})
@@ -53,7 +49,7 @@ def known(folder: Path, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def answers(tmp_path) -> Path:
+def answers(tmp_path):
     """Write right answers to the prompts `Say N`, and the log-probabilities of some texts."""
     lines = [
         {"sha256": prompt_sha256(f"Say {i}"), "right": f"{i}! Next", "wrong": "", "probability": 1}
@@ -69,29 +65,29 @@ def answers(tmp_path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch) -> None:
+def _alone(monkeypatch):
     """Remove the user's key."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
-def _plan(folder: Path, launcher: Spec) -> Plan:
+def _plan(folder, launcher):
     specs = tuple(Spec(name=f"lm_eval:{name}") for name in NAMES)
     return Plan(
         model="m", launcher=launcher, tasks=specs, include_path=(str(folder),), no_reference=True
     )
 
 
-def _asked(*arguments: Any) -> SimpleNamespace:
+def _asked(*arguments):
     return SimpleNamespace(args=arguments)
 
 
-def _model(url: str, **more: Any) -> Any:
+def _model(url, **more):
     from serve_eval.lm_eval_model import ServeEvalLM
 
     return ServeEvalLM(base_url=url, **{"model": "simulated", **more})
 
 
-def test_answers_come_in_the_order_of_the_requests_and_several_at_once(answers: Path):
+def test_answers_come_in_the_order_of_the_requests_and_several_at_once(answers):
     with served(answers=answers, latency_s=0.02) as (url, stats):
         asked = [
             _asked(f"Say {i}", {"until": [" Next"], "max_gen_toks": 7, "top_k": 3})
@@ -109,7 +105,7 @@ def test_answers_come_in_the_order_of_the_requests_and_several_at_once(answers: 
         assert body["model"] == "simulated"
 
 
-def test_likelihoods_of_continuations_and_of_texts(answers: Path):
+def test_likelihoods_of_continuations_and_of_texts(answers):
     with served(answers=answers, prompt_logprobs="echo") as (url, _):
         model = _model(url, model=None)
         pairs = [_asked("A b", " c d"), _asked("A b ", "x y"), _asked("A", " b x y")]
@@ -135,7 +131,7 @@ def test_likelihoods_of_continuations_and_of_texts(answers: Path):
         _model(url).loglikelihood(pairs)
 
 
-def test_what_begins_a_text_is_told_by_the_endpoint_or_a_tokenizer(answers: Path, tmp_path, caplog):
+def test_what_begins_a_text_is_told_by_the_endpoint_or_a_tokenizer(answers, tmp_path, caplog):
     mark = {"answers": answers, "prompt_logprobs": "echo", "begins_with": "<s> "}
     with served(**mark, tells_beginning="vllm") as (url, _):
         model = _model(url)
@@ -155,7 +151,7 @@ def test_what_begins_a_text_is_told_by_the_endpoint_or_a_tokenizer(answers: Path
         ]
 
 
-def test_what_the_endpoint_does_not_tell_is_no_no(answers: Path, monkeypatch):
+def test_what_the_endpoint_does_not_tell_is_no_no(answers, monkeypatch):
     from serve_eval.client.wire_format import logprobs
 
     monkeypatch.setattr(logprobs, "_likeliest", lambda choice: [])
@@ -163,7 +159,7 @@ def test_what_the_endpoint_does_not_tell_is_no_no(answers: Path, monkeypatch):
         assert _model(url).loglikelihood([_asked("A b", " c d")]) == [(-1.0, None)]
 
 
-def test_a_request_without_an_answer_ends_it_with_the_count(answers: Path):
+def test_a_request_without_an_answer_ends_it_with_the_count(answers):
     kept = []
     with served(answers=answers, failure_rate=0.3, failure_kind="500") as (url, _):
         model = _model(url, max_attempts=1)
@@ -178,7 +174,7 @@ def test_a_request_without_an_answer_ends_it_with_the_count(answers: Path):
     assert not any(result == "" for _, _, result in kept)
 
 
-def test_what_passes_is_tried_again(answers: Path):
+def test_what_passes_is_tried_again(answers):
     with served(answers=answers, failure_rate=0.5, failures_per_prompt=1) as (url, _):
         given = [_asked(f"Say {i}", {"until": [" Next"]}) for i in range(6)]
         assert _model(url).generate_until(given) == [f"{i}!" for i in range(6)]
@@ -200,7 +196,7 @@ def test_lm_evals_own_models_stay_known_beside_ours():
     assert "DummyLM" in done.stdout, done.stderr
 
 
-def test_turns_are_sent_as_turns(answers: Path):
+def test_turns_are_sent_as_turns(answers):
     with served(answers=answers) as (url, stats):
         model = _model(url)
         turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
@@ -212,7 +208,7 @@ def test_turns_are_sent_as_turns(answers: Path):
 
 
 def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
-    folder: Path, known: Path, tmp_path
+    folder, known, tmp_path
 ):
     """Compare the samples and the results, which are in the same files.
 
@@ -268,7 +264,7 @@ def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
     )
 
 
-def test_what_the_user_can_act_on_is_said_in_a_line(folder: Path):
+def test_what_the_user_can_act_on_is_said_in_a_line(folder):
     command = [
         sys.executable,
         "-m",
@@ -286,7 +282,7 @@ def test_what_the_user_can_act_on_is_said_in_a_line(folder: Path):
     assert "Traceback" not in told.stderr
 
 
-def test_lm_evals_own_tools_read_a_run_of_a_task_of_ours(data_root: Path, tmp_path):
+def test_lm_evals_own_tools_read_a_run_of_a_task_of_ours(data_root, tmp_path):
     import datasets
     from lm_eval import utils
 
@@ -333,7 +329,7 @@ def test_lm_evals_own_tools_read_a_run_of_a_task_of_ours(data_root: Path, tmp_pa
     )
 
 
-def _lm_eval(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def _lm_eval(command, folder):
     """Run a command next to the data of the tasks, without a network."""
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     return subprocess.run(
@@ -341,7 +337,7 @@ def _lm_eval(command: list[str], folder: Path) -> subprocess.CompletedProcess[st
     )
 
 
-def _read(files: Iterable[Path]) -> dict[str, Any]:
+def _read(files):
     """Return the results, and the lines of the samples by task."""
     found = {}
     for file in sorted(files):

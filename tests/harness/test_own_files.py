@@ -5,8 +5,6 @@ Oddities are reported, and the code that they run is recorded.
 An alarm works only in the main thread of a process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
@@ -14,14 +12,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.harness.measures import Documents
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import open_scope, scope
 from serve_eval.schema import Plan, Spec, VerdictOutcome
@@ -67,7 +63,7 @@ def leaves(doc, results):
 """
 
 
-def _write(root: Path, name: str, text: str) -> Path:
+def _write(root, name, text):
     folder = root / "lm_eval"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rows.jsonl").write_text(
@@ -79,7 +75,7 @@ def _write(root: Path, name: str, text: str) -> Path:
     return root
 
 
-def _plan(name: str, *folders: Path) -> Plan:
+def _plan(name, *folders):
     server = Spec(name="simulated", options={"accuracy": 1.0})
     paths = tuple(map(str, folders))
     extensions.include(paths)
@@ -87,7 +83,7 @@ def _plan(name: str, *folders: Path) -> Plan:
     return Plan(model="m", launcher=server, tasks=(task,), include_path=paths, no_reference=True)
 
 
-def _run(plan: Plan, out: Path) -> Any:
+def _run(plan, out):
     return asyncio.run(evaluate(plan, out, environ={}))
 
 
@@ -141,7 +137,7 @@ def test_the_fingerprint_of_a_function_bound_to_arguments_is_that_of_every_proce
         ),
     ],
 )
-def test_an_odd_file_is_told_as_what_it_is(tmp_path, text: str, said: str):
+def test_an_odd_file_is_told_as_what_it_is(tmp_path, text, said):
     with pytest.raises(ServeEvalError, match=said):
         prepare(_plan("odd", _write(tmp_path, "odd", text)))
 
@@ -210,7 +206,7 @@ def test_the_code_of_a_folder_is_noted_and_its_change_is_told(tmp_path):
 def test_two_runs_in_one_process_share_no_documents(tmp_path):
     folder = _write(tmp_path, "shared", ASKS)
 
-    def load() -> list[Documents]:
+    def load():
         plan, found = _plan("shared", folder), []
         for _ in range(2):
             prepare(plan)
@@ -234,7 +230,7 @@ def test_a_later_run_reads_the_file_of_a_task_again(tmp_path):
     folder = _write(tmp_path, "edited", ASKS)
     [file] = (folder / "lm_eval").glob("*.yaml")
 
-    def read() -> tuple[set[str], object]:
+    def read():
         with scope():
             [p] = prepare(_plan("edited", folder))
             return {str(sample.prompt) for sample in p.dataset.samples}, p.fingerprint["config"]
@@ -293,7 +289,7 @@ MATHS = [
 ]
 
 
-def _told(*arguments: str | Path, codes: tuple[int, ...] = (0, 3)) -> str:
+def _told(*arguments, codes=(0, 3)):
     done = in_a_process(*arguments)
     assert done.returncode in codes, done.stderr
     assert "noise" not in done.stdout
@@ -301,9 +297,7 @@ def _told(*arguments: str | Path, codes: tuple[int, ...] = (0, 3)) -> str:
     return done.stdout
 
 
-def _all_ways(
-    flags: list[str | Path], out: Path, include: list[str | Path]
-) -> tuple[Any, list[Any]]:
+def _all_ways(flags, out, include):
     """Return the result of a run and of its resumption, and the lines of its export."""
     first = json.loads(_told("run", *flags, "-o", out, "--json"))["result"]["tasks"][0]["result"]
     again = json.loads(_told("run", "--resume", out, *include, "--json"))["result"]["tasks"][0][
@@ -366,7 +360,7 @@ def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missin
         _prepare_again(plan)
 
 
-def _prepare_again(plan: Plan) -> None:
+def _prepare_again(plan):
     """Forget earlier code, as in a new process."""
     open_scope().loaded.clear()
     open_scope().kept.clear()

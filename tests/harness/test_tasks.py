@@ -3,15 +3,11 @@
 Covers three kinds and their relatives, and refused tasks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,9 +20,8 @@ from serve_eval.errors import (
 )
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
-from serve_eval.schema import Limits, Need, Plan, Report, Spec, TaskReport, VerdictOutcome
+from serve_eval.schema import Limits, Need, Plan, Spec, VerdictOutcome
 from serve_eval.workflows.export.export import export
 from serve_eval.workflows.rescore.rescore import rescore
 from tests.harness.made_tasks import write
@@ -39,19 +34,19 @@ OTHERS = ("made_last_word", "made_contexts", "made_exact")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     return write(tmp_path_factory.mktemp("tasks"))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_network() -> Iterator[None]:
+def _no_network():
     """Allow only the loopback: looking up a name fails immediately."""
     import socket
 
     with pytest.MonkeyPatch.context() as patch:
         real = socket.getaddrinfo
 
-        def only_here(host: Any, *more: Any, **how: Any) -> Any:
+        def only_here(host, *more, **how):
             if host not in (None, "127.0.0.1", b"127.0.0.1", "localhost"):
                 raise AssertionError(f"{host} was looked up")
             return real(host, *more, **how)
@@ -60,7 +55,7 @@ def _no_network() -> Iterator[None]:
         yield
 
 
-def _plan(folder: Path, names: tuple[str, ...], **more: Any) -> Plan:
+def _plan(folder, names, **more):
     options = more.pop("options", {})
     server = {
         "accuracy": 1.0,
@@ -74,21 +69,21 @@ def _plan(folder: Path, names: tuple[str, ...], **more: Any) -> Plan:
     return Plan(**{"model": "simulated", "launcher": launcher, "tasks": specs, **own, **more})
 
 
-def _prepare(plan: Plan) -> list[PreparedTask]:
+def _prepare(plan):
     extensions.include(plan.include_path)
     return prepare(plan)
 
 
-def _run(plan: Plan, out: Path) -> Report:
+def _run(plan, out):
     return asyncio.run(evaluate(plan, out, environ={}))
 
 
-def _one(plan: Plan, out: Path) -> TaskReport:
+def _one(plan, out):
     [task] = _run(plan, out).tasks
     return task
 
 
-def _journal(out: Path, name: str) -> list[dict[str, Any]]:
+def _journal(out, name):
     return [
         json.loads(line)
         for line in (out / f"samples/lm_eval-{name}.jsonl").read_text().splitlines()
@@ -110,7 +105,7 @@ def test_the_files_of_lm_eval_are_searched_once_for_all_tasks(
 
 @pytest.mark.parametrize("form", ["echo", "prompt_logprobs"])
 @pytest.mark.parametrize("accuracy", [1.0, 0.0])
-def test_three_kinds_of_tasks_end_to_end(folder: Path, tmp_path, accuracy: float, form: str):
+def test_three_kinds_of_tasks_end_to_end(folder, tmp_path, accuracy, form):
     report = _run(
         _plan(folder, KINDS + OTHERS, server={"accuracy": accuracy, "prompt_logprobs": form}),
         tmp_path / "out",
@@ -145,7 +140,7 @@ def test_three_kinds_of_tasks_end_to_end(folder: Path, tmp_path, accuracy: float
     assert found["made_sums"].fingerprint["task_version"] == '"2.0"'
 
 
-def test_what_is_sent_is_what_the_task_says(folder: Path):
+def test_what_is_sent_is_what_the_task_says(folder):
     [p] = _prepare(_plan(folder, ("made_sums",)))
     first = p.dataset.samples[0]
     assert str(first.prompt).endswith("Question: What is 0 plus 1?\nAnswer:")
@@ -181,7 +176,7 @@ def test_the_files_of_the_data_are_noted_and_a_changed_one_is_another_set(tmp_pa
     assert shorter.fingerprint["samples"] != p.fingerprint["samples"]
 
 
-def test_a_task_of_lm_evals_own_runs_on_local_files(data_root: Path, tmp_path):
+def test_a_task_of_lm_evals_own_runs_on_local_files(data_root, tmp_path):
     files = {"train": "gsm8k/train.jsonl", "test": "gsm8k/test.jsonl"}
     spec = Spec(name="lm_eval:gsm8k", options={"data_files": files})
     plan = Plan(
@@ -199,7 +194,7 @@ def test_a_task_of_lm_evals_own_runs_on_local_files(data_root: Path, tmp_path):
         prepare(replace(plan, dataset_roots=(str(tmp_path),)))
 
 
-def test_what_is_not_in_a_cache_is_not_fetched(folder: Path):
+def test_what_is_not_in_a_cache_is_not_fetched(folder):
     with pytest.raises(DatasetError, match="lm-eval cannot load it") as caught:
         prepare(
             Plan(
@@ -212,7 +207,7 @@ def test_what_is_not_in_a_cache_is_not_fetched(folder: Path):
     assert "--allow-hub" in caught.value.hint
 
 
-def test_what_failed_is_not_scored_and_is_asked_again(folder: Path, tmp_path):
+def test_what_failed_is_not_scored_and_is_asked_again(folder, tmp_path):
     broken = {"failure_rate": 0.4, "seed": 1}
     plan = _plan(folder, ("made_sums",), server=broken, limits=Limits(max_attempts=1))
     first = _one(plan, tmp_path / "out").result
@@ -226,7 +221,7 @@ def test_what_failed_is_not_scored_and_is_asked_again(folder: Path, tmp_path):
     assert len(set(ids)) == first.failed, "answered samples are not asked again"
 
 
-def test_the_other_filter_gives_another_value_without_asking(folder: Path, tmp_path):
+def test_the_other_filter_gives_another_value_without_asking(folder, tmp_path):
     plan = _plan(folder, ("made_sums",), server={"empty_rate": 1.0})
     empty = _one(plan, tmp_path / "empty").result
     assert (empty.value, empty.outcomes) == (0.0, {"empty": 8})
@@ -243,7 +238,7 @@ def test_the_other_filter_gives_another_value_without_asking(folder: Path, tmp_p
         rescore(tmp_path / "out", ["lm_eval:made_sums.num_fewshot=1"], include_path=[str(folder)])
 
 
-def test_repeats_and_figures_that_are_no_mean(folder: Path, tmp_path):
+def test_repeats_and_figures_that_are_no_mean(folder, tmp_path):
     task = _one(_plan(folder, ("made_mcc",), repeats=2), tmp_path / "out").result
     assert (task.value, task.scored, task.aggregation) == (1.0, 10, "matthews_corrcoef of mcc")
     prior = _one(
@@ -261,7 +256,7 @@ def test_repeats_and_figures_that_are_no_mean(folder: Path, tmp_path):
 
 
 def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tells_them(
-    folder: Path, tmp_path
+    folder, tmp_path
 ):
     [p] = _prepare(_plan(folder, ("made_last_word",)))
     assert Need.LIKELIEST_TOKENS in p.needs
@@ -309,14 +304,14 @@ def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tell
         ("made_unsafe", {}, "scoring runs code written by the model"),
     ],
 )
-def test_what_cannot_be_asked_says_why(folder: Path, name: str, options: dict[str, Any], said: str):
+def test_what_cannot_be_asked_says_why(folder, name, options, said):
     with pytest.raises(ServeEvalError, match=said) as caught:
         _prepare(_plan(folder, (name,), options=options))
     if name in ("made_votes", "made_class"):
         assert "python -P -m serve_eval.lm_eval_model run" in caught.value.hint
 
 
-def test_a_task_that_runs_code_is_made_where_that_is_allowed(folder: Path):
+def test_a_task_that_runs_code_is_made_where_that_is_allowed(folder):
     with pytest.raises(SandboxError) as caught:
         _prepare(_plan(folder, ("made_unsafe",)))
     assert "--allow-code-execution" in caught.value.hint
@@ -324,15 +319,13 @@ def test_a_task_that_runs_code_is_made_where_that_is_allowed(folder: Path):
     assert p.task.unsafe
 
 
-def test_nothing_of_lm_eval_is_printed(folder: Path, capfd):
+def test_nothing_of_lm_eval_is_printed(folder, capfd):
     _prepare(_plan(folder, KINDS))
     told = capfd.readouterr()
     assert (told.out, told.err) == ("", "")
 
 
-def test_the_code_of_a_folder_runs_anew_only_when_it_is_named_anew(
-    folder: Path, tmp_path, monkeypatch
-):
+def test_the_code_of_a_folder_runs_anew_only_when_it_is_named_anew(folder, tmp_path, monkeypatch):
     _run(_plan(folder, ("made_sums",)), tmp_path / "out")
     with pytest.raises(
         WithheldCodeError, match=r"takes its task 'lm_eval:made_sums' from .*, whose code runs only"

@@ -16,8 +16,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 from tests.cli.command import environment
 
@@ -39,10 +37,10 @@ class Ended:
 class Forks:
     """A process that forks a child for each command."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log):
         self._log = log
 
-    def __enter__(self) -> Forks:
+    def __enter__(self):
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.kills.forks"],
             stdin=subprocess.PIPE,
@@ -55,15 +53,15 @@ class Forks:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+        kind,
+        error,
+        trace,
+    ):
         self._process.stdin.close()
         self._process.wait(TIMEOUT_S)
         self._process.stdout.close()
 
-    def run(self, arguments: list[str], folder: Path, cwd: Path, *, kill_at: int = 0) -> Ended:
+    def run(self, arguments, folder, cwd, *, kill_at=0):
         """Run a command, killed before the change of that number (0: never)."""
         asked = {"arguments": arguments, "folder": str(folder), "cwd": str(cwd)}
         assert self._process.stdout is not None
@@ -75,7 +73,7 @@ class Forks:
         return Ended(code, changes, self._log.read_text(errors="replace"))
 
 
-def _watch(folder: str, count: mmap.mmap, kill_at: int) -> None:
+def _watch(folder, count, kill_at):
     """Count the changes below a folder, and end the process before the one of that number."""
 
     def hook(event, found):
@@ -97,11 +95,11 @@ def _watch(folder: str, count: mmap.mmap, kill_at: int) -> None:
     sys.addaudithook(hook)
 
 
-def _lies(folder: str, path: Any) -> bool:
+def _lies(folder, path):
     return Path(path).absolute().is_relative_to(folder)
 
 
-def _run_child(asked: dict[str, Any], count: mmap.mmap) -> None:
+def _run_child(asked, count):
     log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, null), (1, log), (2, log)):
@@ -123,7 +121,7 @@ def _run_child(asked: dict[str, Any], count: mmap.mmap) -> None:
         os._exit(code)
 
 
-def _serve() -> None:
+def _serve():
     import serve_eval.cli.app as app
     from serve_eval.cli._commands import walk
 

@@ -8,7 +8,6 @@ command; the others try those of the commands that fill a folder with what other
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import pytest
 from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.launchers._simulated.simulator import create_app
 from serve_eval.whole_file import PARTIAL
-from tests.kills.forks import Ended, Forks
+from tests.kills.forks import Forks
 from tests.scripted_server import serve_in_thread
 
 ASKED = ["-t", "passkey_short", "--limit", "4", "--model", "m"]
@@ -78,17 +77,17 @@ class Killed:
     folder: Path
     urls: dict[str, str]
 
-    def give(self, command: list[str], *, kill_at: int = 0, out: str = "out") -> Ended:
+    def give(self, command, *, kill_at=0, out="out"):
         """Give a command, killed before the change of that number (0: never)."""
         words = [self.urls.get(word, word) for word in command]
         return self.forks.run(words, self.folder / out, self.folder, kill_at=kill_at)
 
-    def clear(self) -> None:
+    def clear(self):
         """Remove what commands wrote."""
         for name in ("out", "refs"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
-    def list_files(self) -> set[str]:
+    def list_files(self):
         """Return the files in the folder, without logs, leftovers and what names kills."""
         out = self.folder / "out"
         found = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
@@ -96,7 +95,7 @@ class Killed:
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory) -> Iterator[Killed]:
+def killed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kills")
     app = create_app(SimulatorConfig(model="m"))
     other = create_app(SimulatorConfig(model="m"))
@@ -117,7 +116,7 @@ def killed(tmp_path_factory) -> Iterator[Killed]:
         yield found
 
 
-def _kill_at_each(killed: Killed, command: list[str], step: int = 1) -> None:
+def _kill_at_each(killed, command, step=1):
     killed.clear()
     whole = killed.give(command)
     files = killed.list_files()
@@ -132,12 +131,12 @@ def _kill_at_each(killed: Killed, command: list[str], step: int = 1) -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_what_is_copied_begins_anew_after_a_kill_at_any_moment(killed: Killed, name: str):
+def test_what_is_copied_begins_anew_after_a_kill_at_any_moment(killed, name):
     _kill_at_each(killed, WRITTEN[name], step=11)
 
 
 @pytest.mark.parametrize("name", ["tools", "take"])
-def test_a_check_goes_on_after_a_kill_in_its_first_second(killed: Killed, name: str):
+def test_a_check_goes_on_after_a_kill_in_its_first_second(killed, name):
     killed.clear()
     whole = killed.give(ASKING[name]).code
     for moment in (3, 5):
@@ -149,19 +148,19 @@ def test_a_check_goes_on_after_a_kill_in_its_first_second(killed: Killed, name: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ASKING)
-def test_what_is_asked_goes_on_after_a_kill_at_any_moment(killed: Killed, name: str):
+def test_what_is_asked_goes_on_after_a_kill_at_any_moment(killed, name):
     _kill_at_each(killed, ASKING[name], step=9)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRITTEN)
-def test_what_is_copied_begins_anew_after_every_kill(killed: Killed, name: str):
+def test_what_is_copied_begins_anew_after_every_kill(killed, name):
     _kill_at_each(killed, WRITTEN[name])
 
 
 @pytest.mark.parametrize("name", ["merge", "rescore", "tools", "run", "take"])
 @pytest.mark.parametrize("foreign", ["notes.txt", "lock", "copying.json"])
-def test_a_foreign_folder_is_refused(killed: Killed, name: str, foreign: str):
+def test_a_foreign_folder_is_refused(killed, name, foreign):
     killed.clear()
     (killed.folder / "out").mkdir()
     (killed.folder / "out" / foreign).write_text("not ours")
@@ -171,7 +170,7 @@ def test_a_foreign_folder_is_refused(killed: Killed, name: str, foreign: str):
     assert (killed.folder / "out/mine.txt").read_text() == "not ours either"
 
 
-def test_a_finished_merge_of_others_and_what_was_asked_since_are_kept(killed: Killed):
+def test_a_finished_merge_of_others_and_what_was_asked_since_are_kept(killed):
     killed.clear()
     merged = killed.give(WRITTEN["merge"])
     assert killed.give(WRITTEN["merge"]).code == merged.code
@@ -183,7 +182,7 @@ def test_a_finished_merge_of_others_and_what_was_asked_since_are_kept(killed: Ki
     assert (refused.code, "not an empty folder" in refused.text) == (2, True), refused.text
 
 
-def test_an_unfinished_merge_is_not_continued_by_asking(killed: Killed):
+def test_an_unfinished_merge_is_not_continued_by_asking(killed):
     killed.clear()
     assert killed.give(WRITTEN["merge"], kill_at=40).code == -9
     asked = killed.give(["run", "--resume", "out"])

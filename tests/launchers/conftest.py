@@ -7,10 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,13 +20,13 @@ FAKE_ENGINE = Path(__file__).with_name("fake_docker.py")
 
 
 @pytest.fixture
-def said() -> list[str]:
+def said():
     """Return the list that collects the messages of a launch."""
     return []
 
 
 @pytest.fixture
-def own_machine(tmp_path, monkeypatch) -> None:
+def own_machine(tmp_path, monkeypatch):
     """Give the test its own locks and eight free GPUs.
 
     Other tests run at the same time, and this machine may have any number of GPUs.
@@ -43,7 +41,7 @@ def own_machine(tmp_path, monkeypatch) -> None:
 
 
 @pytest.fixture
-def context(tmp_path, said: list[str], own_machine: None) -> LaunchContext:
+def context(tmp_path, said, own_machine):
     """Return the context of a launch with its logs in the test's folder."""
     return LaunchContext(model="org/model", log_dir=tmp_path / "logs", notify=said.append)
 
@@ -54,15 +52,15 @@ class Engine:
 
     socket: Path
 
-    def names(self) -> list[str]:
+    def names(self):
         return subprocess.run(
             ["docker", "ps"], capture_output=True, text=True, check=True
         ).stdout.split()
 
-    def asked(self) -> list[list[str]]:
+    def asked(self):
         return [json.loads(text) for text in Path(f"{self.socket}.log").read_text().splitlines()]
 
-    def empty(self) -> bool:
+    def empty(self):
         """Return True once no container is left, False after 20 s."""
         deadline = time.monotonic() + 20
         while self.names():
@@ -73,7 +71,7 @@ class Engine:
 
 
 @pytest.fixture
-def engine(context: LaunchContext, tmp_path, monkeypatch) -> Iterator[Engine]:
+def engine(context, tmp_path, monkeypatch):
     place = tmp_path / "docker.sock"
     (client := tmp_path / "bin/docker").parent.mkdir()
     client.write_text(f'#!/bin/sh\nexec {sys.executable} -I {FAKE_ENGINE} {place} "$@"\n')
@@ -97,7 +95,7 @@ def engine(context: LaunchContext, tmp_path, monkeypatch) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def standin(own_machine: None, tmp_path, monkeypatch) -> Callable[..., None]:
+def standin(own_machine, tmp_path, monkeypatch):
     """Return a function that makes `trtllm-serve` the stand-in, with a flavour and faults."""
 
     def use(flavour="v12", faults=None, **variables):
@@ -111,13 +109,13 @@ def standin(own_machine: None, tmp_path, monkeypatch) -> Callable[..., None]:
 
 
 @pytest.fixture
-def plan_of(data_root: Path) -> Callable[..., Plan]:
+def plan_of(data_root):
     """Return a function that makes a small plan with a launcher, its options and limits.
 
     The stand-in may answer anything.
     """
 
-    def plan(launcher, options: Mapping[str, Any] = {}, *, limit=20, **limits):
+    def plan(launcher, options={}, *, limit=20, **limits):  # noqa: B006
         return Plan(
             model="my-org/my-model",
             launcher=Spec(name=launcher, options=json.loads(json.dumps(options))),

@@ -15,12 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from serve_eval.datasets.generated import write_gsm8k
-from serve_eval.launchers._standin.options import ALL, Flavour
+from serve_eval.launchers._standin.options import ALL
 from tests.root import ROOT
 from tests.standin.deployments import environment
 
@@ -147,7 +146,7 @@ DEAD = (
 WARNINGS = "\n".join(one.warning for one in DEAD)
 
 
-def measured(words: str, folder: Path, flavour: Flavour = "v12") -> tuple[float, int, str]:
+def measured(words, folder, flavour="v12"):
     """Launch a server that prints these words and hangs.
 
     Return the seconds from its line to the end of the tool, the exit code, and the message.
@@ -192,7 +191,7 @@ def measured(words: str, folder: Path, flavour: Flavour = "v12") -> tuple[float,
     return now - float(said[-1].split()[0]), done.returncode, done.stderr
 
 
-def rows(flavours: Sequence[Flavour]) -> Iterator[str]:
+def rows(flavours):
     """Yield the lines of the table; a cell starts with `no: ` if its launch ended differently."""
     yield (
         "| server's last words | told |"
@@ -207,7 +206,7 @@ def rows(flavours: Sequence[Flavour]) -> Iterator[str]:
         )
 
 
-def _cell(one: Dead, flavour: Flavour) -> str:
+def _cell(one, flavour):
     with tempfile.TemporaryDirectory(prefix="dead-") as name:
         seconds, code, said = measured(one.words, Path(name), flavour)
     return f"{seconds:.1f}" if code == 4 and one.told in said else f"no: exit {code}: {said[-300:]}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -34,49 +33,49 @@ class FailureLog(NamedTuple):
 
 
 @cache
-def collected() -> tuple[FailureLog, ...]:
+def collected():
     """Return the logs from which a fifth was drawn."""
     return tuple(one for engine in COLLECTED for one in _read(engine, engine))
 
 
 @cache
-def of_sglang() -> tuple[FailureLog, ...]:
+def of_sglang():
     """Return the logs of SGLang, which came later than the draw."""
     return tuple(_read("sglang", "sglang"))
 
 
 @cache
-def every() -> tuple[FailureLog, ...]:
+def every():
     """Return all logs of failures."""
     return (*collected(), *of_sglang(), *_read("more", ""))
 
 
 @cache
-def sound() -> tuple[FailureLog, ...]:
+def sound():
     """Return the logs of servers that started well."""
     return tuple(_read("sound", ""))
 
 
 @cache
-def held_out() -> frozenset[str]:
+def held_out():
     """Return the names of the fifth that was not used to write the patterns."""
     names = sorted(one.name for one in collected())
     return frozenset(random.Random(SEED).sample(names, round(len(names) / 5)))
 
 
 @cache
-def told() -> Mapping[str | None, str | None]:
+def told():
     """Return the causes by the names of their rows."""
     return {None: None, **{one.name: one.told for one in read_causes()}}
 
 
-def name_cause(one: FailureLog, engine: str | None) -> str | None:
+def name_cause(one, engine):
     """Return the cause that is named for a log."""
     found = explain(one.log, engine)
     return None if found is None or found.cause is None else found.cause.told
 
 
-def _read(file: str, engine: str) -> Iterator[FailureLog]:
+def _read(file, engine):
     for row in yaml.safe_load((FOLDER / f"{file}.yaml").read_text()):
         yield FailureLog(
             row["name"],

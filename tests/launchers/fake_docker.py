@@ -10,8 +10,6 @@ the exit code of the container. Every command line is added to SOCKET.log as a J
 passed on. `ps` names the containers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -21,7 +19,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 FLAGS = ("--rm", "--init", "--interactive")
 STDIN_ENDS = 255
@@ -48,7 +45,7 @@ class Refused(Exception):
     pass
 
 
-def parsed(words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+def parsed(words):
     """Return the options of `run`, each with its values, and the image with its command."""
     options = {}
     while words and words[0].startswith("-"):
@@ -66,11 +63,11 @@ def parsed(words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
 
 
 class Daemon:
-    def __init__(self, place: str) -> None:
+    def __init__(self, place):
         self.place, self.lock = place, threading.Lock()
         self.running = {}
 
-    def serve(self) -> None:
+    def serve(self):
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.place)
             listener.listen(50)
@@ -80,7 +77,7 @@ class Daemon:
                     target=self.client, args=(listener.accept()[0],), daemon=True
                 ).start()
 
-    def client(self, connection: socket.socket) -> None:
+    def client(self, connection):
         with connection:
             message, fds, _, _ = socket.recv_fds(connection, 1 << 20, 2)
             asked = json.loads(message)
@@ -97,7 +94,7 @@ class Daemon:
             with contextlib.suppress(OSError):
                 connection.sendall(str(code).encode())
 
-    def done(self, connection: socket.socket, asked: dict[str, Any], fds: list[int]) -> int:
+    def done(self, connection, asked, fds):
         verb, *words = asked["argv"]
         if verb == "ps":
             os.write(fds[0], "".join(f"{name}\n" for name in sorted(self.running)).encode())
@@ -114,9 +111,7 @@ class Daemon:
             return 0
         return self.run(connection, words, asked["env"], fds)
 
-    def run(
-        self, connection: socket.socket, words: list[str], outside: dict[str, str], fds: list[int]
-    ) -> int:
+    def run(self, connection, words, outside, fds):
         options, [_, *command] = parsed(words)
         for mount in options.get("--mount", ()):
             source = dict(part.partition("=")[::2] for part in mount.split(","))["source"]
@@ -152,27 +147,27 @@ class Daemon:
             del self.running[name]
         return code if code >= 0 else 128 - code
 
-    def signals(self, connection: socket.socket, container: subprocess.Popen[bytes]) -> None:
+    def signals(self, connection, container):
         with contextlib.suppress(OSError):
             while (number := connection.recv(1)) and number[0] != STDIN_ENDS:
                 container.send_signal(number[0])
         if container.stdin is not None:
             container.stdin.close()
 
-    def stop(self) -> None:
+    def stop(self):
         for container in list(self.running.values()):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(container.pid, signal.SIGKILL)
 
 
-def tell_of_stdin(connection: socket.socket) -> None:
+def tell_of_stdin(connection):
     while os.read(0, 4096):
         pass
     with contextlib.suppress(OSError):
         connection.sendall(bytes([STDIN_ENDS]))
 
 
-def client(place: str, argv: list[str]) -> int:
+def client(place, argv):
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(place)
         for number in (signal.SIGTERM, signal.SIGINT):

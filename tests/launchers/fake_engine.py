@@ -5,8 +5,6 @@ KIND sets its behaviour. llama-server, transformers and vllm have /health; llama
 hands a prompt over if it is asked to, and says in its answer what was handed to it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,12 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 KIND, *WORDS = sys.argv[1:]
 
 
-def given(flag: str) -> str:
+def given(flag):
     return WORDS[WORDS.index(flag) + 1]
 
 
 class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
+    def do_GET(self):
         if self.path == "/health" and KIND != "llama-cpp-python":
             return self._answer(200, {"status": "ok"})
         if self.path == "/v1/models":
@@ -32,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(200, {"object": "list", "data": listed[KIND]})
         return self._answer(404, {"detail": "Not Found"})
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if KIND == "transformers" and asked["model"] != WORDS[1]:
             return self._answer(400, {"detail": f"Server is pinned to {WORDS[1]}"})
@@ -44,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
             body["kv_transfer_params"] = {"from": given("--port")}
         return self._answer(200, body)
 
-    def _answer(self, status: int, body: object) -> None:
+    def _answer(self, status, body):
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -52,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 

@@ -5,8 +5,6 @@ docs/measured/trtllm-versions.md. The servers are the stand-in's. A row says wha
 should happen.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
@@ -14,10 +12,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import httpx
@@ -25,9 +21,9 @@ import httpx
 from serve_eval.errors import LaunchError, PlanError, ServeEvalError
 from serve_eval.launchers import trtllm_disaggregated
 from serve_eval.launchers._machine import local_gpus
-from serve_eval.launchers._standin.options import ALL, Flavour
+from serve_eval.launchers._standin.options import ALL
 from serve_eval.plugins import registry
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import LaunchContext
 from tests.measured import stamp
 from tests.standin.deployments import environment
 
@@ -48,11 +44,11 @@ LOAD_S = 1.0
 class Starting(threading.Thread):
     """A thread that records the first answer of a server that loads."""
 
-    def __init__(self, log_dir: Path) -> None:
+    def __init__(self, log_dir):
         super().__init__(daemon=True)
         self.script, self.seen, self.over = log_dir / "commands.sh", "", threading.Event()
 
-    def run(self) -> None:
+    def run(self):
         refused = 0
         with httpx.Client(trust_env=False, timeout=2.0) as client:
             while not self.over.wait(0.05):
@@ -78,13 +74,13 @@ class Starting(threading.Thread):
                 return
 
 
-def table() -> list[str]:
+def table():
     """Return the lines of the table."""
     rows = [f"| version | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
     return [*rows, *(f"| {NAMES[flavour]} | {' | '.join(row(flavour))} |" for flavour in ALL)]
 
 
-def row(flavour: Flavour) -> list[str]:
+def row(flavour):
     """Return the cells of one version."""
     with tempfile.TemporaryDirectory() as folder, _around(flavour, Path(folder)):
         place = Path(folder)
@@ -93,7 +89,7 @@ def row(flavour: Flavour) -> list[str]:
 
 
 @contextmanager
-def _around(flavour: Flavour, folder: Path) -> Iterator[None]:
+def _around(flavour, folder):
     env = environment(flavour, load_s=LOAD_S, STANDIN_POLL_S="0.1")
     env |= {"XDG_CACHE_HOME": str(folder / "cache"), "TMPDIR": str(folder)}
     env.pop("CUDA_VISIBLE_DEVICES", None)
@@ -105,7 +101,7 @@ def _around(flavour: Flavour, folder: Path) -> Iterator[None]:
         yield
 
 
-def _launched(log_dir: Path, story: Any, **options: Any) -> tuple[Any, list[str]]:
+def _launched(log_dir, story, **options):
     said = []
     context = LaunchContext(model="org/model", log_dir=log_dir, notify=said.append)
     times = {"ready_timeout_s": 20.0, "answer_timeout_s": 4.0}
@@ -120,7 +116,7 @@ def _launched(log_dir: Path, story: Any, **options: Any) -> tuple[Any, list[str]
     return asyncio.run(tell()), said
 
 
-def _first(log_dir: Path) -> tuple[str, str, str, str]:
+def _first(log_dir):
     starting = Starting(log_dir)
     starting.start()
     try:
@@ -139,7 +135,7 @@ def _first(log_dir: Path) -> tuple[str, str, str, str]:
     return f"{perf}; in files: {files}", key, starting.seen, models
 
 
-async def _asked(endpoint: Endpoint) -> tuple[str, str]:
+async def _asked(endpoint):
     root, body = (
         endpoint.base_url.removesuffix("/v1"),
         {"model": "m", "prompt": "p", "max_tokens": 4},
@@ -166,11 +162,11 @@ async def _asked(endpoint: Endpoint) -> tuple[str, str]:
     )
 
 
-def _ids(models: httpx.Response) -> list[str]:
+def _ids(models):
     return [one["id"] for one in models.json()["data"]]
 
 
-def _discoveries(place: Path) -> str:
+def _discoveries(place):
     wanted = {
         "on loopback": {"discovery": True},
         "beyond it": {"discovery": True, "host": "0.0.0.0"},
@@ -180,7 +176,7 @@ def _discoveries(place: Path) -> str:
     )
 
 
-def _outcome(place: Path, options: dict[str, Any]) -> str:
+def _outcome(place, options):
     async def nothing(endpoint):
         pass
 
@@ -193,7 +189,7 @@ def _outcome(place: Path, options: dict[str, Any]) -> str:
     return "works"
 
 
-def _without_key(place: Path) -> str:
+def _without_key(place):
     async def nothing(endpoint):
         await asyncio.sleep(0)
 
@@ -215,7 +211,7 @@ def _without_key(place: Path) -> str:
     return f"without one: {', '.join(dict.fromkeys(found))}"
 
 
-def main() -> None:
+def main():
     began, lines = time.monotonic(), table()
     sys.stdout.write("\n".join(lines) + "\n")
     if sys.argv[1:] == ["write"]:

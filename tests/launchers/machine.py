@@ -1,7 +1,5 @@
 """Show the machine to a test: its GPUs by a fake nvidia-smi, and processes of servers."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
@@ -9,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from serve_eval.launchers._machine import local_gpus
-from serve_eval.schema import LaunchContext
 
 
-def process_number(context: LaunchContext, name: str = "trtllm", what: str = "server") -> int:
+def process_number(context, name="trtllm", what="server"):
     """Return a process number from the log of its server: the `server`, or a `rank` of it."""
     log = (context.log_dir / f"{name}.log").read_text()
     return int(log.partition(f"Started {what} process [")[2].partition("]")[0])
 
 
-def gone(pid: int) -> bool:
+def gone(pid):
     """Return True if a process has ended, even if it is a zombie."""
     try:
         os.kill(pid, 0)
@@ -31,7 +28,7 @@ def gone(pid: int) -> bool:
         return Path("/proc/self").exists()
 
 
-def wait_until_gone(pid: int, timeout_s: float = 5.0) -> None:
+def wait_until_gone(pid, timeout_s=5.0):
     deadline = time.monotonic() + timeout_s
     while not gone(pid):
         assert time.monotonic() < deadline, f"process {pid} is still there"
@@ -48,7 +45,7 @@ class Smi:
     It has a line per GPU (`0, GPU-a, 17`) and a line per process (`GPU-a, PID, MIB, NAME`).
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.program = folder / "nvidia-smi"
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,20 +60,20 @@ class Smi:
         )
         self.tells()
 
-    def does(self, script: str) -> None:
+    def does(self, script):
         self.program.write_text(f"#!/bin/sh\n{script}\n")
         self.program.chmod(0o755)
 
-    def tells(self, *gpus: str, processes: tuple[str, ...] = (), listed: str = "") -> None:
+    def tells(self, *gpus, processes=(), listed=""):
         for name, lines in (("gpus", gpus), ("processes", processes), ("listed", (listed,))):
             (self.folder / name).write_text("".join(f"{line}\n" for line in lines))
 
-    def asked(self) -> bool:
+    def asked(self):
         return (self.folder / "asked").exists()
 
 
 @pytest.fixture
-def smi(own_machine: None, tmp_path, monkeypatch) -> Smi:
+def smi(own_machine, tmp_path, monkeypatch):
     """Return a fake nvidia-smi for a machine that has no GPU until a test names one."""
     fake = Smi(tmp_path / "smi")
     monkeypatch.setenv("PATH", f"{fake.folder}{os.pathsep}{os.environ['PATH']}")

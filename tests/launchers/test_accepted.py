@@ -4,17 +4,13 @@ The definitions are those of the stand-in for both generations and, if present, 
 real servers accept.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import time
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import click
 import pytest
@@ -26,13 +22,12 @@ from serve_eval.errors import PlanError
 from serve_eval.launchers._fleet import session
 from serve_eval.launchers._standin import config as front_config
 from serve_eval.launchers._standin import worker_config
-from serve_eval.launchers._standin.options import Flavour, group
+from serve_eval.launchers._standin.options import group
 from serve_eval.launchers._trtllm import containers, version
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.containers import Container
 from serve_eval.launchers._trtllm.deployments import (
     Aggregated,
-    Deployment,
     Disaggregated,
     ServerSide,
 )
@@ -49,13 +44,13 @@ DAY = 24 * 3600
 
 
 @pytest.fixture
-def cache_flavour(tmp_path, monkeypatch) -> Path:
+def cache_flavour(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache/serve-eval/flags"
 
 
 @pytest.fixture
-def executable(tmp_path, cache_flavour: Path) -> Path:
+def executable(tmp_path, cache_flavour):
     """Write a trtllm-serve that knows the options in the file `flags`.
 
     It records its calls in `asked`.
@@ -67,23 +62,21 @@ def executable(tmp_path, cache_flavour: Path) -> Path:
     return path
 
 
-def server(*words: str, options: tuple[str, ...] = ("M", "--port", "1"), **more: Any) -> Server:
+def server(*words, options=("M", "--port", "1"), **more):
     return Server(
         name="s", argv=(*words, *options), probe=words, place=Place(host="h", port=1), **more
     )
 
 
-def adapt_flavour(*servers: Server) -> list[tuple[str, ...]]:
+def adapt_flavour(*servers):
     return [one.argv for one in asyncio.run(adapt_to_machine(servers))]
 
 
-def asked(tmp_path: Path) -> list[str]:
+def asked(tmp_path):
     return (tmp_path / "asked").read_text().split()
 
 
-def test_of_a_server_elsewhere_nothing_is_remembered(
-    tmp_path, executable: Path, cache_flavour: Path
-):
+def test_of_a_server_elsewhere_nothing_is_remembered(tmp_path, executable, cache_flavour):
     there = server(str(executable), "serve", here=False)
     for _ in range(2):
         assert adapt_flavour(there) == [there.argv]
@@ -91,7 +84,7 @@ def test_of_a_server_elsewhere_nothing_is_remembered(
     assert not cache_flavour.exists()
 
 
-def test_what_help_told_is_remembered_until_the_executable_changes(tmp_path, executable: Path):
+def test_what_help_told_is_remembered_until_the_executable_changes(tmp_path, executable):
     one, other = server(str(executable), "serve"), server(str(executable), "disaggregated")
     for _ in range(2):
         assert adapt_flavour(one, one, other) == [one.argv, one.argv, other.argv]
@@ -106,7 +99,7 @@ def test_what_help_told_is_remembered_until_the_executable_changes(tmp_path, exe
     assert asked(tmp_path).count("serve") == 3
 
 
-def test_a_refusal_rests_on_what_help_tells_now(tmp_path, executable: Path):
+def test_a_refusal_rests_on_what_help_tells_now(tmp_path, executable):
     new = server(str(executable), "serve", options=("M", "--kv_cache_dtype=fp8"))
     with pytest.raises(PlanError, match="of this version has no option --kv_cache_dtype"):
         adapt_flavour(new)
@@ -132,9 +125,7 @@ def test_a_refusal_rests_on_what_help_tells_now(tmp_path, executable: Path):
         "types",
     ],
 )
-def test_a_damaged_record_is_as_none(
-    content: bytes | str, tmp_path, executable: Path, cache_flavour: Path
-):
+def test_a_damaged_record_is_as_none(content, tmp_path, executable, cache_flavour):
     adapt_flavour(one := server(str(executable), "serve"))
     (file,) = cache_flavour.iterdir()
     if isinstance(content, str):
@@ -164,10 +155,10 @@ def test_a_damaged_record_is_as_none(
     ],
 )
 def test_how_long_it_holds(
-    image: str | None,
-    age_s: float,
-    holds: bool,
-    cache_flavour: Path,
+    image,
+    age_s,
+    holds,
+    cache_flavour,
     monkeypatch,
 ):
     key = version.cache_key(("sh", "serve"), os.environ, image)
@@ -178,7 +169,7 @@ def test_how_long_it_holds(
     assert version.read_remembered([*key, "more"]) is None
 
 
-def test_without_a_folder_to_write_it_is_asked_every_time(tmp_path, executable: Path, monkeypatch):
+def test_without_a_folder_to_write_it_is_asked_every_time(tmp_path, executable, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     one = server(str(executable), "serve")
     assert adapt_flavour(one) == adapt_flavour(one) == [one.argv]
@@ -194,7 +185,7 @@ def test_without_a_variable_it_is_in_the_home_folder(tmp_path, monkeypatch):
     assert len(list((tmp_path / ".cache/serve-eval/flags").iterdir())) == 2
 
 
-def test_all_are_asked_at_the_same_time(tmp_path, executable: Path):
+def test_all_are_asked_at_the_same_time(tmp_path, executable):
     """Each command ends only when it sees the other."""
     executable.write_text(
         f"#!/bin/sh\ncd {tmp_path} && touch $1.here\nfor i in $(seq 99); do [ -e serve.here ] && ["
@@ -217,7 +208,7 @@ KEY = "0123456789abcdef"
 VECTORS = "vectors/trtllm_serve_conformance.json"
 
 
-def optional(*values: Any) -> st.SearchStrategy[Any]:
+def optional(*values):
     return st.sampled_from([None, *values])
 
 
@@ -312,9 +303,7 @@ CONTAINERS = st.builds(
 )
 
 
-def started(
-    deployment: Deployment, container: Container | None, log_dir: Path, host: str, port: int | None
-) -> list[Server]:
+def started(deployment, container, log_dir, host, port):
     """Return the servers that a launcher would start; none if the options contradict each other."""
     context = LaunchContext(model="org/model", log_dir=log_dir)
     try:
@@ -333,17 +322,17 @@ def started(
 
 
 @cache
-def told(command: str, flavour: Flavour) -> frozenset[str]:
+def told(command, flavour):
     """Return the options in --help of this generation."""
     found = group(flavour, lambda *_: None).commands[command]
     return frozenset(FLAG.findall(found.get_help(click.Context(found))))
 
 
-def known(servers: list[Server], flavour: Flavour) -> dict[tuple[str, ...], frozenset[str]]:
+def known(servers, flavour):
     return {server.probe: told(server.probe[-1], flavour) for server in servers}
 
 
-def accept(server: Server, flavour: Flavour) -> str:
+def accept(server, flavour):
     """Read the command line and its file as trtllm-serve does, and raise its error."""
 
     def run(command, params, given):
@@ -362,7 +351,7 @@ def accept(server: Server, flavour: Flavour) -> str:
     return group(flavour, run).main(list(command), standalone_mode=False)
 
 
-def check(deployment: Deployment, container: Container | None, host: str, port: int | None) -> int:
+def check(deployment, container, host, port):
     """Check that every server is accepted, and return their number."""
     with TemporaryDirectory() as folder:
         servers = started(deployment, container, Path(folder), host, port)
@@ -383,13 +372,13 @@ def check(deployment: Deployment, container: Container | None, host: str, port: 
     return len(servers)
 
 
-def write(servers: list[Server]) -> None:
+def write(servers):
     for server in servers:
         for path, text in server.files.items():
             path.write_text(text)
 
 
-def refused(servers: list[Server], flavour: Flavour) -> bool:
+def refused(servers, flavour):
     """Return True if this generation refuses one of the servers; the 1.2 line accepts all."""
     assert flavour != "v12"
     write(servers)
@@ -406,17 +395,13 @@ HOSTS, PORTS = st.sampled_from(["127.0.0.1", "0.0.0.0", "node7"]), optional(9000
 
 @settings(max_examples=40)
 @given(AGGREGATED, st.none() | CONTAINERS, HOSTS, PORTS)
-def test_one_server(
-    deployment: Aggregated, container: Container | None, host: str, port: int | None
-):
+def test_one_server(deployment, container, host, port):
     check(deployment, container, host, port)
 
 
 @settings(max_examples=40)
 @given(DISAGGREGATED, st.none() | CONTAINERS, HOSTS, PORTS)
-def test_disaggregated(
-    deployment: Disaggregated, container: Container | None, host: str, port: int | None
-):
+def test_disaggregated(deployment, container, host, port):
     check(deployment, container, host, port)
 
 
@@ -429,7 +414,7 @@ def test_disaggregated(
         (Disaggregated(orchestrator={"node_id": 256}), "node_id must be in range"),
     ],
 )
-def test_the_check_can_fail(deployment: Deployment, message: str, monkeypatch):
+def test_the_check_can_fail(deployment, message, monkeypatch):
     monkeypatch.setattr(
         f"{__name__}.adapt", lambda servers, known, key: version.fit_servers(servers, known)
     )
@@ -452,12 +437,12 @@ def test_what_the_plans_of_these_tests_start():
 # What the real definitions were seen to accept
 
 
-def vectors(shared: Path) -> Mapping[str, Any]:
+def vectors(shared):
     return json.loads((shared / VECTORS).read_text())
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_every_option_of_ours_was_accepted_once(shared: Path, flavour: Flavour, tmp_path):
+def test_every_option_of_ours_was_accepted_once(shared, flavour, tmp_path):
     rows = [row for row in vectors(shared)["argv"] if row["flavour"] == flavour and row["rc"] == 0]
     seen = {word.partition("=")[0] for row in rows for word in row["argv"]}
     side = ServerSide(tp=2, pp=1, cp=1, config={"max_batch_size": 1})
@@ -473,7 +458,7 @@ def test_every_option_of_ours_was_accepted_once(shared: Path, flavour: Flavour, 
             assert server.probe[-1] in seen
 
 
-def test_files_that_were_parsed_are_those_that_we_write(shared: Path, tmp_path):
+def test_files_that_were_parsed_are_those_that_we_write(shared, tmp_path):
     """Every key that we write was in an accepted file, with a value of the same type."""
     rows = [row["config"] for row in vectors(shared)["disagg_config"] if row["rc"] == 0]
     assert rows

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,11 +31,11 @@ DRAFTS = {"method": "eagle3", "model": "d", "num_speculative_tokens": 3}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 
 
-def _plan(launcher: str, options: dict[str, Any]) -> Plan:
+def _plan(launcher, options):
     return Plan(model="m", launcher=Spec(name=launcher, options=options), tasks=())
 
 
-def _sides(context: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:
+def _sides(context, generation):
     return {"context_servers": context, "generation_servers": generation}
 
 
@@ -63,9 +61,7 @@ def _sides(context: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any
         ("container", {"image": "i", "trtllm_disaggregated": {}}, ("kv_transfer",)),
     ],
 )
-def test_launchers_promise_what_they_start(
-    launcher: str, options: dict[str, Any], promised: tuple[str, ...]
-):
+def test_launchers_promise_what_they_start(launcher, options, promised):
     assert list_promised(_plan(launcher, options)) == promised
 
 
@@ -95,9 +91,7 @@ def test_launchers_promise_what_they_start(
         ),
     ],
 )
-def test_sides_of_trtllm_serve_are_compared(
-    context: dict[str, Any], generation: dict[str, Any], words: tuple[str, ...]
-):
+def test_sides_of_trtllm_serve_are_compared(context, generation, words):
     for launcher, wrap in (
         ("trtllm_disaggregated", lambda sides: sides),
         ("slurm", lambda sides: {"trtllm_disaggregated": sides}),
@@ -119,9 +113,7 @@ def test_sides_of_trtllm_serve_are_compared(
         ("other", "m-fp8", "m-fp8", None),
     ],
 )
-def test_sides_that_load_different_models_are_named(
-    common: str | None, context: str | None, generation: str | None, warned: str | None
-):
+def test_sides_that_load_different_models_are_named(common, context, generation, warned):
     sides = _sides(
         {"model": context} if context else {}, {"model": generation} if generation else {}
     )
@@ -172,9 +164,7 @@ def test_split_prompts_are_not_refused():
         ),
     ],
 )
-def test_sides_of_vllm_are_compared(
-    context: dict[str, Any], generation: dict[str, Any], words: tuple[str, ...]
-):
+def test_sides_of_vllm_are_compared(context, generation, words):
     options = {"max_model_len": 512, **_sides(context, generation)}
     [line] = list_disagreements(_plan("vllm_disaggregated", options))
     assert all(word in line for word in words), line
@@ -191,9 +181,7 @@ def test_servers_of_a_running_endpoint_are_named_by_their_roles():
 
 
 @pytest.mark.slow
-async def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
-    plan_of: Callable[..., Plan], standin: Callable[..., None], tmp_path
-):
+async def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(plan_of, standin, tmp_path):
     standin("v12")
     options = {"gpus": [0, 1, 2], "context_servers": {"tp": 2}, "discovery": True}
     plan = replace(plan_of("trtllm_disaggregated", options, limit=4), tasks=(Spec(name="mmlu"),))
@@ -221,7 +209,7 @@ async def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
 
 @pytest.mark.slow
 async def test_texts_are_placed_around_the_chunks_that_a_config_asks_for(
-    plan_of: Callable[..., Plan], standin: Callable[..., None], tmp_path
+    plan_of, standin, tmp_path
 ):
     standin("v12", STANDIN_SKILLS="1")
     config = {"max_num_tokens": 1024, "enable_chunked_prefill": True}
@@ -256,7 +244,7 @@ async def test_texts_are_placed_around_the_chunks_that_a_config_asks_for(
         (["o/v20260101-fp8", "o/v2-fp8"], ["v-fp8", "v2-fp8"]),
     ],
 )
-def test_names_of_folders_lose_times_tasks_and_what_is_common(folders: list[str], names: list[str]):
+def test_names_of_folders_lose_times_tasks_and_what_is_common(folders, names):
     runs = [(Path("/top") / folder, ["gsm8k", "mmlu"], []) for folder in folders]
     assert name_folders(runs) == names
 
@@ -269,9 +257,7 @@ def test_names_of_folders_lose_times_tasks_and_what_is_common(folders: list[str]
         (["o/fp8-seed4", "o/fp8-12", "o/s1x"], ["fp8-seed4", "fp8-12", "s1x"]),
     ],
 )
-def test_names_of_folders_lose_the_sampling_seed_that_was_sent(
-    folders: list[str], names: list[str]
-):
+def test_names_of_folders_lose_the_sampling_seed_that_was_sent(folders, names):
     runs = [
         (Path("/top") / folder, ["gsm8k"], [str(i)]) for i, folder in enumerate(folders, start=1)
     ]
@@ -283,7 +269,7 @@ def test_an_attribute_that_is_the_sampling_seed_is_left_out():
     assert without_seeds(given, ["1"]) == {"launcher.seed": "1", "bits": "1", "Seed": "2"}
 
 
-def _plan_options(options: dict[str, object], launcher: str = "simulated") -> Plan:
+def _plan_options(options, launcher="simulated"):
     return Plan(
         model="org/m",
         launcher=Spec(name=launcher, options=options),
@@ -345,7 +331,7 @@ def test_only_models_with_several_deployments_get_another_name():
     assert names[5:] == ["org/three (endpoint http-//a-1)", "org/three (endpoint http-//a-2)"]
 
 
-def _planned(**fingerprint: str) -> PlannedTask:
+def _planned(**fingerprint):
     spec = Spec(name="passkey_lines", options={})
     return PlannedTask(spec=spec, metric=Metric(), fingerprint=fingerprint, prompts=30)
 

@@ -1,13 +1,8 @@
 """Test requests that never arrive whole, with our servers' limit set to milliseconds."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 from serve_eval.launchers._embedded.server import create_app as embedded
 from serve_eval.launchers._http import server
@@ -22,26 +17,24 @@ NEVER_S = 3600.0
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 1000\r\n\r\n"
 CHUNKED = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"
 
-Make = Callable[[Path], web.Application]
 
-
-def _embedded(folder: Path) -> web.Application:
+def _embedded(folder):
     return embedded(tiny.write(folder / "model"), {"tiny": "none"})
 
 
-def _simulated(folder: Path) -> web.Application:
+def _simulated(folder):
     return simulated(SimulatorConfig())
 
 
 @pytest.fixture(autouse=True)
-def limits(monkeypatch) -> None:
+def limits(monkeypatch):
     monkeypatch.setattr(server, "HEAD_S", SHORT_S)
     monkeypatch.setattr(server, "BODY_S", SHORT_S)
     monkeypatch.setattr(server, "KEEPALIVE_S", NEVER_S)
     monkeypatch.setattr(server, "LINGERING_S", SHORT_S)
 
 
-async def _until_closed(url: str, start: bytes, *, dripping: bool = False) -> bytes:
+async def _until_closed(url, start, *, dripping=False):
     """Return the bytes that arrive until the server closes the connection."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", int(url.split(":")[2].split("/")[0])
@@ -75,7 +68,7 @@ async def _until_closed(url: str, start: bytes, *, dripping: bool = False) -> by
     ids=lambda start: str(len(start)),
 )
 async def test_a_request_that_never_arrives_is_answered_408_and_closed(
-    make: Make, start: bytes, dripping: bool, tmp_path
+    make, start, dripping, tmp_path
 ):
     async with asyncio.timeout(60), serve_app(make(tmp_path)) as url:
         said = await _until_closed(url, start, dripping=dripping)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +17,6 @@ from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.containers import Container
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
-from tests.launchers.conftest import Engine
 from tests.launchers.machine import process_number
 from tests.root import ROOT
 
@@ -28,11 +24,11 @@ CONTEXT = LaunchContext(model="org/model", log_dir=Path("/runs/r/logs"))
 SOURCE = "type=bind,source="
 
 
-def checked(**options: Any) -> dict[str, Any]:
+def checked(**options):
     return registry.check_options(container.launch, {"image": "image:1", **options}, "launcher")
 
 
-def line(**options: Any) -> list[str]:
+def line(**options):
     return container.commands(CONTEXT, container.ContainerOptions(**checked(**options)))[0]
 
 
@@ -66,7 +62,7 @@ def line(**options: Any) -> list[str]:
         ({"image": ""}, "the name of an image is required"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str):
+def test_options_that_cannot_work_are_refused(options, message):
     with pytest.raises(PlanError, match=message):
         line(**options)
 
@@ -98,7 +94,7 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
         ),
     ],
 )
-def test_full_paths_are_mounted_once_and_read_only(options: dict[str, Any], mounted: list[str]):
+def test_full_paths_are_mounted_once_and_read_only(options, mounted):
     found = [word for word in line(**options) if word.startswith(SOURCE)]
     assert found == [f"{SOURCE}{path},target={path},readonly=true" for path in mounted]
 
@@ -149,7 +145,7 @@ REAL = shutil.which("docker")
         {"mounts": ["/data:/data:ro", "volume:/v"], "trtllm": {"config": {"max_num_tokens": 1}}},
     ],
 )
-def test_a_real_client_understands_the_run_line(options: dict[str, Any]):
+def test_a_real_client_understands_the_run_line(options):
     words = line(**options)
     words[words.index("docker")] = str(REAL)
 
@@ -169,7 +165,7 @@ def test_a_real_client_understands_the_run_line(options: dict[str, Any]):
 # Lifecycle
 
 
-def start(context: LaunchContext, story: Any, **options: Any) -> Any:
+def start(context, story, **options):
     async def tell():
         async with container.launch(
             context, container.ContainerOptions(**checked(ready_timeout_s=30.0, **options))
@@ -179,7 +175,7 @@ def start(context: LaunchContext, story: Any, **options: Any) -> Any:
     return asyncio.run(tell())
 
 
-def test_containers_serve_and_are_gone_afterwards(engine: Engine, context: LaunchContext):
+def test_containers_serve_and_are_gone_afterwards(engine, context):
     async def story(endpoint):
         return engine.names()
 
@@ -197,7 +193,7 @@ def test_containers_serve_and_are_gone_afterwards(engine: Engine, context: Launc
     assert not again[0].startswith(prefix)
 
 
-def test_the_environment_goes_in_by_name_and_by_value(engine: Engine, context: LaunchContext):
+def test_the_environment_goes_in_by_name_and_by_value(engine, context):
     async def story(endpoint):
         pairs = Path(f"/proc/{process_number(context)}/environ").read_text().split("\0")
         return dict(pair.partition("=")[::2] for pair in pairs)
@@ -207,7 +203,7 @@ def test_the_environment_goes_in_by_name_and_by_value(engine: Engine, context: L
     assert not {"CUDA_VISIBLE_DEVICES", "STANDIN_FLAVOUR"} & set(found)
 
 
-def test_a_deaf_container_is_removed(engine: Engine, context: LaunchContext):
+def test_a_deaf_container_is_removed(engine, context):
     async def story(endpoint):
         return engine.names()
 
@@ -219,7 +215,7 @@ def test_a_deaf_container_is_removed(engine: Engine, context: LaunchContext):
     assert engine.names() == []
 
 
-def test_a_container_is_removed_whose_supervisor_was_killed(engine: Engine, context: LaunchContext):
+def test_a_container_is_removed_whose_supervisor_was_killed(engine, context):
     async def killing(endpoint):
         (client,) = [
             folder for folder in Path("/proc").glob("[0-9]*") if _is_client(folder, engine)
@@ -233,7 +229,7 @@ def test_a_container_is_removed_whose_supervisor_was_killed(engine: Engine, cont
     assert engine.names() == []
 
 
-def _is_client(folder: Path, engine: Engine) -> bool:
+def _is_client(folder, engine):
     try:
         words = (folder / "cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -241,7 +237,7 @@ def _is_client(folder: Path, engine: Engine) -> bool:
     return str(engine.socket).encode() in words and b"--name" in words
 
 
-def test_an_engine_that_does_not_run_is_told(context: LaunchContext, tmp_path, monkeypatch):
+def test_an_engine_that_does_not_run_is_told(context, tmp_path, monkeypatch):
     (client := tmp_path / "bin/docker").parent.mkdir()
     said = (
         "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon"
@@ -260,9 +256,7 @@ def test_an_engine_that_does_not_run_is_told(context: LaunchContext, tmp_path, m
     [(True, {"STANDIN_LOAD_S": "60"}), (False, {"STANDIN_FAULTS": '{"ignore_sigterm": true}'})],
     ids=["loading", "asking"],
 )
-def test_a_run_that_is_killed_leaves_no_container(
-    loading: bool, inside: dict[str, str], engine: Engine, tmp_path, data_root: Path
-):
+def test_a_run_that_is_killed_leaves_no_container(loading, inside, engine, tmp_path, data_root):
     plan = tmp_path / "plan.yaml"
     plan.write_text(
         f"model: org/model\ntasks: [gsm8k]\ndataset_root: {data_root}\nno_reference: true\nlimits:"

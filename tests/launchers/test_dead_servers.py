@@ -1,11 +1,7 @@
 """Test servers that hang or are dead while their processes live."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -14,9 +10,8 @@ from serve_eval.errors import EndpointError, LaunchError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers import trtllm
 from serve_eval.launchers._fleet import running
-from serve_eval.launchers._standin.options import Flavour
-from serve_eval.schema import LaunchContext, Plan, Report
-from tests.launchers.dead_servers import DEAD, FRAMES, WARNINGS, Dead, measured
+from serve_eval.schema import Plan
+from tests.launchers.dead_servers import DEAD, FRAMES, WARNINGS, measured
 
 slow = pytest.mark.slow
 TWO = "trtllm_disaggregated"
@@ -28,18 +23,18 @@ LIMIT = {"ready_timeout_s": 60.0}
 Standin, PlanOf = Callable[..., None], Callable[..., Plan]
 
 
-def run(plan: Plan, folder: Path, said: list[str] | None = None) -> Report:
+def run(plan, folder, said=None):
     return asyncio.run(evaluate(plan, folder, notify=(said if said is not None else []).append))
 
 
-def refused(plan: Plan, folder: Path) -> LaunchError:
+def refused(plan, folder):
     with pytest.raises(LaunchError) as caught:
         run(plan, folder)
     return caught.value
 
 
 @pytest.fixture
-def soon(monkeypatch) -> None:
+def soon(monkeypatch):
     for name, seconds in {
         "SETTLE_S": 0.1,
         "CONFIRM_S": 0.2,
@@ -56,7 +51,7 @@ def soon(monkeypatch) -> None:
 
 @slow
 @pytest.mark.parametrize("one", DEAD, ids=lambda one: one.name)
-def test_a_known_cause_is_named_at_once(one: Dead, tmp_path):
+def test_a_known_cause_is_named_at_once(one, tmp_path):
     seconds, code, said = measured(one.words, tmp_path)
     assert code == 4, said
     assert "trtllm is dead, though its process lives, after" in said
@@ -64,7 +59,7 @@ def test_a_known_cause_is_named_at_once(one: Dead, tmp_path):
     assert seconds < 30, said  # 5 s on an idle machine
 
 
-def test_a_dead_server_ends_the_wait(standin: Standin, plan_of: PlanOf, soon: None, tmp_path):
+def test_a_dead_server_ends_the_wait(standin, plan_of, soon, tmp_path):
     standin(faults={"hang_at_start": True, "ignore_sigterm": True, "last_words": MEMORY.words})
     error = refused(plan_of("trtllm", LIMIT), tmp_path / "run")
     assert str(error).startswith("trtllm is dead, though its process lives, after ")
@@ -77,9 +72,7 @@ def test_a_dead_server_ends_the_wait(standin: Standin, plan_of: PlanOf, soon: No
 
 @slow
 @pytest.mark.parametrize("side", ["0", "1"])
-def test_one_dead_server_of_several_is_named(
-    side: str, standin: Standin, plan_of: PlanOf, soon: None, tmp_path
-):
+def test_one_dead_server_of_several_is_named(side, standin, plan_of, soon, tmp_path):
     standin(faults={"hang_at_start": True, "last_words": MEMORY.words, "when": {"gpus": side}})
     error = refused(plan_of(TWO, LIMIT), tmp_path / "run")
     assert str(error).startswith(
@@ -88,9 +81,7 @@ def test_one_dead_server_of_several_is_named(
 
 
 @slow
-def test_a_traceback_ends_it_when_nothing_follows(
-    standin: Standin, plan_of: PlanOf, soon: None, tmp_path
-):
+def test_a_traceback_ends_it_when_nothing_follows(standin, plan_of, soon, tmp_path):
     standin(faults={"hang_at_start": True, "last_words": UNKNOWN})
     error = refused(plan_of("trtllm", LIMIT), tmp_path / "run")
     assert str(error).startswith("trtllm is dead, though its process lives")
@@ -98,9 +89,7 @@ def test_a_traceback_ends_it_when_nothing_follows(
 
 
 @slow
-def test_a_known_cause_ends_it_while_a_rank_spins(
-    standin: Standin, plan_of: PlanOf, soon: None, tmp_path
-):
+def test_a_known_cause_ends_it_while_a_rank_spins(standin, plan_of, soon, tmp_path):
     standin(faults={"spin_at_start": True, "last_words": MEMORY.words})
     assert "is dead, though its process lives" in str(
         refused(plan_of("trtllm", LIMIT), tmp_path / "run")
@@ -122,12 +111,12 @@ def test_a_known_cause_ends_it_while_a_rank_spins(
     ids=["memory", "mpi", "unknown"],
 )
 def test_a_server_of_main_that_answers_starting_for_ever_is_dead(
-    launcher: str,
-    words: str,
-    told: str,
-    standin: Standin,
-    plan_of: PlanOf,
-    soon: None,
+    launcher,
+    words,
+    told,
+    standin,
+    plan_of,
+    soon,
     tmp_path,
 ):
     """The thread that loads is dead; the one that answers 503 is not."""
@@ -143,9 +132,7 @@ def test_a_server_of_main_that_answers_starting_for_ever_is_dead(
 
 
 @slow
-def test_a_server_that_never_gets_ready_is_said_to_be_starting(
-    standin: Standin, plan_of: PlanOf, tmp_path
-):
+def test_a_server_that_never_gets_ready_is_said_to_be_starting(standin, plan_of, tmp_path):
     faults = {"hang_at_start": True, "last_words": "INFO:     Loading"}
     standin("main", faults, STANDIN_STARTING="1")
     error = refused(plan_of("trtllm", {"ready_timeout_s": 8.0}), tmp_path / "run")
@@ -159,7 +146,7 @@ def test_a_server_that_never_gets_ready_is_said_to_be_starting(
 @pytest.mark.parametrize("flavour", ["v12", "main"])
 @pytest.mark.parametrize("discovery", [False, True])
 def test_a_server_that_is_ready_waits_for_another_after_a_traceback(
-    flavour: Flavour, discovery: bool, standin: Standin, plan_of: PlanOf, soon: None, tmp_path
+    flavour, discovery, standin, plan_of, soon, tmp_path
 ):
     loads = {"says": "INFO:     Loading", "says_s": 4.0, "when": {"gpus": "1"}}
     standin(flavour, [{"says": UNKNOWN, "when": {"gpus": "0"}}, loads])
@@ -171,7 +158,7 @@ def test_a_server_that_is_ready_waits_for_another_after_a_traceback(
 @slow
 @pytest.mark.parametrize("launcher", ["trtllm", TWO])
 def test_a_healthy_server_that_prints_all_of_them_as_warnings_goes_on(
-    launcher: str, standin: Standin, plan_of: PlanOf, tmp_path
+    launcher, standin, plan_of, tmp_path
 ):
     """Timestamps are as users have them, and the silence exceeds the limit for a known cause."""
     standin(faults={"says": WARNINGS, "says_s": running.CAUGHT_S + 3})
@@ -179,7 +166,7 @@ def test_a_healthy_server_that_prints_all_of_them_as_warnings_goes_on(
 
 
 @slow
-def test_warnings_end_nothing(standin: Standin, plan_of: PlanOf, soon: None, tmp_path):
+def test_warnings_end_nothing(standin, plan_of, soon, tmp_path):
     one_by_one = "\n".join(one.warning for one in DEAD if "Traceback" not in one.warning)
     standin(faults={"says": one_by_one, "says_s": 0.7})
     assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
@@ -187,26 +174,20 @@ def test_warnings_end_nothing(standin: Standin, plan_of: PlanOf, soon: None, tmp
 
 @slow
 @pytest.mark.parametrize("words", [UNKNOWN, f"{FRAMES}ModuleNotFoundError: No module named 'nixl'"])
-def test_a_server_that_works_on_after_a_traceback_goes_on(
-    words: str, standin: Standin, plan_of: PlanOf, soon: None, tmp_path
-):
+def test_a_server_that_works_on_after_a_traceback_goes_on(words, standin, plan_of, soon, tmp_path):
     standin(faults={"says": words, "says_s": 6.0, "says_busy": True})
     assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
 
 
 @slow
-def test_a_server_that_writes_on_after_a_traceback_goes_on(
-    standin: Standin, plan_of: PlanOf, tmp_path, monkeypatch
-):
+def test_a_server_that_writes_on_after_a_traceback_goes_on(standin, plan_of, tmp_path, monkeypatch):
     monkeypatch.setattr(running, "STILL_S", 0.8)
     standin(faults={"says": MEMORY.warning + "\n" + UNKNOWN}, STANDIN_LOAD_S="2")
     assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
 
 
 @slow
-async def test_a_log_ends_nothing_once_its_server_is_ready(
-    context: LaunchContext, standin: Standin, soon: None
-):
+async def test_a_log_ends_nothing_once_its_server_is_ready(context, standin, soon):
     standin()
     async with (
         trtllm.launch(context, trtllm.TrtllmOptions()) as endpoint,
@@ -240,7 +221,7 @@ async def test_a_log_ends_nothing_once_its_server_is_ready(
     ],
 )
 def test_a_refusal_that_stays_is_asked_for_three_times(
-    status: int, says: str, told: str, standin: Standin, plan_of: PlanOf, tmp_path
+    status, says, told, standin, plan_of, tmp_path
 ):
     standin(faults={"error_after": 0, "error_status": status, "error_says": says})
     error = refused(plan_of("trtllm", {"answer_timeout_s": 300.0}), tmp_path / "run")
@@ -252,7 +233,7 @@ def test_a_refusal_that_stays_is_asked_for_three_times(
 
 @slow
 def test_the_orchestrator_of_main_is_not_asked_for_ten_minutes_without_a_transceiver(
-    standin: Standin, plan_of: PlanOf, tmp_path
+    standin, plan_of, tmp_path
 ):
     standin("main", {"no_transceiver": True, "when": {"command": "serve"}})
     error = refused(plan_of(TWO, {"answer_timeout_s": 300.0}), tmp_path / "run")
@@ -261,7 +242,7 @@ def test_the_orchestrator_of_main_is_not_asked_for_ten_minutes_without_a_transce
 
 
 @slow
-def test_a_refusal_that_passes_is_asked_for_again(standin: Standin, plan_of: PlanOf, tmp_path):
+def test_a_refusal_that_passes_is_asked_for_again(standin, plan_of, tmp_path):
     standin(faults={"refuse_first": 5})
     assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
 
@@ -299,12 +280,12 @@ samples."""
     ],
 )
 def test_a_server_that_hangs_ends_the_run_which_goes_on_later(
-    flavour: str,
-    launcher: str,
-    where: dict[str, str],
-    told: list[str],
-    standin: Callable[..., None],
-    plan_of: Callable[..., Plan],
+    flavour,
+    launcher,
+    where,
+    told,
+    standin,
+    plan_of,
     tmp_path,
 ):
     plan = plan_of(launcher, SOON, concurrency=4, stall_timeout_s=1.0)
@@ -336,11 +317,11 @@ def test_a_server_that_hangs_ends_the_run_which_goes_on_later(
 )
 @pytest.mark.slow
 def test_what_an_orchestrator_asks_again_is_told(
-    flavour: str,
-    options: dict[str, Any],
-    again: int | None,
-    standin: Callable[..., None],
-    plan_of: Callable[..., Plan],
+    flavour,
+    options,
+    again,
+    standin,
+    plan_of,
     tmp_path,
 ):
     standin(flavour, {"lose": FAULT_AT, "when": {"gpus": "1"}})

@@ -4,16 +4,12 @@ The tests search for etcd in ETCD (its full path), on PATH and in .venv-etcd, wh
 builds from PyPI.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
 import httpx
 import pytest
@@ -22,7 +18,6 @@ from serve_eval.errors import LaunchError
 from serve_eval.launchers import trtllm_disaggregated
 from serve_eval.launchers._standin.etcd import Etcd
 from serve_eval.plugins import registry
-from serve_eval.schema import Endpoint, LaunchContext
 from tests.root import ROOT
 from tests.standin.deployments import free_port
 
@@ -37,7 +32,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def etcd(tmp_path) -> Iterator[str]:
+def etcd(tmp_path):
     """Run an etcd on loopback and yield its address."""
     client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     words = [str(ETCD), "--data-dir", str(tmp_path / "etcd"), "--listen-client-urls", client]
@@ -60,7 +55,7 @@ def etcd(tmp_path) -> Iterator[str]:
         process.wait(10)
 
 
-def _wait(url: str) -> None:
+def _wait(url):
     deadline = time.monotonic() + START_S
     with httpx.Client(trust_env=False) as http:
         while time.monotonic() < deadline:
@@ -71,7 +66,7 @@ def _wait(url: str) -> None:
     raise AssertionError(f"etcd is not healthy after {START_S:g} s")
 
 
-def start(context: LaunchContext, story: Callable[[Endpoint], Any], **options: Any) -> Any:
+def start(context, story, **options):
     times = {"ready_timeout_s": 20.0, "answer_timeout_s": 10.0}
     given = registry.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")
 
@@ -85,9 +80,7 @@ def start(context: LaunchContext, story: Callable[[Endpoint], Any], **options: A
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_servers_find_each_other_by_etcd(
-    host: str, etcd: str, context: LaunchContext, standin: Callable[..., None]
-):
+def test_servers_find_each_other_by_etcd(host, etcd, context, standin):
     """Hosts other than loopback are included, where main refuses HTTP."""
     standin("main")
 
@@ -115,7 +108,7 @@ def test_servers_find_each_other_by_etcd(
     assert not asyncio.run(Etcd(etcd).below("/trtllm-disagg/"))
 
 
-def test_an_etcd_that_is_not_there_is_named(context: LaunchContext, standin: Callable[..., None]):
+def test_an_etcd_that_is_not_there_is_named(context, standin):
     standin("main")
     with pytest.raises(
         LaunchError, match="orchestrator not ready after 15 s: it cannot reach the etcd"

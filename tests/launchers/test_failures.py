@@ -1,22 +1,18 @@
 """Test each failure of servers once through the stand-in: how the run ends, and its message."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from serve_eval.errors import EndpointError, LaunchError, PlanError, ServeEvalError
+from serve_eval.errors import EndpointError, LaunchError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers._fleet import readiness, running
 from serve_eval.launchers._logs import lines
-from serve_eval.schema import Plan, Report
+from serve_eval.schema import Plan
 
 slow = pytest.mark.slow
 TWO = "trtllm_disaggregated"
@@ -27,27 +23,27 @@ OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2
 Standin, PlanOf = Callable[..., None], Callable[..., Plan]
 
 
-def run(plan: Plan, folder: Path, said: list[str] | None = None) -> Report:
+def run(plan, folder, said=None):
     return asyncio.run(evaluate(plan, folder, notify=(said if said is not None else []).append))
 
 
 def refused(
-    plan: Plan,
-    folder: Path,
-    kind: type[ServeEvalError] = LaunchError,
-    said: list[str] | None = None,
-) -> ServeEvalError:
+    plan,
+    folder,
+    kind=LaunchError,
+    said=None,
+):
     with pytest.raises(kind) as caught:
         run(plan, folder, said)
     return caught.value
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
+def records(folder):
     return [json.loads(line) for line in (folder / "samples/gsm8k.jsonl").read_text().splitlines()]
 
 
 @contextmanager
-def waiting_port() -> Iterator[int]:
+def waiting_port():
     """Yield a port in TIME_WAIT: it looks free but cannot be bound without SO_REUSEADDR."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -93,11 +89,11 @@ def waiting_port() -> Iterator[int]:
     ],
 )
 def test_a_server_that_does_not_start(
-    faults: dict[str, Any],
-    options: dict[str, Any],
-    told: str,
-    standin: Standin,
-    plan_of: PlanOf,
+    faults,
+    options,
+    told,
+    standin,
+    plan_of,
     tmp_path,
 ):
     standin(faults=faults)
@@ -109,7 +105,7 @@ def test_a_server_that_does_not_start(
 
 
 @pytest.mark.parametrize("launcher", ["trtllm", pytest.param(TWO, marks=slow)])
-def test_a_port_that_cannot_be_bound(launcher: str, standin: Standin, plan_of: PlanOf, tmp_path):
+def test_a_port_that_cannot_be_bound(launcher, standin, plan_of, tmp_path):
     """The 1.2 line binds without SO_REUSEADDR, and only the server notices that it cannot."""
     standin("v12")
     with waiting_port() as port:
@@ -119,7 +115,7 @@ def test_a_port_that_cannot_be_bound(launcher: str, standin: Standin, plan_of: P
 
 
 @slow
-def test_an_option_that_this_version_lacks(standin: Standin, plan_of: PlanOf, tmp_path):
+def test_an_option_that_this_version_lacks(standin, plan_of, tmp_path):
     standin("v12")
     error = refused(
         plan_of("trtllm", {"extra_args": ["--served_model_name", "x"]}), tmp_path / "run", PlanError
@@ -141,12 +137,12 @@ def test_an_option_that_this_version_lacks(standin: Standin, plan_of: PlanOf, tm
     ],
 )
 def test_a_transceiver_that_is_disabled(
-    flavour: str,
-    limit_s: float,
-    how: str,
-    told: str,
-    standin: Standin,
-    plan_of: PlanOf,
+    flavour,
+    limit_s,
+    how,
+    told,
+    standin,
+    plan_of,
     tmp_path,
 ):
     """Both servers are healthy; the orchestrator of the 1.2 line loses their error."""
@@ -161,7 +157,7 @@ def test_a_transceiver_that_is_disabled(
 
 @slow
 @pytest.mark.parametrize("side", ["0", "1"])
-def test_an_end_while_it_loads(side: str, standin: Standin, plan_of: PlanOf, tmp_path):
+def test_an_end_while_it_loads(side, standin, plan_of, tmp_path):
     standin(faults={"crash_at_start": 9, "when": {"gpus": side}}, STANDIN_LOAD_S="1")
     error = refused(plan_of(TWO), tmp_path / "run")
     name = ("context_0", "generation_0")[int(side)]
@@ -170,7 +166,7 @@ def test_an_end_while_it_loads(side: str, standin: Standin, plan_of: PlanOf, tmp
 
 
 @slow
-def test_a_load_that_never_ends(standin: Standin, plan_of: PlanOf, tmp_path):
+def test_a_load_that_never_ends(standin, plan_of, tmp_path):
     standin(STANDIN_LOAD_S="60")
     error = refused(plan_of(TWO, {"ready_timeout_s": 4.0, "stop_timeout_s": 1.0}), tmp_path / "run")
     assert str(error).startswith("context_0, generation_0, orchestrator not ready after 4 s")
@@ -178,10 +174,10 @@ def test_a_load_that_never_ends(standin: Standin, plan_of: PlanOf, tmp_path):
 
 
 def test_a_slow_load_is_told_as_it_goes_on(
-    standin: Standin,
-    plan_of: PlanOf,
+    standin,
+    plan_of,
     tmp_path,
-    said: list[str],
+    said,
     monkeypatch,
 ):
     monkeypatch.setattr(readiness, "TELL_S", 0.2)
@@ -206,13 +202,13 @@ def test_a_slow_load_is_told_as_it_goes_on(
     ],
 )
 def test_health_without_a_completion(
-    launcher: str,
-    faults: dict[str, Any],
-    told: str,
-    standin: Standin,
-    plan_of: PlanOf,
+    launcher,
+    faults,
+    told,
+    standin,
+    plan_of,
     tmp_path,
-    said: list[str],
+    said,
     monkeypatch,
 ):
     monkeypatch.setattr(readiness, "TELL_S", 0.2)
@@ -239,9 +235,7 @@ PROBES = 14
     ("where", "name"),
     [pytest.param(GENERATION, "generation_0", marks=slow), (ORCHESTRATOR, "orchestrator")],
 )
-def test_an_end_in_the_run(
-    where: dict[str, Any], name: str, standin: Standin, plan_of: PlanOf, tmp_path
-):
+def test_an_end_in_the_run(where, name, standin, plan_of, tmp_path):
     standin(faults={"crash_after": 10 + PROBES, **where})
     error = refused(plan_of(TWO, concurrency=2), tmp_path / "run")
     assert str(error).startswith(f"{name} ended with exit code 1 after ")
@@ -255,7 +249,7 @@ def test_an_end_in_the_run(
     [("trtllm", {}), pytest.param(TWO, GENERATION, marks=slow)],
 )
 def test_an_engine_that_fails_for_good_ends_the_run_before_requests_fail(
-    launcher: str, where: dict[str, Any], standin: Standin, plan_of: PlanOf, tmp_path
+    launcher, where, standin, plan_of, tmp_path
 ):
     """The server lingers for 20 s, and each request in that time fails."""
     standin("main", {"executor_crash_after": 10, "lingers_s": 20.0, "latency_s": 0.1, **where})
@@ -280,14 +274,14 @@ def test_an_engine_that_fails_for_good_ends_the_run_before_requests_fail(
         ("[TRT-LLM] [E] RequestError: the prompt has 9000 tokens", False),
     ],
 )
-def test_only_an_error_after_which_an_engine_computes_nothing_is_fatal(line: str, fatal: bool):
+def test_only_an_error_after_which_an_engine_computes_nothing_is_fatal(line, fatal):
     found = lines.level(line) in ("E", "C", "F") and running.FATAL.search(line) is not None
     assert found is fatal
 
 
 @slow
 @pytest.mark.parametrize("flavour", ["v12", "main"])
-def test_streams_that_are_dropped(flavour: str, standin: Standin, plan_of: PlanOf, tmp_path):
+def test_streams_that_are_dropped(flavour, standin, plan_of, tmp_path):
     """None of them is scored.
 
     Answers of two tokens arrive, such as the one to the first short request.
@@ -302,9 +296,7 @@ def test_streams_that_are_dropped(flavour: str, standin: Standin, plan_of: PlanO
 
 @slow
 @pytest.mark.parametrize(("flavour", "status"), [("v12", 500), ("main", 400)])
-def test_a_refusal_of_a_worker_is_not_tried_again(
-    flavour: str, status: int, standin: Standin, plan_of: PlanOf, tmp_path
-):
+def test_a_refusal_of_a_worker_is_not_tried_again(flavour, status, standin, plan_of, tmp_path):
     standin(flavour, {"error_after": 12 + PROBES, **GENERATION})
     report = run(plan_of(TWO, concurrency=1), tmp_path / "run")
     result = report.tasks[0].result

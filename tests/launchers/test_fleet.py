@@ -3,8 +3,6 @@
 The exit code is 130 both times.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -13,7 +11,6 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,7 +39,7 @@ AWAY = (
 """A server with a process in its own session, which no signal to the server's group reaches."""
 
 
-async def _launched(folder: Path, told: list[str], *, kill_supervisor: bool) -> int:
+async def _launched(folder, told, *, kill_supervisor):
     """Return the number of the process that got away, after the launch has ended."""
     note = folder / "pid"
     python = (sys.executable, "-c", AWAY, str(note))
@@ -65,9 +62,7 @@ async def _launched(folder: Path, told: list[str], *, kill_supervisor: bool) -> 
 
 
 @pytest.mark.parametrize("kill_supervisor", [False, True])
-async def test_a_process_that_left_the_group_of_its_server_is_killed(
-    tmp_path, kill_supervisor: bool
-):
+async def test_a_process_that_left_the_group_of_its_server_is_killed(tmp_path, kill_supervisor):
     told = []
     away = await _launched(tmp_path, told, kill_supervisor=kill_supervisor)
     assert gone(away)
@@ -133,7 +128,7 @@ PLAN = {
 }
 
 
-def _until(true: Callable[[], bool], what: str) -> None:
+def _until(true, what):
     deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline, what
@@ -141,9 +136,7 @@ def _until(true: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.parametrize("asked_first", [True, False])
-def test_a_supervisor_that_was_asked_ends_at_once_when_its_launcher_is_gone(
-    asked_first: bool, tmp_path
-):
+def test_a_supervisor_that_was_asked_ends_at_once_when_its_launcher_is_gone(asked_first, tmp_path):
     """A launcher that is killed before it asked leaves the servers their grace period."""
     log = tmp_path / "log"
     with log.open("wb") as out:
@@ -172,7 +165,7 @@ def test_a_supervisor_that_was_asked_ends_at_once_when_its_launcher_is_gone(
         supervisor.wait(LEFT_S)
 
 
-def _command(what: str, launcher: str, folder: Path, data: Path) -> list[str]:
+def _command(what, launcher, folder, data):
     options = {"name": launcher, "gpus": [0, 1], "stop_timeout_s": PATIENT_S}
     plan = {**PLAN, "launcher": options, "dataset_root": str(data)}
     if what == "serve":
@@ -193,9 +186,7 @@ def _command(what: str, launcher: str, folder: Path, data: Path) -> list[str]:
     ("what", "launcher"),
     [("run", "trtllm"), ("serve", "trtllm"), ("run", "trtllm_disaggregated")],
 )
-def test_a_second_signal_while_servers_end(
-    what: str, launcher: str, number: signal.Signals, data_root: Path, tmp_path
-):
+def test_a_second_signal_while_servers_end(what, launcher, number, data_root, tmp_path):
     mark = uuid.uuid4().hex
     names = ["trtllm"] if launcher == "trtllm" else ["context_0", "generation_0", "orchestrator"]
     env = second_signal_environment(
@@ -248,5 +239,5 @@ def test_a_second_signal_while_servers_end(
     assert gone(tool.pid)
 
 
-def _asks(folder: Path) -> bool:
+def _asks(folder):
     return any(path.stat().st_size for path in (folder / "out").rglob("gsm8k.jsonl"))

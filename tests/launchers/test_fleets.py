@@ -20,11 +20,11 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -34,8 +34,7 @@ from serve_eval.evaluation.launch import _write_answers, launch
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.attribution.matching import METRICS, TIMES, TRACES
 from serve_eval.launchers._machine import lock_files
-from serve_eval.launchers._standin.options import Flavour
-from serve_eval.schema import Endpoint, Plan, Report, Spec
+from serve_eval.schema import Spec
 from serve_eval.workflows.attribute import attribute
 from tests.launchers.test_server_processes import LEFT_S, MARK, ROOT, check_nothing_left, marked
 from tests.launchers.test_with_standin import read_processes
@@ -57,7 +56,7 @@ class Fleet(NamedTuple):
     said: Path
     mark: str
 
-    def wait_for(self, words: str) -> None:
+    def wait_for(self, words):
         deadline = time.monotonic() + START_S
         while words not in self.said.read_text():
             assert self.process.poll() is None, self.said.read_text()
@@ -66,7 +65,7 @@ class Fleet(NamedTuple):
 
 
 @contextmanager
-def fleet(place: Path, data_root: Path, *, per_second: float | None = None) -> Iterator[Fleet]:
+def fleet(place, data_root, *, per_second=None):
     """Start `serve-eval run` with a plan of a fleet; end it at the end."""
     side = {"config": {"num_serve_frontends": 2}}
     plan = {
@@ -108,7 +107,7 @@ def fleet(place: Path, data_root: Path, *, per_second: float | None = None) -> I
         process.wait()
 
 
-def test_a_run_with_a_fleet_starts_counts_and_ends_all(data_root: Path, tmp_path, monkeypatch):
+def test_a_run_with_a_fleet_starts_counts_and_ends_all(data_root, tmp_path, monkeypatch):
     with fleet(tmp_path, data_root) as run:
         assert run.process.wait(START_S) == NOTHING_JUDGED, run.said.read_text()
     report = msgspec.json.decode((run.folder / "report.json").read_bytes())
@@ -132,9 +131,7 @@ def test_a_run_with_a_fleet_starts_counts_and_ends_all(data_root: Path, tmp_path
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
-def test_a_fleet_whose_run_is_stopped_leaves_nothing(
-    how: signal.Signals, data_root: Path, tmp_path, monkeypatch
-):
+def test_a_fleet_whose_run_is_stopped_leaves_nothing(how, data_root, tmp_path, monkeypatch):
     with fleet(tmp_path, data_root, per_second=2) as run:
         run.wait_for("the first completion took")
         # Four servers with a supervisor each, two more processes, and the command.
@@ -157,9 +154,7 @@ OPTIONS = {
 }
 
 
-def run(
-    plan: Plan, out: Path, seen: Callable[[Endpoint], Endpoint] = lambda one: one
-) -> tuple[Report, Endpoint]:
+def run(plan, out, seen=lambda one: one):
     """Return the report of a run and its endpoint, which `seen` may change before the run."""
 
     async def story():
@@ -175,18 +170,18 @@ def run(
     return asyncio.run(story())
 
 
-def lines(out: Path) -> list[dict[str, Any]]:
+def lines(out):
     return [json.loads(line) for line in (out / "served.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("flavour", ["v12", "main"])
 def test_every_request_of_a_saturated_deployment_is_joined_on_main(
-    standin: Callable[..., None],
-    plan_of: Callable[..., Plan],
+    standin,
+    plan_of,
     tmp_path,
-    flavour: Flavour,
-    stream: bool,
+    flavour,
+    stream,
 ):
     standin(flavour)
     plan = plan_of("trtllm_disaggregated", OPTIONS, limit=N, concurrency=IN_FLIGHT, stream=stream)
@@ -213,8 +208,8 @@ def test_every_request_of_a_saturated_deployment_is_joined_on_main(
 
 
 def test_traces_join_what_the_answers_do_not_tell_and_hold_no_key(
-    standin: Callable[..., None],
-    plan_of: Callable[..., Plan],
+    standin,
+    plan_of,
     tmp_path,
     monkeypatch,
 ):
@@ -236,9 +231,7 @@ def test_traces_join_what_the_answers_do_not_tell_and_hold_no_key(
     assert sum(text.count(f"Bearer {'*' * len(KEY)}") for text in texts) >= 40
 
 
-def test_a_run_that_goes_on_joins_what_the_killed_session_left(
-    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path
-):
+def test_a_run_that_goes_on_joins_what_the_killed_session_left(standin, plan_of, tmp_path):
     standin("main")
     plan = plan_of("trtllm_disaggregated", OPTIONS, limit=20, concurrency=16)
     run(plan, tmp_path / "run")
@@ -249,9 +242,7 @@ def test_a_run_that_goes_on_joins_what_the_killed_session_left(
     assert (told.how, told.joined, told.planned) == (METRICS, 40, 40)
 
 
-def test_a_request_that_was_tried_again_is_joined_by_its_last_attempt(
-    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path
-):
+def test_a_request_that_was_tried_again_is_joined_by_its_last_attempt(standin, plan_of, tmp_path):
     """A worker refuses its first requests, and some streams break."""
     faults = [
         {"refuse_first": 5, "when": {"gpus": "2"}},
@@ -266,7 +257,7 @@ def test_a_request_that_was_tried_again_is_joined_by_its_last_attempt(
     assert sum(len(one["attempts"]) > 1 for one in _results(tmp_path / "run")) >= 5
 
 
-def _results(out: Path) -> list[dict[str, Any]]:
+def _results(out):
     text = (out / "samples/gsm8k.jsonl").read_text()
     return [json.loads(line)["response"] for line in text.splitlines() if '"response":{' in line]
 
@@ -285,7 +276,7 @@ SOUND = {"latency_s": 0.04, "when": {"gpus": "4"}}
 
 @pytest.mark.parametrize("corrupt", [True, False])
 async def test_a_corrupt_generation_server_of_four_is_named_and_sound_ones_are_not(
-    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path, corrupt: bool
+    standin, plan_of, tmp_path, corrupt
 ):
     plan = plan_of("trtllm_disaggregated", OPTIONS_ATTRIBUTION, limit=200, concurrency=8)
     plan = replace(plan, tasks=(Spec(name="gsm8k", options={"max_tokens": 64}),))

@@ -4,13 +4,10 @@
 `@` is that folder.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,20 +22,20 @@ GOLDEN = Path(__file__).with_name("golden")
 
 
 @pytest.fixture(autouse=True)
-def _nothing_around_us(monkeypatch, tmp_path) -> None:
+def _nothing_around_us(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in [name for name in os.environ if name.startswith(("SLURM_", "CUDA_", "UCX_"))]:
         monkeypatch.delenv(name)
 
 
-def shown(launcher: dict[str, Any]) -> str:
+def shown(launcher):
     spec = Spec(name=launcher.pop("name"), options=launcher)
     plan = Plan(model="org/model", launcher=spec, tasks=(Spec(name="gsm8k"),))
     return "\n".join(list_commands(*preview(plan, Path("/runs/r/logs"))))
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in GOLDEN.glob("*.txt")))
-def test_what_a_plan_starts(name: str):
+def test_what_a_plan_starts(name):
     given, told = (GOLDEN / f"{name}.txt").read_text().split("\n---\n")
     text = shown(parse(given.replace("@", str(GOLDEN)), name, PlanError).value)
     assert text.replace(str(GOLDEN), "@").replace(sys.executable, "python") == told.rstrip("\n")

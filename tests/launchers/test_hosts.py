@@ -1,10 +1,7 @@
 """Test addresses of hosts and types of routers before anything starts."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -28,7 +25,7 @@ from tests.scripted_server import ScriptedServer, models
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 
 
-def _has_ipv6() -> bool:
+def _has_ipv6():
     try:
         with socket.socket(socket.AF_INET6) as one:
             one.bind(("::1", 0))
@@ -41,7 +38,7 @@ needs_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no ::1
 
 
 @pytest.fixture(autouse=True)
-def _no_gpus(monkeypatch) -> None:
+def _no_gpus(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -56,15 +53,13 @@ def _no_gpus(monkeypatch) -> None:
         ("no-such-host.invalid", socket.AF_INET, "http://no-such-host.invalid:7"),
     ],
 )
-def test_a_host_has_a_family_and_an_address(host: str, family: socket.AddressFamily, url: str):
+def test_a_host_has_a_family_and_an_address(host, family, url):
     server = Server(name="s", argv=("x",), probe=("x",), place=Place(host=host, port=7))
     assert (family_of(host), server.url) == (family, url)
 
 
 @pytest.mark.parametrize(("only", "family"), [(True, socket.AF_INET6), (False, socket.AF_INET)])
-def test_a_name_is_bound_as_ipv6_only_where_it_has_no_other_address(
-    only: bool, family: socket.AddressFamily, monkeypatch
-):
+def test_a_name_is_bound_as_ipv6_only_where_it_has_no_other_address(only, family, monkeypatch):
     found = [(socket.AF_INET6,)] if only else [(socket.AF_INET6,), (socket.AF_INET,)]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **more: found)
     assert family_of("node") == family
@@ -82,7 +77,7 @@ def test_free_ports_of_ipv6_are_free_there():
 
 
 @pytest.mark.parametrize("host", ["[::1]", "http://node", "node/8000"])
-def test_what_is_no_host_is_refused_before_anything_starts(host: str):
+def test_what_is_no_host_is_refused_before_anything_starts(host):
     with pytest.raises(PlanError, match=r"launcher\.host"):
         trtllm.commands(CONTEXT, trtllm.TrtllmOptions(host=host))
     with pytest.raises(PlanError, match=r"launcher\.host"):
@@ -95,7 +90,7 @@ def test_what_is_no_host_is_refused_before_anything_starts(host: str):
 
 
 @pytest.mark.parametrize("host", ["::1", "::", "fe80::1"])
-def test_an_orchestrator_binds_ipv4_only(host: str):
+def test_an_orchestrator_binds_ipv4_only(host):
     options = registry.check_options(trtllm_disaggregated.launch, {"host": host}, "launcher")
     with pytest.raises(
         PlanError, match=f"launcher.host: {host}: the orchestrator .* binds IPv4 addresses only"
@@ -119,9 +114,7 @@ def test_a_container_publishes_its_port_at_an_address_in_brackets():
 
 @needs_ipv6
 @pytest.mark.slow
-async def test_a_server_on_ipv6_is_launched_and_asked(
-    context: LaunchContext, standin: Callable[..., None]
-):
+async def test_a_server_on_ipv6_is_launched_and_asked(context, standin):
     standin("main", STANDIN_LOAD_S="0.5")
     options = {"host": "::1", "gpus": [0], "ready_timeout_s": 30.0}
     async with (
@@ -173,7 +166,7 @@ OLD, NEW = frozenset({"-c", "-t", "-r"}), frozenset({"-c", "-t", "-r", "--schedu
 TOKENS = {"type": "load_balancing", "use_tokens": True}
 
 
-def _commands(router: object, side: str = "context_servers") -> None:
+def _commands(router, side="context_servers"):
     options = {side: {"router": router}}
     trtllm_disaggregated.commands(
         CONTEXT,
@@ -195,7 +188,7 @@ def _commands(router: object, side: str = "context_servers") -> None:
         ({"type": 7}, "Known: round_robin, load_balancing"),
     ],
 )
-def test_a_type_is_checked_with_the_nearest_name(router: object, told: str):
+def test_a_type_is_checked_with_the_nearest_name(router, told):
     with pytest.raises(PlanError) as caught:
         _commands(router)
     assert told in str(caught.value)
@@ -204,7 +197,7 @@ def test_a_type_is_checked_with_the_nearest_name(router: object, told: str):
 @pytest.mark.parametrize(
     "name", ["Round_Robin", *sorted({name for names in TYPES.values() for name in names})]
 )
-def test_every_type_of_any_version_is_taken(name: str):
+def test_every_type_of_any_version_is_taken(name):
     _commands(name)
     _commands({"type": name}, "generation_servers")
 
@@ -214,7 +207,7 @@ def test_every_flavour_of_the_stand_in_has_the_first_three():
     assert all(names[:3] == version.TYPES[:3] for names in TYPES.values())
 
 
-def _server(router: object, *, probe: tuple[str, ...] = PROBE) -> Server:
+def _server(router, *, probe=PROBE):
     content = {"context_servers": {"router": router}, "generation_servers": {}}
     files = {Path("orchestrator.yaml"): to_yaml(content)}
     return Server(name="o", argv=probe, probe=probe, place=Place(host="h", port=1), files=files)
@@ -231,9 +224,7 @@ def _server(router: object, *, probe: tuple[str, ...] = PROBE) -> Server:
         (None, OLD, False),
     ],
 )
-def test_what_a_version_answers_with_500_is_refused(
-    router: object, flags: frozenset[str], refused: bool
-):
+def test_what_a_version_answers_with_500_is_refused(router, flags, refused):
     server = _server(router)
     assert bool(version.find_problems(server, flags)) == refused
     if refused:
@@ -249,9 +240,7 @@ def test_other_servers_have_no_router():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["v12", "main"])
-def test_a_load_in_tokens_is_launched_where_it_works(
-    flavour: str, context: LaunchContext, standin: Callable[..., None]
-):
+def test_a_load_in_tokens_is_launched_where_it_works(flavour, context, standin):
     standin(flavour)
 
     async def story():

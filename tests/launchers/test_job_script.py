@@ -3,15 +3,12 @@
 The requirements are in rank_tasks; `make test-slurm` runs the scripts as tasks of a real SLURM.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -53,12 +50,12 @@ WIDE = {"trtllm": {"tp": 16}}
         (["-Jtwo words"], ['"-Jtwo words"']),
     ],
 )
-def test_each_option_has_a_line(arguments: Sequence[str], lines: Sequence[str]):
+def test_each_option_has_a_line(arguments, lines):
     assert sbatch_lines(arguments) == lines
 
 
 @given(st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"]), min_size=1))
-def test_any_value_is_quoted_as_a_shell_reads_double_quotes(value: str):
+def test_any_value_is_quoted_as_a_shell_reads_double_quotes(value):
     word = f"--comment={value}"
     if word.isprintable():
         assert [shlex.split(line) for line in sbatch_lines([word])] == [[word]]
@@ -78,7 +75,7 @@ def test_any_value_is_quoted_as_a_shell_reads_double_quotes(value: str):
         (["--export=ALL,HF_TOKEN=abc"], "HF_TOKEN: a plan must not contain a secret"),
     ],
 )
-def test_what_a_script_cannot_have_is_refused(arguments: Sequence[str], message: str):
+def test_what_a_script_cannot_have_is_refused(arguments, message):
     with pytest.raises(PlanError) as caught:
         sbatch_lines(arguments)
     assert message in str(caught.value)
@@ -109,7 +106,7 @@ def test_a_script_asks_for_what_the_servers_need():
 
 
 @pytest.mark.parametrize("given", ["--mem=9G", "--mem-per-gpu=9G", "--mem-per-cpu 9G", "--mem"])
-def test_memory_is_asked_for_once(given: str):
+def test_memory_is_asked_for_once(given):
     """Sbatch refuses --mem with --mem-per-gpu."""
     text = job_script(JobSize(whole_nodes=True), "x", sbatch_args=[given])
     assert "--mem=0" not in text
@@ -117,7 +114,7 @@ def test_memory_is_asked_for_once(given: str):
 
 
 @pytest.mark.parametrize("given", [["--array=1-4"], ["-a", "1-4"], ["-a1-4"], ["--array", "1"]])
-def test_an_array_that_would_run_one_plan_many_times_is_refused(given: list[str]):
+def test_an_array_that_would_run_one_plan_many_times_is_refused(given):
     with pytest.raises(PlanError, match="every task would run the whole plan"):
         job_script(JobSize(), "x", sbatch_args=given)
     assert "--array=1-4%2" in job_script(JobSize(), "x", sbatch_args=["--array=1-4%2"], array=4)
@@ -166,7 +163,7 @@ def test_an_array_has_a_log_of_each_task_in_a_folder_of_any_name():
         ),
     ],
 )
-def test_a_job_is_as_large_as_its_servers(launcher: Spec, size: JobSize):
+def test_a_job_is_as_large_as_its_servers(launcher, size):
     assert job_size(Plan(model="org/m", launcher=launcher, tasks=())) == size
 
 
@@ -180,7 +177,7 @@ def test_a_job_is_as_large_as_its_servers(launcher: Spec, size: JobSize):
     ],
 )
 def test_a_new_job_has_as_many_gpus_as_this_cluster_has_on_a_node(
-    tmp_path, monkeypatch, listed: str | None, nodes: int, gpus: int
+    tmp_path, monkeypatch, listed, nodes, gpus
 ):
     """The job and the GPUs around us do not matter."""
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -225,7 +222,7 @@ def test_a_job_of_the_launcher_slurm_has_its_nodes():
         ({}, False),
     ],
 )
-def test_a_heterogeneous_job_is_named(environ: Mapping[str, str], refused: bool):
+def test_a_heterogeneous_job_is_named(environ, refused):
     if not refused:
         allocation._check_one_part(environ)
         return
@@ -247,11 +244,11 @@ WORKER = "touch started\nsleep 60\n"
 
 
 @pytest.fixture(params=[OLDER, NEWER], ids=["older", "newer"])
-def wrapper(request, tmp_path) -> str:
+def wrapper(request, tmp_path):
     return wrapping(tmp_path, request.param)
 
 
-def wrapping(folder: Path, text: str) -> str:
+def wrapping(folder, text):
     for path, script in files(1, folder).items():
         path.write_text(script)
     file = folder / "wrapper"
@@ -263,7 +260,7 @@ def wrapping(folder: Path, text: str) -> str:
 class Task:
     """ranks.sh in its own session, like a task."""
 
-    def __init__(self, wrapper: str, *server: str, rank: int = 0) -> None:
+    def __init__(self, wrapper, *server, rank=0):
         self.folder = Path(wrapper).parent
         self.process = subprocess.Popen(
             ["bash", str(self.folder / SCRIPT), wrapper, *server],
@@ -276,7 +273,7 @@ class Task:
             start_new_session=True,
         )
 
-    def members(self) -> list[int]:
+    def members(self):
         """Return the processes of its session, without zombies."""
         found = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -286,23 +283,23 @@ class Task:
                     found.append(int(stat.parent.name))
         return found
 
-    def children(self) -> list[int]:
+    def children(self):
         pid = self.process.pid
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
-    def terminate(self) -> None:
+    def terminate(self):
         """Send SIGTERM to every process, as scancel --signal=TERM does."""
         for pid in self.members():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    def until(self, name: str) -> None:
+    def until(self, name):
         deadline = time.monotonic() + 20
         while not (self.folder / name).exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
-    def ended(self) -> tuple[int, str]:
+    def ended(self):
         try:
             out, _ = self.process.communicate(timeout=20)
             deadline = time.monotonic() + 10
@@ -315,7 +312,7 @@ class Task:
         return self.process.returncode, out
 
 
-def test_it_ends_with_the_exit_code_of_its_server(wrapper: str):
+def test_it_ends_with_the_exit_code_of_its_server(wrapper):
     assert Task(wrapper, "bash", "-c", "echo 'a  \"b'; exit 5").ended() == (5, 'a  "b\n')
     folder = Path((Path(wrapper).parent / "at").read_text().strip().removeprefix("ipc://")).parent
     assert folder.name.startswith("serve-eval-ranks-")
@@ -323,7 +320,7 @@ def test_it_ends_with_the_exit_code_of_its_server(wrapper: str):
 
 
 @pytest.mark.slow
-def test_it_waits_for_a_server_that_was_asked_to_end(wrapper: str):
+def test_it_waits_for_a_server_that_was_asked_to_end(wrapper):
     """Its wrapper is gone by then. A stop request to all is not a failure of any."""
     task = Task(
         wrapper,

@@ -1,7 +1,5 @@
 """Test locks and the registry of held servers, with real processes as holders."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal
@@ -10,7 +8,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.pool import ThreadPool
@@ -42,9 +39,7 @@ with lock_files.lock_names(names):
 
 
 @contextmanager
-def holder(
-    *names: str, uid: str = "", shared: str = "", **environ: str
-) -> Iterator[subprocess.Popen[str]]:
+def holder(*names, uid="", shared="", **environ):
     """Run a process that holds the locks for the block, or ends with an error."""
     env = {
         name: value for name, value in os.environ.items() if name != lock_files.VARIABLE
@@ -67,13 +62,13 @@ def holder(
             process.wait(20)
 
 
-def error_of(process: subprocess.Popen[str]) -> str:
+def error_of(process):
     assert process.wait(20) == 1
     return process.stderr.read().splitlines()[-1]
 
 
 @pytest.mark.parametrize("kind", ["GPU", "port", "node"])
-def test_two_tmpdirs_share_their_locks(kind: str, tmp_path):
+def test_two_tmpdirs_share_their_locks(kind, tmp_path):
     name = f"{kind}-of a test {uuid.uuid4().hex}"
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
@@ -101,26 +96,24 @@ def test_a_folder_may_be_named(tmp_path):
             assert second.poll() is None
 
 
-def _link(place: Path, tmp_path: Path) -> None:
+def _link(place, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     place.symlink_to(tmp_path / "elsewhere")
 
 
-def _of_somebody_else(place: Path, tmp_path: Path) -> None:
+def _of_somebody_else(place, tmp_path):
     if os.getuid():
         pytest.skip("only root can give a folder away")
     place.mkdir()
     os.chown(place, 12345, 12345)
 
 
-def _file(place: Path, tmp_path: Path) -> None:
+def _file(place, tmp_path):
     place.write_text("")
 
 
 @pytest.mark.parametrize("in_the_way", [_link, _of_somebody_else, _file])
-def test_what_is_in_the_way_makes_the_state_folder_the_place(
-    in_the_way: Callable[[Path, Path], None], tmp_path, monkeypatch
-):
+def test_what_is_in_the_way_makes_the_state_folder_the_place(in_the_way, tmp_path, monkeypatch):
     (shared := tmp_path / "shared").mkdir()
     monkeypatch.setattr(lock_files, "SHARED", shared)
     in_the_way(shared / f"serve-eval-{os.getuid()}", tmp_path)
@@ -253,18 +246,18 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path):
     return held_servers.registry({"XDG_STATE_HOME": str(tmp_path)})
 
 
 @pytest.fixture
-def holder_held_servers() -> Iterator[subprocess.Popen[bytes]]:
+def holder_held_servers():
     with subprocess.Popen(SLEEP) as process:
         yield process
         process.kill()
 
 
-def entry(process: subprocess.Popen[bytes] | None = None, id_: str = "0a1b2c3d") -> Held:
+def entry(process=None, id_="0a1b2c3d"):
     pid = os.getpid() if process is None else process.pid
     return Held(
         id=id_,
@@ -299,7 +292,7 @@ def test_it_lies_in_the_home_folder_where_no_other_is_named(tmp_path, monkeypatc
     assert held_servers.registry({}).is_relative_to(tmp_path / ".local/state/serve-eval/servers")
 
 
-def test_what_was_entered_is_found_until_it_is_taken_out(folder: Path):
+def test_what_was_entered_is_found_until_it_is_taken_out(folder):
     one = replace(
         entry(),
         endpoint=Endpoint(base_url="http://h:1/v1", model="org/m", info={"commands": [["a", "b"]]}),
@@ -313,9 +306,7 @@ def test_what_was_entered_is_found_until_it_is_taken_out(folder: Path):
     assert held_servers.entries(folder) == []
 
 
-def test_what_another_holder_has_stays_its_own(
-    folder: Path, holder_held_servers: subprocess.Popen[bytes]
-):
+def test_what_another_holder_has_stays_its_own(folder, holder_held_servers):
     theirs, ours = entry(holder_held_servers), entry()
     assert held_servers.claim(folder, theirs) is None
     assert held_servers.claim(folder, ours) == theirs
@@ -325,9 +316,7 @@ def test_what_another_holder_has_stays_its_own(
     assert held_servers.now(folder, ours) is None
 
 
-def test_what_a_dead_holder_left_is_cleaned_up_and_free(
-    folder: Path, holder_held_servers: subprocess.Popen[bytes]
-):
+def test_what_a_dead_holder_left_is_cleaned_up_and_free(folder, holder_held_servers):
     held_servers.claim(folder, entry(holder_held_servers))
     holder_held_servers.kill()
     while (
@@ -342,9 +331,7 @@ def test_what_a_dead_holder_left_is_cleaned_up_and_free(
     assert not (folder / "00000000.json").exists()
 
 
-def test_a_process_of_the_same_number_is_not_mistaken_for_the_holder(
-    folder: Path, holder_held_servers: subprocess.Popen[bytes]
-):
+def test_a_process_of_the_same_number_is_not_mistaken_for_the_holder(folder, holder_held_servers):
     earlier = replace(entry(holder_held_servers), began="another boot 1")
     held_servers.claim(folder, earlier)
     assert held_servers.find(folder, earlier.id) is None
@@ -355,9 +342,7 @@ def test_a_process_of_the_same_number_is_not_mistaken_for_the_holder(
     held_servers.ask_to_end(earlier)  # it has ended already
 
 
-def test_the_last_words_of_a_holder_stay_until_the_next_start(
-    folder: Path, holder_held_servers: subprocess.Popen[bytes]
-):
+def test_the_last_words_of_a_holder_stay_until_the_next_start(folder, holder_held_servers):
     held_servers.claim(
         folder, failed := replace(entry(holder_held_servers), state="ended", error="out of memory")
     )
@@ -372,7 +357,7 @@ def test_the_last_words_of_a_holder_stay_until_the_next_start(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"id": "0a1b2c3d"}', b"\xff"])
-def test_a_damaged_file_is_nobodys(folder: Path, content: bytes):
+def test_a_damaged_file_is_nobodys(folder, content):
     file = folder / "0a1b2c3d.json"
     file.write_bytes(content)
     assert held_servers.find(folder, "0a1b2c3d") is None
@@ -383,7 +368,7 @@ def test_a_damaged_file_is_nobodys(folder: Path, content: bytes):
     assert held_servers.find(folder, "0a1b2c3d") == entry()
 
 
-def test_of_many_that_enter_the_same_at_once_one_wins(folder: Path):
+def test_of_many_that_enter_the_same_at_once_one_wins(folder):
     with ThreadPool(8) as pool:
         for _ in range(20):
             results = pool.map(

@@ -1,13 +1,11 @@
 """Test log lines that show a dead server, and lines after which it continues."""
 
-from __future__ import annotations
-
 import pytest
 
 from serve_eval.launchers._logs.causes import find_known
 from serve_eval.launchers._logs.lines import clean
-from serve_eval.launchers._logs.signs import Sign, Signs, Strength
-from tests.launchers.dead_servers import DEAD, FRAMES, MPI_LOGS, WARNINGS, Dead
+from serve_eval.launchers._logs.signs import Signs, Strength
+from tests.launchers.dead_servers import DEAD, FRAMES, MPI_LOGS, WARNINGS
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 ERROR = "[07/07/2026-03:31:36] [TRT-LLM] [E] "
@@ -16,7 +14,7 @@ HANDLING = "\n\nDuring handling of the above exception, another exception occurr
 CHAINED = "\n\nThe above exception was the direct cause of the following exception:\n\n"
 
 
-def read(*written: str) -> Sign | None:
+def read(*written):
     """Return the strongest sign in texts that are written one after the other."""
     signs = Signs()
     for number, text in enumerate(written):
@@ -25,20 +23,20 @@ def read(*written: str) -> Sign | None:
     return signs.strongest
 
 
-def strength(*written: str) -> tuple[Strength | None, str | None]:
+def strength(*written):
     sign = read(*written)
     return (None, None) if sign is None else (sign.strength, sign.cause and sign.cause.told)
 
 
 @pytest.mark.parametrize("one", DEAD, ids=lambda one: one.name)
-def test_the_last_words_of_a_dead_server_name_its_cause(one: Dead):
+def test_the_last_words_of_a_dead_server_name_its_cause(one):
     sign = read(INFO, one.words)
     assert sign.cause.told.startswith(one.told)
     assert sign.strength >= Strength.REPORTED
 
 
 @pytest.mark.parametrize("one", DEAD, ids=lambda one: one.name)
-def test_a_warning_is_no_known_cause(one: Dead):
+def test_a_warning_is_no_known_cause(one):
     found = read(INFO, one.warning)
     assert found is None or (found.strength, found.cause) == (Strength.TRACEBACK, None)
 
@@ -74,7 +72,7 @@ def test_warnings_are_no_signs():
         "Loading weights:  40%|####      | 3/8 gpu out of memory 0",
     ],
 )
-def test_a_line_at_level_warning_or_below_is_none(line: str):
+def test_a_line_at_level_warning_or_below_is_none(line):
     assert strength(line)[1] is None
     assert strength(line)[0] in (None, Strength.TRACEBACK)
 
@@ -188,7 +186,7 @@ def test_a_line_at_level_warning_or_below_is_none(line: str):
         ),
     ],
 )
-def test_what_an_error_is_worth(text: str, expected: int | None, told: str | None):
+def test_what_an_error_is_worth(text, expected, told):
     found, named = strength(text)
     assert found == expected
     assert (named or "").startswith(told or "")
@@ -196,7 +194,7 @@ def test_what_an_error_is_worth(text: str, expected: int | None, told: str | Non
 
 
 @pytest.mark.parametrize("log", [path.stem for path in sorted(MPI_LOGS.iterdir())])
-def test_where_mpi_gives_up_the_line_that_says_why_is_told(log: str):
+def test_where_mpi_gives_up_the_line_that_says_why_is_told(log):
     text = (MPI_LOGS / f"{log}.log").read_text()
     sign = read(*text.splitlines(keepends=True))
     assert sign.strength is Strength.CERTAIN
@@ -243,9 +241,7 @@ def test_a_cause_that_may_be_caught_explains_no_failure_of_mpi():
         ("etcd3.Etcd3Exception: Etcd3 error in set: ConnectionFailedError", Strength.REPORTED),
     ],
 )
-def test_settings_end_a_server_at_once_and_libraries_when_it_stands_still(
-    text: str, expected: Strength
-):
+def test_settings_end_a_server_at_once_and_libraries_when_it_stands_still(text, expected):
     assert strength(f"{FRAMES}{text}")[0] is expected
 
 
@@ -272,7 +268,7 @@ def test_settings_end_a_server_at_once_and_libraries_when_it_stands_still(
         (f"{ERROR}another error", Strength.RAISED),
     ],
 )
-def test_a_server_that_writes_on_has_caught_its_error(after: str, expected: Strength):
+def test_a_server_that_writes_on_has_caught_its_error(after, expected):
     assert strength(f"{FRAMES}{OOM}", after) == (expected, "out of GPU memory")
 
 

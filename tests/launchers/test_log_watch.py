@@ -1,15 +1,10 @@
 """Test when a log ends the wait for a server whose process lives."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -29,14 +24,14 @@ UNTIL_S = 100
 class Log:
     """A log that is checked every quarter of a second of its own clock."""
 
-    def __init__(self, path: Path, idle_from: float | None = 0.0) -> None:
+    def __init__(self, path, idle_from=0.0):
         self.path, self.now = path, 1000.0
         path.touch()
         self.watch = LogWatch(LogLines(path), [])
         since = None if idle_from is None else self.now + idle_from
         self.watch._idle_s = lambda now: None if since is None else max(0.0, now - since)
 
-    def ended_after(self, text: str, then: Mapping[float, str] | None = None) -> float | None:
+    def ended_after(self, text, then=None):
         """Return the seconds from the text to the end, or None without an end.
 
         `then` maps seconds after the text to further text.
@@ -132,10 +127,10 @@ class Log:
     ],
 )
 def test_when_a_log_ends_the_wait(
-    text: str,
-    then: Mapping[float, str],
-    idle_from: float | None,
-    seconds: float | None,
+    text,
+    then,
+    idle_from,
+    seconds,
     tmp_path,
 ):
     assert Log(tmp_path / "log", idle_from).ended_after(text, then) == seconds
@@ -155,7 +150,7 @@ def test_an_error_that_comes_again_counts_from_then(tmp_path):
 
 
 @pytest.mark.parametrize("strength", Strength)
-def test_no_sign_ends_a_wait_at_its_first_moment(strength: Strength):
+def test_no_sign_ends_a_wait_at_its_first_moment(strength):
     assert not ends(strength, 0.0, 0.0, 100.0)
     assert not ends(strength, 0.0, 0.0, None)
     assert ends(strength, 1000.0, 1000.0, 1000.0)
@@ -165,7 +160,7 @@ def test_no_sign_ends_a_wait_at_its_first_moment(strength: Strength):
 
 
 @contextmanager
-def process(code: str) -> Iterator[int]:
+def process(code):
     with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as running:
         running.stdout.readline()
         try:
@@ -240,7 +235,7 @@ def test_the_times_are_those_of_the_docs():
 # Together
 
 
-def server(name: str, folder: Path, pid: int, hurried: dict[str, float], **where: Any) -> Any:
+def server(name, folder, pid, hurried, **where):
     """Return a running server, reduced to what a watch reads."""
     (log := folder / f"{name}.log").touch()
     process = SimpleNamespace(log_file=log, log_start=0, pid=pid, exit_code=lambda: None)

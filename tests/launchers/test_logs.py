@@ -1,9 +1,6 @@
 """Test how logs of servers are read: growing lines, words, last errors and refusals."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 
@@ -23,21 +20,21 @@ from tests.launchers.failure_logs import every, sound
 
 
 @pytest.fixture
-def log(tmp_path) -> Path:
+def log(tmp_path):
     (path := tmp_path / "server.log").touch()
     return path
 
 
-def add(log: Path, data: bytes) -> None:
+def add(log, data):
     with log.open("ab") as file:
         file.write(data)
 
 
-def texts(lines: list[Line]) -> list[str]:
+def texts(lines):
     return [line.text for line in lines]
 
 
-def test_only_what_was_added_is_read_and_a_partial_line_waits(log: Path):
+def test_only_what_was_added_is_read_and_a_partial_line_waits(log):
     add(log, b"of an earlier launch\n")
     lines = LogLines(log, start=log.stat().st_size)
     assert lines.read() == []
@@ -52,7 +49,7 @@ def test_only_what_was_added_is_read_and_a_partial_line_waits(log: Path):
     assert texts(lines.read()) == ["four"]
 
 
-def test_a_progress_bar_ends_its_lines_by_carriage_returns(log: Path):
+def test_a_progress_bar_ends_its_lines_by_carriage_returns(log):
     add(log, b"Loading: 10%\rLoading: 20%\rLoading: 30%")
     assert texts(LogLines(log).read()) == ["Loading: 10%", "Loading: 20%"]
 
@@ -71,11 +68,11 @@ def test_a_progress_bar_ends_its_lines_by_carriage_returns(log: Path):
         (b"a\0b   ", Line("", "ab")),
     ],
 )
-def test_a_line_loses_its_label_and_its_colours(raw: bytes, line: Line):
+def test_a_line_loses_its_label_and_its_colours(raw, line):
     assert clean(raw) == line
 
 
-def test_a_log_that_was_cut_is_read_from_its_beginning(log: Path):
+def test_a_log_that_was_cut_is_read_from_its_beginning(log):
     add(log, b"one\ntwo\nthr")
     lines = LogLines(log)
     lines.read()
@@ -83,7 +80,7 @@ def test_a_log_that_was_cut_is_read_from_its_beginning(log: Path):
     assert texts(lines.read()) == ["new"]
 
 
-def test_a_log_that_is_gone_or_not_there_yet_holds_no_line(log: Path):
+def test_a_log_that_is_gone_or_not_there_yet_holds_no_line(log):
     log.unlink()
     lines = LogLines(log)
     assert lines.read() == []
@@ -91,7 +88,7 @@ def test_a_log_that_is_gone_or_not_there_yet_holds_no_line(log: Path):
     assert texts(lines.read()) == ["one"]
 
 
-def test_memory_is_bounded_for_a_line_without_an_end(log: Path):
+def test_memory_is_bounded_for_a_line_without_an_end(log):
     lines = LogLines(log)
     for _ in range(40):
         add(log, b"x" * 50_000)
@@ -102,7 +99,7 @@ def test_memory_is_bounded_for_a_line_without_an_end(log: Path):
     assert [len(found[0]), found[1]] == [logs_lines.LONGEST_LINE, "after"]
 
 
-def test_of_a_log_that_grows_too_fast_the_end_is_read(log: Path):
+def test_of_a_log_that_grows_too_fast_the_end_is_read(log):
     add(log, b"first\n" + b"y" * 99 + b"\n")
     add(log, (b"z" * 99 + b"\n") * (logs_lines.MOST_AT_ONCE // 100) + b"last\n")
     lines = LogLines(log)
@@ -130,7 +127,7 @@ def test_of_a_log_that_grows_too_fast_the_end_is_read(log: Path):
         (r"\d+", ()),
     ],
 )
-def test_the_words_that_a_match_must_have(pattern: str, words: tuple[str, ...]):
+def test_the_words_that_a_match_must_have(pattern, words):
     re.compile(pattern)
     assert find_required_words(pattern) == words
 
@@ -167,7 +164,7 @@ OUT_OF_MEMORY, TAKEN = "out of GPU memory", "its port is taken"
 TENSOR = "its tensor parallelism does not divide the model's heads or layers"
 
 
-def lines(*each: str) -> str:
+def lines(*each):
     return "\n".join(each)
 
 
@@ -231,7 +228,7 @@ def lines(*each: str) -> str:
         ("", None, ""),
     ],
 )
-def test_the_error_that_ended_a_trtllm_server(log: str, told: str | None, line: str):
+def test_the_error_that_ended_a_trtllm_server(log, told, line):
     found = explain(log, TRTLLM) or Explanation("")
     assert (found.cause and found.cause.told) == told
     assert line in found.line
@@ -292,7 +289,7 @@ def test_the_error_that_ended_a_trtllm_server(log: str, told: str | None, line: 
         ),
     ],
 )
-def test_the_error_that_ended_a_vllm_server(log: str, told: str | None, line: str):
+def test_the_error_that_ended_a_vllm_server(log, told, line):
     found = explain(log, VLLM) or Explanation("")
     assert (found.cause and found.cause.told) == told
     assert line in found.line
@@ -329,7 +326,7 @@ OTHER_KEY = (500, "ValueError: Invalid internal disaggregated request authentica
 LOADING = (503, "kv_cache_transceiver is disabled")
 
 
-def counted(*answers: tuple[int, str]) -> list[bool]:
+def counted(*answers):
     refusals = Refusals()
     return [refusals.permanent(*answer) for answer in answers]
 
@@ -337,7 +334,7 @@ def counted(*answers: tuple[int, str]) -> list[bool]:
 @pytest.mark.parametrize(
     "answer", [KEY, TRANSCEIVER, OTHER_KEY, FORM, (422, "x"), (405, "Method Not Allowed")]
 )
-def test_the_third_of_one_kind_is_the_last(answer: tuple[int, str]):
+def test_the_third_of_one_kind_is_the_last(answer):
     assert counted(answer, answer, answer) == [False, False, True]
 
 
@@ -357,7 +354,7 @@ def test_the_third_of_one_kind_is_the_last(answer: tuple[int, str]):
         (500, "RuntimeError: Etcd3 error in set: ConnectionFailedError"),
     ],
 )
-def test_others_are_asked_for_again(answer: tuple[int, str]):
+def test_others_are_asked_for_again(answer):
     assert not any(counted(*[answer] * 9))
 
 

@@ -4,13 +4,9 @@
 such servers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -57,7 +53,7 @@ SETTINGS = {
 
 
 @pytest.fixture
-def root(monkeypatch) -> None:
+def root(monkeypatch):
     monkeypatch.setattr(kv_transfer, "we_are_root", lambda: True)
 
 
@@ -72,7 +68,7 @@ def root(monkeypatch) -> None:
         ("btl_5", "cannot reach each other", "Unset OMPI_MCA_btl"),
     ],
 )
-def test_why_ranks_did_not_start(log: str, what: str, cure: str):
+def test_why_ranks_did_not_start(log, what, cure):
     found = cause((LOGS / f"{log}.log").read_text())
     assert what in found[0]
     assert cure in found[1]
@@ -90,7 +86,7 @@ def test_of_an_unknown_failure_its_kind_is_told():
 
 
 @pytest.mark.parametrize("written", [MPIRUN_4, MPIRUN_5])
-def test_inside_mpirun_settings_are_kept_and_marks_are_not(written: str):
+def test_inside_mpirun_settings_are_kept_and_marks_are_not(written):
     marks = dict.fromkeys(written.split(), "x")
     assert environment.inherit({**marks, **SETTINGS}) == SETTINGS
     assert environment.inherit({"OMPI_MCA_pmix": "^s1", **SETTINGS}) == {
@@ -100,7 +96,7 @@ def test_inside_mpirun_settings_are_kept_and_marks_are_not(written: str):
 
 
 @pytest.mark.parametrize("written", [MPIRUN_4, MPIRUN_5])
-def test_the_shell_of_a_step_takes_away_the_same_but_for_what_mpirun_sets(written: str):
+def test_the_shell_of_a_step_takes_away_the_same_but_for_what_mpirun_sets(written):
     environ = {
         **dict.fromkeys(written.split(), "x"),
         "SLURM_PROCID": "0",
@@ -157,7 +153,7 @@ def test_engines_without_mpi_get_none_of_it():
 @pytest.mark.parametrize(
     ("user", "allowed"), [(None, True), ("0:0", True), ("root", True), ("1000", False)]
 )
-def test_in_a_container_it_is_its_own_user_that_counts(user: str | None, allowed: bool):
+def test_in_a_container_it_is_its_own_user_that_counts(user, allowed):
     [words] = container.commands(CONTEXT, container.ContainerOptions(image="i", user=user))
     assert (set(words) >= WORDS) == allowed
     by_engine = {"container": {"image": "i", "engine": "docker", "user": user}}
@@ -180,7 +176,7 @@ def test_an_orchestrator_in_a_container_has_no_ranks():
     assert not WORDS & set(orchestrator)
 
 
-def server(name: str, *before: str, **more: Any) -> Server:
+def server(name, *before, **more):
     return Server(
         name=name, argv=(*before, "s", "serve"), probe=("s",), place=Place(host="h", port=1), **more
     )
@@ -216,9 +212,9 @@ def test_what_is_not_passed_on_is_told_with_the_reason():
 
 @pytest.mark.usefixtures("root")
 def test_a_launch_tells_once_and_the_servers_have_it(
-    context: LaunchContext,
-    standin: Callable[..., None],
-    said: list[str],
+    context,
+    standin,
+    said,
     monkeypatch,
 ):
     standin()
@@ -247,7 +243,7 @@ UUID = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
 
 
 @pytest.fixture
-def smi(tmp_path, monkeypatch) -> Path:
+def smi(tmp_path, monkeypatch):
     """Write an nvidia-smi that prints the file `said` and exits with the code in `code`."""
     (path := tmp_path / "bin/nvidia-smi").parent.mkdir()
     path.write_text(
@@ -270,7 +266,7 @@ def smi(tmp_path, monkeypatch) -> Path:
         (f"{UUID}\t Link 0: 25 GB/s\n", 1, False),
     ],
 )
-def test_links_are_those_that_nvidia_smi_shows(text: str, code: int, found: bool, smi: Path):
+def test_links_are_those_that_nvidia_smi_shows(text, code, found, smi):
     (smi / "said").write_text(text)
     (smi / "code").write_text(str(code))
     assert kv_transfer.nvlink() is found
@@ -293,7 +289,7 @@ def test_nothing_is_assumed_without_nvidia_smi(tmp_path, monkeypatch):
         ("UCX", None, {}),
     ],
 )
-def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str]):
+def test_the_ways_of_ucx(backend, ways, found):
     assert kv_transfer.variables(backend, ways) == found
 
 
@@ -317,9 +313,7 @@ def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str])
         ({}, Ways(own=frozenset({"UCX_TLS"})), "UCX_TLS as it was inherited"),
     ],
 )
-def test_what_is_told(
-    options: dict[str, Any], ways: Ways | None, told: str, context: LaunchContext
-):
+def test_what_is_told(options, ways, told, context):
     deployment = deployments.Disaggregated(**options)
     summary = summarise_transfer(deployment, context, ways)
     assert summary is not None
@@ -327,7 +321,7 @@ def test_what_is_told(
     assert summarise_transfer(deployments.Aggregated(), context, ways) is None
 
 
-def test_what_a_user_hands_on_is_not_set_anew(context: LaunchContext, monkeypatch):
+def test_what_a_user_hands_on_is_not_set_anew(context, monkeypatch):
     monkeypatch.setenv("UCX_TLS", "cuda,tcp")
     monkeypatch.setenv("UCX_MM_ERROR_HANDLING", "n")
     nixl = {"cache_transceiver": {"backend": "NIXL"}}
@@ -366,7 +360,5 @@ def test_what_a_user_hands_on_is_not_set_anew(context: LaunchContext, monkeypatc
         (["UCX_TLS"], {"PATH": "/bin"}, set()),
     ],
 )
-def test_the_ways_of_a_cluster_are_kept_only_where_they_are_named(
-    names: list[str], environ: dict[str, str], kept: set[str]
-):
+def test_the_ways_of_a_cluster_are_kept_only_where_they_are_named(names, environ, kept):
     assert kv_transfer.list_inherited(names, environ) == kept

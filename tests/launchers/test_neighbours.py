@@ -3,8 +3,6 @@
 nvidia-smi is a fake.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pwd
@@ -12,10 +10,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +21,7 @@ from serve_eval.launchers._fleet import fleet, session
 from serve_eval.launchers._machine import local_gpus, lock_files
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.schema import LaunchContext
-from tests.launchers.machine import Smi, gone, smi
+from tests.launchers.machine import gone, smi
 from tests.launchers.test_other_engines import FAKE
 
 __all__ = ["smi"]
@@ -33,21 +29,21 @@ CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch) -> None:
+def short(monkeypatch):
     """Shorten the wait for memory that is freed late."""
     monkeypatch.setattr(local_gpus, "BACK_S", 0.3)
     monkeypatch.setattr(local_gpus, "PAUSE_S", 0.02)
 
 
 @pytest.fixture
-def neighbour() -> Iterator[subprocess.Popen[bytes]]:
+def neighbour():
     with subprocess.Popen(["sleep", "60"]) as process:
         yield process
         process.kill()
 
 
 @asynccontextmanager
-async def launched(context: LaunchContext, gpus: Any = None, count: int = 1) -> AsyncIterator[None]:
+async def launched(context, gpus=None, count=1):
     """Start a process that serves nothing on this number of GPUs.
 
     The GPUs are taken and the process is started as the launchers do it.
@@ -65,13 +61,13 @@ async def launched(context: LaunchContext, gpus: Any = None, count: int = 1) -> 
             yield
 
 
-def _server(gpus: tuple[str, ...]) -> Server:
+def _server(gpus):
     [port] = fleet.free_ports("127.0.0.1", None)
     place = Place(host="127.0.0.1", port=port, gpus=gpus)
     return Server(name="one", argv=("sleep", "60"), probe=(), place=place)
 
 
-def launch(context: LaunchContext, gpus: Any = None, count: int = 1) -> None:
+def launch(context, gpus=None, count=1):
     async def story():
         async with launched(context, gpus, count):
             pass
@@ -79,9 +75,7 @@ def launch(context: LaunchContext, gpus: Any = None, count: int = 1) -> None:
     asyncio.run(story())
 
 
-def refused(
-    context: LaunchContext, gpus: Any = None, count: int = 1, error: type[Exception] = NoRoomError
-) -> str:
+def refused(context, gpus=None, count=1, error=NoRoomError):
     with pytest.raises(error) as caught:
         launch(context, gpus, count)
     assert not context.log_dir.exists(), "something was started"
@@ -91,9 +85,7 @@ def refused(
 # GPUs in use
 
 
-def test_a_gpu_in_use_is_refused_with_who_uses_it(
-    context: LaunchContext, smi: Smi, neighbour: subprocess.Popen[bytes]
-):
+def test_a_gpu_in_use_is_refused_with_who_uses_it(context, smi, neighbour):
     me = pwd.getpwuid(os.getuid()).pw_name
     unseen = 2**22 + 1
     smi.tells(
@@ -114,9 +106,7 @@ def test_a_gpu_in_use_is_refused_with_who_uses_it(
     launch(context, gpus=[0])
 
 
-def test_a_process_of_another_container_is_unknown(
-    context: LaunchContext, smi: Smi, neighbour: subprocess.Popen[bytes]
-):
+def test_a_process_of_another_container_is_unknown(context, smi, neighbour):
     """Its number may also be that of a process here."""
     smi.tells("0, GPU-a, 1025", processes=(f"GPU-a, {neighbour.pid}, 900, python3",))
     assert f"process {neighbour.pid} (python3 of an unknown user, 900 MiB)" in refused(context)
@@ -124,16 +114,14 @@ def test_a_process_of_another_container_is_unknown(
     assert "nvidia-smi shows no process here" in refused(context)
 
 
-def test_where_no_memory_is_told_that_of_the_processes_counts(context: LaunchContext, smi: Smi):
+def test_where_no_memory_is_told_that_of_the_processes_counts(context, smi):
     smi.tells("0, GPU-a, [N/A]", processes=("GPU-a, 1, 1000, x", "GPU-a, 2, 25, y"))
     assert "GPU 0 has 1025 MiB in use" in refused(context)
     smi.tells("0, GPU-a, [N/A]", processes=("GPU-a, 1, [Insufficient Permissions], x",))
     launch(context)
 
 
-def test_a_launch_that_just_ended_is_not_taken_for_a_neighbour(
-    context: LaunchContext, smi: Smi, said: list[str]
-):
+def test_a_launch_that_just_ended_is_not_taken_for_a_neighbour(context, smi, said):
     smi.does(
         f'[ "${{1#--query-gpu}}" = "$1" ] || {{ cat {smi.folder}/gpus; echo 0, GPU-a, 3 >'
         f" {smi.folder}/gpus; }}"
@@ -148,12 +136,12 @@ WAITS_LONGER = WAITS.replace("0.3 s", "60 s")
 
 
 @pytest.fixture
-def patient(monkeypatch) -> None:
+def patient(monkeypatch):
     """Wait longer for memory than a busy machine needs for the queries."""
     monkeypatch.setattr(local_gpus, "BACK_S", 60.0)
 
 
-def _comes_back(smi: Smi, looks: int, then: str = "0, GPU-a, 3") -> None:
+def _comes_back(smi, looks, then="0, GPU-a, 3"):
     """Make the memory of GPU 0 change at that query."""
     smi.does(
         f'case "$1" in --query-gpu=*) ;; *) cat {smi.folder}/processes; exit ;; esac\necho >>'
@@ -164,9 +152,7 @@ def _comes_back(smi: Smi, looks: int, then: str = "0, GPU-a, 3") -> None:
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("gpus", [None, "auto"])
-def test_memory_that_comes_back_late_is_waited_for(
-    gpus: str | None, context: LaunchContext, smi: Smi, said: list[str]
-):
+def test_memory_that_comes_back_late_is_waited_for(gpus, context, smi, said):
     """The servers of the previous run of a suite had the same GPU."""
     smi.tells("0, GPU-a, 70000", processes=("GPU-a, 4194305, 69000, trtllm-serve",))
     _comes_back(smi, 4)
@@ -177,9 +163,7 @@ def test_memory_that_comes_back_late_is_waited_for(
 
 
 @pytest.mark.usefixtures("patient")
-def test_free_gpus_are_let_go_while_memory_is_late(
-    context: LaunchContext, smi: Smi, said: list[str]
-):
+def test_free_gpus_are_let_go_while_memory_is_late(context, smi, said):
     """Auto needs both; the free one is not held meanwhile, but taken in the end."""
     smi.tells("0, GPU-a, 70000", "1, GPU-b, 3")
     _comes_back(smi, 4, "0, GPU-a, 3; echo 1, GPU-b, 3")
@@ -189,9 +173,7 @@ def test_free_gpus_are_let_go_while_memory_is_late(
 
 
 @pytest.mark.parametrize("gpus", [None, "auto"])
-def test_memory_that_does_not_come_back_is_refused(
-    gpus: str | None, context: LaunchContext, smi: Smi, said: list[str]
-):
+def test_memory_that_does_not_come_back_is_refused(gpus, context, smi, said):
     smi.tells("0, GPU-a, 70000")
     began = time.monotonic()
     assert f"GPU 0 has 70000 MiB in use: {local_gpus.NOBODY_TOLD}" in refused(context, gpus)
@@ -199,9 +181,7 @@ def test_memory_that_does_not_come_back_is_refused(
     assert time.monotonic() - began >= 0.3
 
 
-def test_memory_of_another_launch_is_not_waited_for(
-    context: LaunchContext, smi: Smi, said: list[str]
-):
+def test_memory_of_another_launch_is_not_waited_for(context, smi, said):
     smi.tells("0, GPU-a, 70000")
     with lock_files.lock_names(["GPU-a"]):
         for gpus in (None, "auto"):
@@ -215,12 +195,12 @@ def test_memory_of_another_launch_is_not_waited_for(
 @pytest.mark.parametrize("gpus", [None, "auto"])
 @pytest.mark.parametrize("mib", ["69000", "[N/A]"])
 def test_memory_of_a_neighbour_is_not_waited_for(
-    mib: str,
-    gpus: str | None,
-    context: LaunchContext,
-    smi: Smi,
-    said: list[str],
-    neighbour: subprocess.Popen[bytes],
+    mib,
+    gpus,
+    context,
+    smi,
+    said,
+    neighbour,
 ):
     smi.tells(
         "0, GPU-a, 70000", "1, GPU-b, 70000", processes=(f"GPU-a, {neighbour.pid}, {mib}, sleep",)
@@ -235,9 +215,7 @@ def test_memory_of_a_neighbour_is_not_waited_for(
 @pytest.mark.parametrize(
     "does", ["echo 0, GPU-a, 0; exit 9", "echo No devices were found", "sleep 60; echo 0, GPU-a, 0"]
 )
-def test_nvidia_smi_in_trouble_breaks_no_launch(
-    does: str, context: LaunchContext, smi: Smi, said: list[str], monkeypatch
-):
+def test_nvidia_smi_in_trouble_breaks_no_launch(does, context, smi, said, monkeypatch):
     smi.does(f"echo $$ > {smi.folder}/pid; {does}")
     monkeypatch.setattr(local_gpus, "SMI_S", 0.3)
     monkeypatch.setattr(local_gpus, "SIGNS", ("proc/self",))
@@ -253,7 +231,7 @@ def test_nvidia_smi_in_trouble_breaks_no_launch(
         time.sleep(0.02)
 
 
-def test_no_gpu_is_named_where_there_is_none(context: LaunchContext, smi: Smi, said: list[str]):
+def test_no_gpu_is_named_where_there_is_none(context, smi, said):
     smi.does("exit 9")
     launch(context)
     assert said[0].startswith("warning: this machine shows no GPU ")
@@ -266,7 +244,7 @@ def test_no_gpu_is_named_where_there_is_none(context: LaunchContext, smi: Smi, s
 # Auto
 
 
-async def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str]):
+async def test_auto_takes_free_gpus(context, smi, said):
     smi.tells("0, GPU-a, 70000", "1, GPU-b, 3", "2, GPU-c, 1024", "3, GPU-d, 3", "4, GPU-e, 3")
     with lock_files.lock_names(["GPU-b"]):
         async with launched(context, "auto", 2):
@@ -288,9 +266,7 @@ async def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["trtllm", "trtllm_disaggregated", "llama_cpp"])
-async def test_every_launcher_takes_free_ones(
-    how: str, context: LaunchContext, standin: Callable[..., None], smi: Smi, said: list[str]
-):
+async def test_every_launcher_takes_free_ones(how, context, standin, smi, said):
     standin()
     smi.tells("0, GPU-a, 70000", "1, GPU-b, 3", "2, GPU-c, 70000", "3, GPU-d, 3")
     options = {"gpus": "auto", "ready_timeout_s": 20.0}
@@ -320,9 +296,7 @@ async def test_every_launcher_takes_free_ones(
         pass
 
 
-def test_auto_takes_of_those_that_are_visible(
-    context: LaunchContext, smi: Smi, said: list[str], monkeypatch
-):
+def test_auto_takes_of_those_that_are_visible(context, smi, said, monkeypatch):
     smi.tells("0, GPU-a, 3", "1, GPU-b, 70000", "2, GPU-c, 3")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-c")
     launch(context, gpus="auto")
@@ -331,13 +305,11 @@ def test_auto_takes_of_those_that_are_visible(
     assert "2 GPUs are needed, and 1 of 2 free\nGPU 1 has 70000 MiB" in refused(context, "auto", 2)
 
 
-def test_auto_needs_to_know(context: LaunchContext, smi: Smi):
+def test_auto_needs_to_know(context, smi):
     assert "nvidia-smi reports no GPU on this machine" in refused(context, gpus="auto")
 
 
-async def test_auto_holds_what_it_took_until_the_end(
-    context: LaunchContext, smi: Smi, said: list[str]
-):
+async def test_auto_holds_what_it_took_until_the_end(context, smi, said):
     """Two launches at the same time get different GPUs and leave none locked."""
     smi.tells("0, GPU-a, 3", "1, GPU-b, 3")
 
@@ -354,7 +326,7 @@ async def test_auto_holds_what_it_took_until_the_end(
         pass
 
 
-def test_a_dry_run_shows_gpus_in_the_place_of_auto(own_machine: None, monkeypatch):
+def test_a_dry_run_shows_gpus_in_the_place_of_auto(own_machine, monkeypatch):
     assert (
         "CUDA_VISIBLE_DEVICES=0,1"
         in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(gpus="auto", tp=2))[0]
@@ -394,7 +366,7 @@ def test_a_dry_run_shows_gpus_in_the_place_of_auto(own_machine: None, monkeypatc
         ("GPU-", "GPU- is not the name of a GPU"),
     ],
 )
-def test_what_names_no_gpu_is_refused(text: str, why: str, own_machine: None, monkeypatch):
+def test_what_names_no_gpu_is_refused(text, why, own_machine, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
     for gpus in (None, "auto"):
         with pytest.raises(PlanError) as caught:
@@ -412,20 +384,20 @@ def test_what_names_no_gpu_is_refused(text: str, why: str, own_machine: None, mo
 @pytest.mark.parametrize(
     ("text", "named"), [("0, 1", "0,1"), (" 2 ,3,", "2,3"), ("GPU-a,MIG-b/0/0", "GPU-a,MIG-b/0/0")]
 )
-def test_what_cuda_takes_is_taken(text: str, named: str, own_machine: None, monkeypatch):
+def test_what_cuda_takes_is_taken(text, named, own_machine, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
     assert (
         f"CUDA_VISIBLE_DEVICES={named}" in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(tp=2))[0]
     )
 
 
-def test_doubles_are_refused(own_machine: None, monkeypatch):
+def test_doubles_are_refused(own_machine, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,0")
     with pytest.raises(PlanError, match="CUDA_VISIBLE_DEVICES names 0 twice"):
         trtllm.commands(CONTEXT, trtllm.TrtllmOptions())
 
 
-def test_gpus_that_are_not_there_are_refused(context: LaunchContext, smi: Smi, monkeypatch):
+def test_gpus_that_are_not_there_are_refused(context, smi, monkeypatch):
     smi.tells(
         "0, GPU-a, 3", listed="GPU 0: H200 (UUID: GPU-a)\n  MIG 1g.18gb Device  0: (UUID: MIG-c1)"
     )
@@ -444,7 +416,7 @@ def test_gpus_that_are_not_there_are_refused(context: LaunchContext, smi: Smi, m
     launch(context)
 
 
-def test_a_launcher_that_names_no_gpus_looks_at_none(smi: Smi, own_machine: None):
+def test_a_launcher_that_names_no_gpus_looks_at_none(smi, own_machine):
     assert "CUDA_VISIBLE_DEVICES" not in " ".join(
         llama_cpp.commands(CONTEXT, llama_cpp.LlamaCppOptions(model="m.gguf"))[0]
     )

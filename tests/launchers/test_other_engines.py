@@ -1,7 +1,5 @@
 """Test launchers of servers other than TensorRT-LLM's, also external and simulated ones."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import shlex
@@ -9,8 +7,6 @@ import socket
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -21,7 +17,7 @@ from serve_eval.launchers import external, llama_cpp, transformers_serve, vllm
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.launchers.simulated import _mixture, probability
 from serve_eval.plugins import registry
-from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
+from serve_eval.schema import LaunchContext, ServerInfo
 
 OPTIONS = {
     llama_cpp: llama_cpp.LlamaCppOptions,
@@ -106,7 +102,7 @@ TOKEN = "hf_" + 4 * "0aB1cD2e"
         ),
     ],
 )
-def test_the_command_line(launcher: ModuleType, options: dict[str, Any], line: str):
+def test_the_command_line(launcher, options, line):
     assert registry.check_options(launcher.launch, options, "launcher") == options
     assert [
         shlex.join(command) for command in launcher.commands(CONTEXT, OPTIONS[launcher](**options))
@@ -145,9 +141,7 @@ def test_the_command_line(launcher: ModuleType, options: dict[str, Any], line: s
         (vllm, {"extra_args": ["--api-key", TOKEN]}, "a plan must not contain a secret"),
     ],
 )
-def test_what_cannot_be_launched_is_told_before(
-    launcher: ModuleType, options: dict[str, Any], problem: str
-):
+def test_what_cannot_be_launched_is_told_before(launcher, options, problem):
     with pytest.raises(PlanError) as told:
         launcher.commands(CONTEXT, OPTIONS[launcher](**options))
     assert problem in f"{told.value} {told.value.hint}"
@@ -160,7 +154,7 @@ def test_without_a_model_its_name_is_asked_for():
         )
 
 
-def _launched(launcher: ModuleType, context: LaunchContext, **options: Any) -> Endpoint:
+def _launched(launcher, context, **options):
     given = OPTIONS[launcher](ready_timeout_s=20.0, answer_timeout_s=10.0, **options)
 
     async def story():
@@ -180,12 +174,12 @@ def _launched(launcher: ModuleType, context: LaunchContext, **options: Any) -> E
     ],
 )
 def test_it_is_started_and_answers(
-    launcher: ModuleType,
-    kind: str,
-    options: dict[str, Any],
-    asked: str,
-    context: LaunchContext,
-    said: list[str],
+    launcher,
+    kind,
+    options,
+    asked,
+    context,
+    said,
 ):
     command = [sys.executable, "-I", str(FAKE), kind]
     endpoint = _launched(launcher, context, command=command, **options)
@@ -195,7 +189,7 @@ def test_it_is_started_and_answers(
     assert "started with" in (context.log_dir / f"{launcher.NAME}.log").read_text()
 
 
-def test_an_executable_that_is_not_there_is_named(context: LaunchContext):
+def test_an_executable_that_is_not_there_is_named(context):
     with pytest.raises(LaunchError, match="no-such-server is not on PATH"):
         _launched(llama_cpp, context, command="no-such-server")
 
@@ -203,7 +197,7 @@ def test_an_executable_that_is_not_there_is_named(context: LaunchContext):
 CONTEXT_EXTERNAL = LaunchContext(model="a/b", log_dir=Path("logs"))
 
 
-async def launched(base_url: str, ready_timeout_s: float = 0.0) -> Endpoint:
+async def launched(base_url, ready_timeout_s=0.0):
     async with external.launch(
         CONTEXT_EXTERNAL,
         external.ExternalOptions(base_url=base_url, ready_timeout_s=ready_timeout_s),
@@ -211,7 +205,7 @@ async def launched(base_url: str, ready_timeout_s: float = 0.0) -> Endpoint:
         return endpoint
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
@@ -250,7 +244,7 @@ async def test_a_port_where_nobody_listens_is_an_error_in_time():
 
 
 @pytest.mark.parametrize("address", ["ftp://127.0.0.1/v1", "http://127.0.0.1:port/v1"])
-async def test_what_is_no_address_is_an_error_at_once(address: str):
+async def test_what_is_no_address_is_an_error_at_once(address):
     with pytest.raises(LaunchError, match="is not an address"):
         await launched(address, ready_timeout_s=60)
 
@@ -259,7 +253,7 @@ IDS = [str(i) for i in range(2000)]
 
 
 @st.composite
-def mixtures(draw: st.DrawFn) -> tuple[float, float]:
+def mixtures(draw):
     """Draw a compatible accuracy and flip rate."""
     flip_rate = draw(st.floats(0.0, 1 / 3))
     half = min(3 * flip_rate / 2, 0.5)
@@ -270,7 +264,7 @@ def mixtures(draw: st.DrawFn) -> tuple[float, float]:
 
 @given(mixtures())
 def test_the_mixture_has_the_declared_mean_and_the_declared_flip_rate(
-    mixture: tuple[float, float],
+    mixture,
 ):
     accuracy, flip_rate = mixture
     share, sure = _mixture(accuracy, flip_rate)
@@ -282,9 +276,7 @@ def test_the_mixture_has_the_declared_mean_and_the_declared_flip_rate(
 
 @settings(max_examples=50, deadline=None)
 @given(mixtures(), st.integers(0, 1000))
-def test_the_prompts_have_the_mean_and_the_flip_rate_of_the_mixture(
-    mixture: tuple[float, float], seed: int
-):
+def test_the_prompts_have_the_mean_and_the_flip_rate_of_the_mixture(mixture, seed):
     accuracy, flip_rate = mixture
     of = probability(accuracy, flip_rate, seed)
     chances = [of("task", i) for i in IDS]
@@ -297,9 +289,7 @@ def test_the_prompts_have_the_mean_and_the_flip_rate_of_the_mixture(
 
 
 @given(st.floats(0.0, 1.0), st.text(), st.text(max_size=20).filter(lambda s: s.isascii()))
-def test_without_a_flip_rate_every_prompt_has_the_accuracy(
-    accuracy: float, task: str, sample_id: str
-):
+def test_without_a_flip_rate_every_prompt_has_the_accuracy(accuracy, task, sample_id):
     assert probability(accuracy, None, 0)(task, sample_id) == accuracy
 
 
@@ -335,8 +325,6 @@ def test_accuracies_may_be_given_per_task():
         (0.5, float("nan"), "flip_rate of nan"),
     ],
 )
-def test_impossible_wishes_are_refused_with_their_numbers(
-    accuracy: float | dict[str, float], flip_rate: float | None, said: str
-):
+def test_impossible_wishes_are_refused_with_their_numbers(accuracy, flip_rate, said):
     with pytest.raises(PlanError, match=said):
         probability(accuracy, flip_rate, 0)

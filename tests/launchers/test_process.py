@@ -1,14 +1,11 @@
 """Test a server process from start to end, with commands that end in every way."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,18 +29,18 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-async def never() -> None:
+async def never():
     """Never report a ready server."""
 
 
-async def until_ended(server: ServerProcess) -> None:
+async def until_ended(server):
     """Wait for the end of the process, or raise TimeoutError after 20 s."""
     async with asyncio.timeout(20):
         while server.exit_code() is None:  # noqa: ASYNC110 - a process sends no event when it ends
             await asyncio.sleep(0.01)
 
 
-def ended(script: str, log: Path, timeout_s: float = 20.0) -> LaunchError:
+def ended(script, log, timeout_s=20.0):
     """Return the error of a server that is waited on until it ends."""
 
     async def run():
@@ -66,7 +63,7 @@ def ended(script: str, log: Path, timeout_s: float = 20.0) -> LaunchError:
         ),
     ],
 )
-def test_the_end_of_a_server_is_told_with_its_log(tmp_path, script: str, told: str):
+def test_the_end_of_a_server_is_told_with_its_log(tmp_path, script, told):
     script = f"print('\\n'.join(str(i) for i in range(40)), flush=True)\n{script}"
     error = ended(script, tmp_path / "logs/one.log")
     lines = str(error).split("\n  ")
@@ -85,15 +82,15 @@ def test_a_server_that_is_never_ready_is_given_up(tmp_path):
 class Clock:
     """An event loop's clock that each sleep moves on; it records the pauses."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.now, self.pauses = 100.0, []
         monkeypatch.setattr(process_module.asyncio, "sleep", self._sleep)
         monkeypatch.setattr(process_module.asyncio, "get_running_loop", lambda: self)
 
-    def time(self) -> float:
+    def time(self):
         return self.now
 
-    async def _sleep(self, seconds: float) -> None:
+    async def _sleep(self, seconds):
         self.pauses.append(seconds)
         self.now += seconds
 
@@ -101,11 +98,11 @@ class Clock:
 class Process:
     """A process that ends by the signals it heeds, or on its own after `polls` polls."""
 
-    def __init__(self, heeds: tuple[signal.Signals, ...] = (), polls: int | None = None) -> None:
+    def __init__(self, heeds=(), polls=None):
         self.pid, self.returncode, self.stdin = 4242, None, None
         self.heeds, self.polls, self.sent = heeds, polls, []
 
-    def poll(self) -> int | None:
+    def poll(self):
         if self.polls is not None:
             self.polls -= 1
             if self.polls <= 0:
@@ -115,23 +112,19 @@ class Process:
                 self.returncode = -number
         return self.returncode
 
-    def killpg(self, pid: int, number: int) -> None:
+    def killpg(self, pid, number):
         assert pid == self.pid
         self.sent.append(int(number))
 
 
-def server(
-    monkeypatch: pytest.MonkeyPatch, process: Any, supervised_s: float | None = None
-) -> ServerProcess:
+def server(monkeypatch, process, supervised_s=None):
     monkeypatch.setattr(process_module.os, "killpg", process.killpg)
     return ServerProcess(process, Path("/nowhere"), 0, supervised_s)
 
 
 @pytest.mark.parametrize("supervised_s", [None, 3.0])
 @pytest.mark.parametrize("heeds", [signal.SIGTERM, signal.SIGKILL])
-async def test_a_server_is_asked_to_end_and_then_killed(
-    monkeypatch, heeds: signal.Signals, supervised_s: float | None
-):
+async def test_a_server_is_asked_to_end_and_then_killed(monkeypatch, heeds, supervised_s):
     """A server with a supervisor gets the time that its supervisor needs.
 
     The supervisor is asked twice before it is killed.
@@ -244,15 +237,15 @@ async def test_a_server_runs_in_its_folder_and_its_log_may_lie_in_a_new_one(tmp_
 class Life:
     """A server whose end is noticed after a number of checks."""
 
-    def __init__(self, checks: int) -> None:
+    def __init__(self, checks):
         self.checks, self.end = checks, LaunchError("the server ended")
 
-    def ended(self) -> LaunchError | None:
+    def ended(self):
         self.checks -= 1
         return self.end if self.checks < 0 else None
 
 
-def failing(life: Life, error: Exception | None) -> Exception:
+def failing(life, error):
     """Return the error of a block that raises `error`, or waits for ever."""
 
     async def run():
@@ -315,9 +308,7 @@ def test_the_line_of_a_supervisor():
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_the_last_command_runs_once_also_when_the_supervisor_was_killed(
-    tmp_path, killed: bool
-):
+async def test_the_last_command_runs_once_also_when_the_supervisor_was_killed(tmp_path, killed):
     note = tmp_path / "note"
     at_end = [*PYTHON, f"import os; open({str(note)!r}, 'a').write(os.environ['ONE'] + '.')"]
     environment = {**os.environ, "ONE": "1"}
@@ -360,9 +351,9 @@ def test_a_last_command_that_fails_ends_nothing_else(tmp_path, monkeypatch):
 def test_a_supervisor_has_its_grace_and_the_time_of_the_last_command(
     monkeypatch,
     tmp_path,
-    grace_s: float | None,
-    at_end: list[str],
-    supervised_s: float | None,
+    grace_s,
+    at_end,
+    supervised_s,
 ):
     given = []
 

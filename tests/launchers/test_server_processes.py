@@ -3,8 +3,6 @@
 The environment is read from the machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -13,7 +11,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +23,6 @@ from serve_eval.launchers._machine import local_gpus, lock_files
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._process.supervisor import descendants
 from serve_eval.schema import LaunchContext
-from tests.launchers.conftest import Engine
 from tests.launchers.machine import process_number
 from tests.launchers.test_container import checked
 from tests.root import ROOT
@@ -54,7 +50,7 @@ MEMORY_USED = local_gpus.memory_used
 
 
 @pytest.fixture
-def around(monkeypatch) -> Callable[[], None]:
+def around(monkeypatch):
     """Return a function that sets secrets and the variables that servers need."""
 
     def put():
@@ -64,7 +60,7 @@ def around(monkeypatch) -> Callable[[], None]:
     return put
 
 
-def _environment_of(pid: int | str) -> dict[str, str]:
+def _environment_of(pid):
     return dict(
         pair.partition("=")[::2]
         for pair in Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
@@ -72,7 +68,7 @@ def _environment_of(pid: int | str) -> dict[str, str]:
     )
 
 
-def _below_us() -> dict[int, Mapping[str, str]]:
+def _below_us():
     """Return the processes of the launch: our descendants that have its mark."""
     found = {
         pid: _environment_of(pid)
@@ -82,14 +78,12 @@ def _below_us() -> dict[int, Mapping[str, str]]:
     return {pid: env for pid, env in found.items() if environment.MARK in env}
 
 
-def _check(env: Mapping[str, str]) -> None:
+def _check(env):
     assert not set(SECRETS) & set(env)
     assert not set(SECRETS.values()) & set(env.values())
 
 
-async def test_a_server_gets_what_it_needs_and_what_is_named(
-    context: LaunchContext, standin: Callable[..., None], around: Callable[[], None]
-):
+async def test_a_server_gets_what_it_needs_and_what_is_named(context, standin, around):
     standin()
     around()
     async with trtllm.launch(
@@ -104,9 +98,7 @@ async def test_a_server_gets_what_it_needs_and_what_is_named(
         _check(env)
 
 
-async def test_a_container_and_its_client_get_no_more(
-    engine: Engine, context: LaunchContext, around: Callable[[], None]
-):
+async def test_a_container_and_its_client_get_no_more(engine, context, around):
     around()
     async with container.launch(
         context,
@@ -123,7 +115,7 @@ async def test_a_container_and_its_client_get_no_more(
     assert "=team" not in str(engine.asked())
 
 
-async def test_a_server_of_ours_gets_what_any_program_needs(tmp_path, around: Callable[[], None]):
+async def test_a_server_of_ours_gets_what_any_program_needs(tmp_path, around):
     around()
     context = LaunchContext(
         model="m",
@@ -136,9 +128,7 @@ async def test_a_server_of_ours_gets_what_any_program_needs(tmp_path, around: Ca
         assert env["PATH"] == os.environ["PATH"]
 
 
-def test_a_command_that_tells_of_the_machine_gets_no_secret(
-    tmp_path, around: Callable[[], None], monkeypatch
-):
+def test_a_command_that_tells_of_the_machine_gets_no_secret(tmp_path, around, monkeypatch):
     around()
     (smi := tmp_path / "nvidia-smi").write_text(
         f"#!/bin/sh\nenv > {tmp_path}/seen\necho 0, GPU-1, 5\n"
@@ -156,12 +146,12 @@ def test_a_command_that_tells_of_the_machine_gets_no_secret(
 
 
 @pytest.mark.parametrize("names", [["A=b"], ["CUDA_VISIBLE_DEVICES"], ["A B"], [""]])
-def test_what_is_no_name_of_a_variable_is_refused(context: LaunchContext, names: list[str]):
+def test_what_is_no_name_of_a_variable_is_refused(context, names):
     with pytest.raises(PlanError, match=r"launcher\.pass_env"):
         trtllm.commands(context, trtllm.TrtllmOptions(pass_env=names))
 
 
-def test_a_secret_in_a_plan_is_refused_with_what_to_do(context: LaunchContext):
+def test_a_secret_in_a_plan_is_refused_with_what_to_do(context):
     with pytest.raises(PlanError) as hub:
         trtllm.commands(context, trtllm.TrtllmOptions(env={"HF_TOKEN": "x"}))
     assert hub.value.hint == "Export HF_TOKEN: servers inherit it."
@@ -202,7 +192,7 @@ CASES = [
 ]
 
 
-def marked(mark: str) -> list[str]:
+def marked(mark):
     """Return the processes of a run by number and command line, without zombies."""
     found = []
     for folder in Path("/proc").iterdir():
@@ -215,14 +205,14 @@ def marked(mark: str) -> list[str]:
     return found
 
 
-def ports(logs: Path) -> list[int]:
+def ports(logs):
     """Return the ports of the servers from the orchestrator's file."""
     content = yaml.safe_load((logs / "orchestrator.yaml").read_text())
     urls = content["context_servers"]["urls"] + content["generation_servers"]["urls"]
     return [content["port"], *(int(url.rpartition(":")[2]) for url in urls)]
 
 
-def check_nothing_left(mark: str, run: Path, temporary: Path, locks: Path) -> None:
+def check_nothing_left(mark, run, temporary, locks):
     deadline = time.monotonic() + LEFT_S
     while left := marked(mark):
         assert time.monotonic() < deadline, left
@@ -239,9 +229,9 @@ def check_nothing_left(mark: str, run: Path, temporary: Path, locks: Path) -> No
 
 @pytest.mark.parametrize(("phase", "how"), CASES)
 def test_nothing_is_left(
-    phase: str,
-    how: signal.Signals,
-    data_root: Path,
+    phase,
+    how,
+    data_root,
     tmp_path,
     monkeypatch,
 ):
@@ -314,11 +304,11 @@ def test_nothing_is_left(
     check_nothing_left(mark, tmp_path / "run", temporary, tmp_path / "locks")
 
 
-def _answered(run: Path) -> bool:
+def _answered(run):
     return (run / "samples/gsm8k.jsonl").stat().st_size > 0
 
 
-def _wait(until: Callable[[], bool], run: subprocess.Popen[bytes], said: Path) -> None:
+def _wait(until, run, said):
     deadline = time.monotonic() + 60
     while not until():
         assert run.poll() is None, said.read_text()
@@ -328,8 +318,8 @@ def _wait(until: Callable[[], bool], run: subprocess.Popen[bytes], said: Path) -
 
 @pytest.mark.slow
 def test_twenty_starts_and_stops_leak_nothing(
-    context: LaunchContext,
-    standin: Callable[..., None],
+    context,
+    standin,
     tmp_path,
     monkeypatch,
 ):

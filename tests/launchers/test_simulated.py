@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import os
 import re
@@ -9,9 +7,7 @@ import stat
 import subprocess
 import sys
 import typing
-from collections.abc import Callable
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -25,7 +21,7 @@ from serve_eval.launchers._process.server_process import server_process
 from serve_eval.launchers._simulated.__main__ import IN_PROCESS_ONLY, parse
 from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.plugins import registry
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import LaunchContext
 from serve_eval.schema.media import prompt_sha256
 from tests.launchers.machine import gone, wait_until_gone
 from tests.root import ROOT
@@ -33,7 +29,7 @@ from tests.root import ROOT
 QUESTIONS = [f"question {i}" for i in range(50)]
 
 
-def write_answer_file(path: Path, probability: Callable[[str, str], float]) -> None:
+def write_answer_file(path, probability):
     lines = [
         {
             "sha256": prompt_sha256(q),
@@ -47,13 +43,13 @@ def write_answer_file(path: Path, probability: Callable[[str, str], float]) -> N
 
 
 @pytest.fixture
-def context(tmp_path) -> LaunchContext:
+def context(tmp_path):
     return LaunchContext(
         model="a/b", log_dir=tmp_path / "run" / "logs", write_answer_file=write_answer_file
     )
 
 
-async def answer(endpoint: Endpoint, prompt: str) -> str:
+async def answer(endpoint, prompt):
     body = {"model": endpoint.model, "prompt": prompt}
     timeout = aiohttp.ClientTimeout(total=10)
     async with (
@@ -66,7 +62,7 @@ async def answer(endpoint: Endpoint, prompt: str) -> str:
         return text
 
 
-def launch_and(context: LaunchContext, story: Callable[[Endpoint], Any], **options: Any) -> Any:
+def launch_and(context, story, **options):
     async def tell():
         async with simulated.launch(context, simulated.SimulatedOptions(**options)) as endpoint:
             return await story(endpoint)
@@ -74,7 +70,7 @@ def launch_and(context: LaunchContext, story: Callable[[Endpoint], Any], **optio
     return asyncio.run(tell())
 
 
-def test_it_starts_answers_and_leaves_nothing_behind(context: LaunchContext):
+def test_it_starts_answers_and_leaves_nothing_behind(context):
     async def story(endpoint):
         assert endpoint.base_url.startswith("http://127.0.0.1:")
         assert endpoint.model == "a/b"
@@ -99,7 +95,7 @@ def test_it_starts_answers_and_leaves_nothing_behind(context: LaunchContext):
     ]
 
 
-def test_it_ends_when_the_run_is_cancelled_or_fails(context: LaunchContext):
+def test_it_ends_when_the_run_is_cancelled_or_fails(context):
     pids = []
 
     async def failing(endpoint):
@@ -120,7 +116,7 @@ def test_it_ends_when_the_run_is_cancelled_or_fails(context: LaunchContext):
     assert all(map(gone, pids))
 
 
-def test_the_options_reach_the_server(context: LaunchContext):
+def test_the_options_reach_the_server(context):
     async def story(endpoint):
         assert await answer(endpoint, QUESTIONS[0]) == "wrong"
         async with (
@@ -132,7 +128,7 @@ def test_the_options_reach_the_server(context: LaunchContext):
     launch_and(replace(context, model=None), story, accuracy=1.0, damage=1.0, no_models=True)
 
 
-def test_a_server_that_dies_at_start_is_an_error_with_its_log(context: LaunchContext):
+def test_a_server_that_dies_at_start_is_an_error_with_its_log(context):
     async def story(endpoint):
         raise AssertionError("it did not die")
 
@@ -148,7 +144,7 @@ def test_a_server_that_dies_at_start_is_an_error_with_its_log(context: LaunchCon
 
 
 def test_a_server_that_ends_while_it_is_used_ends_the_block_with_the_cause(
-    context: LaunchContext,
+    context,
 ):
     async def story(endpoint):
         for q in QUESTIONS[:3]:
@@ -164,7 +160,7 @@ def test_a_server_that_ends_while_it_is_used_ends_the_block_with_the_cause(
 
 
 def test_the_end_of_a_server_is_the_cause_of_what_it_did_to_a_request(
-    context: LaunchContext,
+    context,
 ):
     async def story(endpoint):
         for q in QUESTIONS[:3]:
@@ -177,7 +173,7 @@ def test_the_end_of_a_server_is_the_cause_of_what_it_did_to_a_request(
         launch_and(context, story, crash_after=3)
 
 
-def test_without_answers_there_is_nothing_to_simulate(context: LaunchContext):
+def test_without_answers_there_is_nothing_to_simulate(context):
     async def story(endpoint):
         raise AssertionError("it started")
 
@@ -219,7 +215,7 @@ def test_the_simulator_ends_when_its_parent_is_killed(tmp_path):
 # The command line
 
 
-def test_the_command_names_only_what_differs_from_the_default(context: LaunchContext):
+def test_the_command_names_only_what_differs_from_the_default(context):
     options = {
         "accuracy": 0.5,
         "damage": 0.1,
@@ -279,9 +275,7 @@ def test_options_of_a_plan_are_checked():
         ({"accuracy": 0.99, "flip_rate": 0.2}, "the accuracy is between 0.3 and 0.7"),
     ],
 )
-def test_sizes_out_of_range_are_refused_before_anything_starts(
-    context: LaunchContext, options: dict[str, Any], said: str
-):
+def test_sizes_out_of_range_are_refused_before_anything_starts(context, options, said):
     with pytest.raises(PlanError, match=re.escape(said)):
         simulated.commands(context, simulated.SimulatedOptions(**options))
     assert not context.log_dir.exists()
@@ -290,7 +284,7 @@ def test_sizes_out_of_range_are_refused_before_anything_starts(
 # Any server process
 
 
-async def quick_end(script: str, log_file: Path) -> int:
+async def quick_end(script, log_file):
     """Start a Python script, wait for its first line of output, and leave."""
 
     async def first_line():

@@ -1,28 +1,21 @@
-from __future__ import annotations
-
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import aiohttp
 import jsonschema
 import msgspec
 import pytest
-from aiohttp import web
 
 from serve_eval.launchers._simulated.answers import SAMPLED_ANSWERS, UNKNOWN_ANSWER
 from serve_eval.launchers._simulated.simulator import (
     STATS,
     SimulatorConfig,
-    Stats,
     create_app,
     serve,
 )
-from serve_eval.schema import Message, Prompt
+from serve_eval.schema import Message
 from serve_eval.schema.media import prompt_sha256
 
 QUESTION = "What is 2 + 2?"
@@ -30,9 +23,7 @@ TURNS = (Message(role="system", content="Be brief."), Message(role="user", conte
 RIGHT = " The answer is 4.\n\nQuestion: next"
 
 
-def write_answers(
-    path: Path, entries: dict[Prompt, float], right: str = RIGHT, wrong: str = " It is 5."
-) -> Path:
+def write_answers(path, entries, right=RIGHT, wrong=" It is 5."):
     lines = [
         {"sha256": prompt_sha256(prompt), "right": right, "wrong": wrong, "probability": p}
         for prompt, p in entries.items()
@@ -42,21 +33,21 @@ def write_answers(
 
 
 @pytest.fixture
-def answers(tmp_path) -> Path:
+def answers(tmp_path):
     return write_answers(tmp_path / "answers.jsonl", {QUESTION: 1.0, TURNS: 1.0})
 
 
 class Peer:
     """A running simulator and a client for it."""
 
-    def __init__(self, session: aiohttp.ClientSession, base_url: str, app: web.Application) -> None:
+    def __init__(self, session, base_url, app):
         self.session, self.base_url, self.app = session, base_url, app
 
     @property
-    def stats(self) -> Stats:
+    def stats(self):
         return self.app[STATS]
 
-    async def raw(self, path: str = "/completions", **body: object) -> tuple[int, str, bytes]:
+    async def raw(self, path="/completions", **body):
         """Return status, content type and body of one POST."""
         if path == "/completions":
             body = {"model": "simulated", "prompt": QUESTION, **body}
@@ -66,31 +57,31 @@ class Peer:
         async with self.session.post(self.base_url + path, data=msgspec.json.encode(body)) as reply:
             return reply.status, reply.headers["Content-Type"], await reply.read()
 
-    async def ask(self, path: str = "/completions", **body: object) -> tuple[int, Any]:
+    async def ask(self, path="/completions", **body):
         status, _, content = await self.raw(path, **body)
         return status, msgspec.json.decode(content)
 
-    async def choice(self, path: str = "/completions", **body: object) -> Any:
+    async def choice(self, path="/completions", **body):
         status, answer = await self.ask(path, **body)
         assert status == 200
         [choice] = answer["choices"]
         return choice
 
-    async def text(self, prompt: str = QUESTION, **body: object) -> str:
+    async def text(self, prompt=QUESTION, **body):
         text = (await self.choice(prompt=prompt, **body))["text"]
         assert isinstance(text, str)
         return text
 
 
 @asynccontextmanager
-async def running(**options: Any) -> AsyncIterator[Peer]:
+async def running(**options):
     app = create_app(SimulatorConfig(**options))
     timeout = aiohttp.ClientTimeout(total=10)
     async with serve(app) as base_url, aiohttp.ClientSession(timeout=timeout) as session:
         yield Peer(session, base_url, app)
 
 
-def with_simulator(story: Callable[[Peer], Awaitable[None]], **options: Any) -> None:
+def with_simulator(story, **options):
     async def tell():
         async with running(**options) as peer:
             await story(peer)
@@ -98,7 +89,7 @@ def with_simulator(story: Callable[[Peer], Awaitable[None]], **options: Any) -> 
     asyncio.run(tell())
 
 
-def texts(prompts: list[str], **options: Any) -> list[str]:
+def texts(prompts, **options):
     """Return the answers of a simulator to many prompts, in batches of 100."""
 
     async def tell():
@@ -115,7 +106,7 @@ def texts(prompts: list[str], **options: Any) -> list[str]:
 # Answers
 
 
-def test_a_completion_has_the_shape_of_trtllm_serve(answers: Path):
+def test_a_completion_has_the_shape_of_trtllm_serve(answers):
     async def story(peer):
         status, answer = await peer.ask(max_tokens=50)
         assert status == 200
@@ -131,7 +122,7 @@ def test_a_completion_has_the_shape_of_trtllm_serve(answers: Path):
     with_simulator(story, answers=answers)
 
 
-def test_a_chat_answer_is_found_by_roles_and_contents(answers: Path):
+def test_a_chat_answer_is_found_by_roles_and_contents(answers):
     async def story(peer):
         status, answer = await peer.ask("/chat/completions", max_completion_tokens=50)
         assert status == 200
@@ -215,7 +206,7 @@ def test_an_unknown_prompt_is_sampled_by_the_seed_of_the_request():
     with_simulator(story)
 
 
-def test_a_list_of_prompts_gets_a_choice_each(answers: Path):
+def test_a_list_of_prompts_gets_a_choice_each(answers):
     async def story(peer):
         _, answer = await peer.ask(prompt=[QUESTION, "Never seen"], max_tokens=3)
         assert [(c["index"], c["text"]) for c in answer["choices"]] == [
@@ -227,7 +218,7 @@ def test_a_list_of_prompts_gets_a_choice_each(answers: Path):
     with_simulator(story, answers=answers)
 
 
-def test_max_tokens_counts_words_with_the_blanks_before_them(answers: Path):
+def test_max_tokens_counts_words_with_the_blanks_before_them(answers):
     async def story(peer):
         cut = await peer.choice(max_tokens=5)
         assert (cut["text"], cut["finish_reason"]) == (" The answer is 4.\n\nQuestion:", "length")
@@ -246,7 +237,7 @@ def test_sixteen_tokens_are_the_default(tmp_path):
     )
 
 
-def test_the_earliest_stop_string_ends_the_text_and_is_left_out(answers: Path):
+def test_the_earliest_stop_string_ends_the_text_and_is_left_out(answers):
     async def story(peer):
         choice = await peer.choice(stop=["Question:", "\n\n"], max_tokens=50)
         assert choice["text"] == " The answer is 4."
@@ -258,13 +249,13 @@ def test_the_earliest_stop_string_ends_the_text_and_is_left_out(answers: Path):
     with_simulator(story, answers=answers)
 
 
-def _events(body: bytes) -> list[Any]:
+def _events(body):
     *events, done = [line.removeprefix(b"data: ").strip() for line in body.split(b"\n\n") if line]
     assert done == b"[DONE]"
     return [msgspec.json.decode(event) for event in events]
 
 
-def test_a_stream_holds_the_words_the_finish_reason_and_the_usage(answers: Path):
+def test_a_stream_holds_the_words_the_finish_reason_and_the_usage(answers):
     async def story(peer):
         status, kind, body = await peer.raw(
             stream=True, stream_options={"include_usage": True}, max_tokens=50
@@ -283,7 +274,7 @@ def test_a_stream_holds_the_words_the_finish_reason_and_the_usage(answers: Path)
     with_simulator(story, answers=answers)
 
 
-def test_a_chat_stream_begins_with_the_role(answers: Path):
+def test_a_chat_stream_begins_with_the_role(answers):
     async def story(peer):
         _, _, body = await peer.raw("/chat/completions", stream=True, stop="\n")
         role, *deltas, finish = [event["choices"][0] for event in _events(body)]
@@ -298,7 +289,7 @@ def test_a_chat_stream_begins_with_the_role(answers: Path):
     with_simulator(story, answers=answers)
 
 
-def test_the_openai_sdk_understands_the_answers(answers: Path):
+def test_the_openai_sdk_understands_the_answers(answers):
     import openai  # takes two seconds, which other pytest workers need not wait
 
     async def story(peer):
@@ -352,7 +343,7 @@ def test_an_orchestrator_lists_no_models():
     with_simulator(story, no_models=True)
 
 
-def test_a_missing_or_wrong_key_is_a_401_that_does_not_repeat_it(answers: Path):
+def test_a_missing_or_wrong_key_is_a_401_that_does_not_repeat_it(answers):
     async def story(peer):
         peer.session.headers["Authorization"] = "Bearer wrong-key"
         status, _, body = await peer.raw()
@@ -381,9 +372,7 @@ def test_a_missing_or_wrong_key_is_a_401_that_does_not_repeat_it(answers: Path):
         ({"stream_options": {}}, "Stream options can only be defined"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_in_the_form_of_a_worker(
-    body: dict[str, object], said: str
-):
+def test_what_cannot_be_answered_is_refused_in_the_form_of_a_worker(body, said):
     async def story(peer):
         status, answer = await peer.ask(**body)
         assert status == 400
@@ -398,7 +387,7 @@ def test_what_cannot_be_answered_is_refused_in_the_form_of_a_worker(
 @pytest.mark.parametrize(
     "body", [b"[]", b"{", b"{}", b'{"model": 1}', b'{"model": "simulated"}', b"\xff"]
 )
-def test_a_malformed_body_is_refused_in_the_form_of_a_validation(body: bytes):
+def test_a_malformed_body_is_refused_in_the_form_of_a_validation(body):
     async def story(peer):
         for path in ("/completions", "/chat/completions"):
             async with peer.session.post(peer.base_url + path, data=body) as reply:
@@ -459,18 +448,18 @@ PROMPTS = [f"question {i}" for i in range(2000)]
 
 
 @pytest.fixture(scope="module")
-def even(tmp_path_factory) -> Path:
+def even(tmp_path_factory):
     """Write answers that are right with probability 0.7."""
     path = tmp_path_factory.mktemp("even") / "answers"
     return write_answers(path, dict.fromkeys(PROMPTS, 0.7), right="right", wrong="wrong")
 
 
-def test_the_measured_accuracy_is_the_declared_probability(even: Path):
+def test_the_measured_accuracy_is_the_declared_probability(even):
     share = texts(PROMPTS, answers=even).count("right") / len(PROMPTS)
     assert abs(share - 0.7) < 4 * math.sqrt(0.7 * 0.3 / len(PROMPTS))
 
 
-def test_answers_depend_on_seed_and_run_and_on_nothing_else(even: Path):
+def test_answers_depend_on_seed_and_run_and_on_nothing_else(even):
     first = texts(PROMPTS, answers=even, seed=1)
     assert texts(PROMPTS, answers=even, seed=1) == first
     for other in (
@@ -488,7 +477,7 @@ def test_certain_prompts_answer_alike_in_every_run(tmp_path):
     }
 
 
-def test_more_damage_only_ever_adds_wrong_answers(even: Path):
+def test_more_damage_only_ever_adds_wrong_answers(even):
     before = texts(PROMPTS, answers=even)
     for damage in (0.1, 0.3, 0.9, 1.0):
         after = texts(PROMPTS, answers=even, damage=damage)
@@ -521,9 +510,7 @@ def test_more_damage_only_ever_adds_wrong_answers(even: Path):
         ("stream_without_finish", 200, "text/event-stream", b"data: "),
     ],
 )
-def test_a_failing_request_looks_as_declared(
-    answers: Path, kind: str, status: int, content_type: str, said: bytes
-):
+def test_a_failing_request_looks_as_declared(answers, kind, status, content_type, said):
     async def story(peer):
         for path in ("/completions", "/chat/completions"):
             got_status, got_type, body = await peer.raw(path)
@@ -534,7 +521,7 @@ def test_a_failing_request_looks_as_declared(
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind=kind)
 
 
-def test_an_overload_says_when_to_come_back(answers: Path):
+def test_an_overload_says_when_to_come_back(answers):
     async def story(peer):
         async with peer.session.post(
             peer.base_url + "/completions", json={"model": "simulated", "prompt": "x"}
@@ -544,7 +531,7 @@ def test_an_overload_says_when_to_come_back(answers: Path):
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="429")
 
 
-def test_null_content_is_null_in_both_kinds_of_answer(answers: Path):
+def test_null_content_is_null_in_both_kinds_of_answer(answers):
     async def story(peer):
         assert (await peer.choice())["text"] is None
         choice = await peer.choice("/chat/completions")
@@ -554,7 +541,7 @@ def test_null_content_is_null_in_both_kinds_of_answer(answers: Path):
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="null_content")
 
 
-def test_bad_json_ends_in_the_middle(answers: Path):
+def test_bad_json_ends_in_the_middle(answers):
     async def story(peer):
         status, kind, body = await peer.raw()
         assert (status, kind) == (200, "application/json")
@@ -564,7 +551,7 @@ def test_bad_json_ends_in_the_middle(answers: Path):
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="bad_json")
 
 
-def test_a_stream_without_finish_never_says_why_it_ended(answers: Path):
+def test_a_stream_without_finish_never_says_why_it_ended(answers):
     async def story(peer):
         for stream in (False, True):
             _, _, body = await peer.raw(stream=stream)
@@ -575,7 +562,7 @@ def test_a_stream_without_finish_never_says_why_it_ended(answers: Path):
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="stream_without_finish")
 
 
-def test_a_disconnect_closes_the_connection_without_an_answer(answers: Path):
+def test_a_disconnect_closes_the_connection_without_an_answer(answers):
     async def story(peer):
         with pytest.raises(aiohttp.ClientConnectionError):
             await peer.raw()
@@ -583,7 +570,7 @@ def test_a_disconnect_closes_the_connection_without_an_answer(answers: Path):
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="disconnect")
 
 
-def test_a_hanging_request_ends_when_the_client_goes(answers: Path):
+def test_a_hanging_request_ends_when_the_client_goes(answers):
     async def story(peer):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
@@ -598,7 +585,7 @@ def test_a_hanging_request_ends_when_the_client_goes(answers: Path):
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="hang")
 
 
-async def test_the_server_ends_while_a_request_hangs(answers: Path):
+async def test_the_server_ends_while_a_request_hangs(answers):
     async with aiohttp.ClientSession() as session:
         config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind="hang")
         async with serve(config) as base_url:
@@ -613,7 +600,7 @@ async def test_the_server_ends_while_a_request_hangs(answers: Path):
         assert took < 3
 
 
-def test_the_failing_prompts_are_a_share_chosen_by_seed_and_recover_when_told(even: Path):
+def test_the_failing_prompts_are_a_share_chosen_by_seed_and_recover_when_told(even):
     async def failing(peer):
         prompts = PROMPTS[:300]
         replies = await asyncio.gather(*(peer.raw(prompt=prompt) for prompt in prompts))
@@ -638,7 +625,7 @@ def test_the_failing_prompts_are_a_share_chosen_by_seed_and_recover_when_told(ev
     assert found[0] == found[1] != found[2]
 
 
-def test_an_unknown_prompt_fails_only_when_everything_does(even: Path):
+def test_an_unknown_prompt_fails_only_when_everything_does(even):
     async def sound(peer):
         for i in range(50):
             assert (await peer.ask(prompt=f"unknown {i}"))[0] == 200
@@ -650,7 +637,7 @@ def test_an_unknown_prompt_fails_only_when_everything_does(even: Path):
     with_simulator(broken, answers=even, failure_rate=1.0)
 
 
-def test_a_truncated_answer_has_half_of_its_words_and_says_so(answers: Path):
+def test_a_truncated_answer_has_half_of_its_words_and_says_so(answers):
     async def story(peer):
         choice = await peer.choice()
         assert (choice["text"], choice["finish_reason"]) == (" The answer is", "length")
@@ -658,7 +645,7 @@ def test_a_truncated_answer_has_half_of_its_words_and_says_so(answers: Path):
     with_simulator(story, answers=answers, truncate_rate=1.0)
 
 
-def test_an_empty_answer_is_a_text_of_no_characters(answers: Path):
+def test_an_empty_answer_is_a_text_of_no_characters(answers):
     async def story(peer):
         choice = await peer.choice()
         assert (choice["text"], choice["finish_reason"]) == ("", "stop")
@@ -667,14 +654,14 @@ def test_an_empty_answer_is_a_text_of_no_characters(answers: Path):
     with_simulator(story, answers=answers, empty_rate=1.0)
 
 
-def test_empty_and_truncated_answers_are_shares(even: Path):
+def test_empty_and_truncated_answers_are_shares(even):
     found = texts(PROMPTS, answers=even, empty_rate=0.3)
     assert abs(found.count("") / len(found) - 0.3) < 4 * math.sqrt(0.3 * 0.7 / len(found))
     whole = texts(PROMPTS, answers=even)
     assert [b for a, b in zip(found, whole, strict=True) if a] == [a for a in found if a]
 
 
-def test_requests_wait_for_the_latency_at_the_same_time(answers: Path):
+def test_requests_wait_for_the_latency_at_the_same_time(answers):
     async def story(peer):
         began = time.monotonic()
         await asyncio.gather(*(peer.ask() for _ in range(20)))
@@ -695,12 +682,12 @@ def test_requests_wait_for_the_latency_at_the_same_time(answers: Path):
         {"crash_after": -1},
     ],
 )
-def test_values_out_of_range_are_refused(bad: dict[str, Any]):
+def test_values_out_of_range_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         SimulatorConfig(**bad)
 
 
-def test_bodies_and_headers_are_kept_only_when_asked_for(answers: Path):
+def test_bodies_and_headers_are_kept_only_when_asked_for(answers):
     async def recording(peer):
         await peer.ask(seed=7)
         assert peer.stats.bodies[0] == {"model": "simulated", "prompt": QUESTION, "seed": 7}

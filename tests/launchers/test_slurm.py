@@ -3,8 +3,6 @@
 The command lines of plans are in golden/. `make test-slurm` uses a real SLURM.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -13,9 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -37,29 +33,28 @@ from serve_eval.launchers._trtllm.containers import TIED
 from serve_eval.launchers._trtllm.servers import Part
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
-from tests.launchers.conftest import Engine
 
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("/out/logs"))
 
 
 @pytest.fixture(autouse=True)
-def _no_job(monkeypatch) -> None:
+def _no_job(monkeypatch):
     for name in [name for name in os.environ if name.startswith(("SLURM_", "CUDA_"))]:
         monkeypatch.delenv(name)
 
 
-def checked(**options: Any) -> dict[str, Any]:
+def checked(**options):
     return registry.check_options(slurm.launch, options, "launcher")
 
 
-def lines(**options: Any) -> list[str]:
+def lines(**options):
     return [
         shlex.join(line)
         for line in slurm.commands(CONTEXT, slurm.SlurmOptions(**checked(**options)))
     ]
 
 
-def written(**options: Any) -> dict[str, str]:
+def written(**options):
     return {
         path.name: text
         for path, text in slurm.files(CONTEXT, slurm.SlurmOptions(**checked(**options))).items()
@@ -172,13 +167,13 @@ def test_discovery_names_one_cluster_on_every_node():
         ({"trtllm": {"tpp": 2}}, "trtllm.tpp: unknown option. Did you mean launcher.trtllm.tp"),
     ],
 )
-def test_what_contradicts_itself_is_refused(options: dict[str, Any], message: str):
+def test_what_contradicts_itself_is_refused(options, message):
     with pytest.raises(PlanError, match=message):
         lines(**options)
 
 
 @pytest.mark.parametrize("wrapper", [None, "", "trtllm-llmapi-launch"])
-def test_blanks_are_no_matter(wrapper: str | None):
+def test_blanks_are_no_matter(wrapper):
     assert (
         "serve '/my models/m' --host" in lines(trtllm={"model": "/my models/m"}, wrapper=wrapper)[0]
     )
@@ -205,7 +200,7 @@ def test_a_wrapper_is_for_servers_of_several_nodes_unless_it_is_given():
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.integers(1, 8))
-def test_no_gpu_is_given_twice_and_a_node_has_no_more_than_it_has(widths: list[int], per_node: int):
+def test_no_gpu_is_given_twice_and_a_node_has_no_more_than_it_has(widths, per_node):
     parts = [Part(name=f"s{i}", kind="x", width=width) for i, width in enumerate(widths)]
     if any(width % -(-width // per_node) for width in widths):
         with pytest.raises(PlanError, match="evenly"):
@@ -253,7 +248,7 @@ def test_no_gpu_is_given_twice_and_a_node_has_no_more_than_it_has(widths: list[i
         ),
     ],
 )
-def test_what_slurm_writes_into_a_log_is_understood(log: str, told: str):
+def test_what_slurm_writes_into_a_log_is_understood(log, told):
     found = cause(log)
     assert told in found[0]
 
@@ -286,7 +281,7 @@ exec "$@"
 
 
 @pytest.fixture
-def commands_of_slurm(tmp_path, monkeypatch) -> Path:
+def commands_of_slurm(tmp_path, monkeypatch):
     """Put a folder with stand-ins for SLURM's commands first on PATH."""
     for name, text in STANDINS.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
@@ -308,7 +303,7 @@ PLACED = {
 INSIDE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "gpu[1-2]"}
 
 
-def test_an_allocation_is_what_slurm_says(commands_of_slurm: Path):
+def test_an_allocation_is_what_slurm_says(commands_of_slurm):
     found = find_running(None, None, INSIDE)
     assert (found.job, found.nodes, found.gpus_per_node) == ("7", ("gpu1", "gpu2"), 4)
     batch = find_running(None, None, {**INSIDE, "SLURM_GPUS_ON_NODE": "6"})
@@ -329,9 +324,7 @@ def test_an_allocation_is_what_slurm_says(commands_of_slurm: Path):
         ("7 7+0 RUNNING gpu1\n8 7+1 RUNNING gpu2", "heterogeneous"),
     ],
 )
-def test_a_task_of_an_array_has_its_own_nodes(
-    commands_of_slurm: Path, monkeypatch, listed: str, found: str
-):
+def test_a_task_of_an_array_has_its_own_nodes(commands_of_slurm, monkeypatch, listed, found):
     """One task has the id of its array, with which SLURM lists all of them."""
     monkeypatch.setenv("STANDIN_SQUEUE", listed)
     if found.startswith("gpu"):
@@ -343,7 +336,7 @@ def test_a_task_of_an_array_has_its_own_nodes(
         find_running(None, None, INSIDE)
 
 
-def test_an_allocation_that_cannot_be_used_is_refused(commands_of_slurm: Path, monkeypatch):
+def test_an_allocation_that_cannot_be_used_is_refused(commands_of_slurm, monkeypatch):
     with pytest.raises(PlanError, match="gpu3: not in the allocation, which has gpu1, gpu2"):
         find_running(["gpu3"], None, INSIDE)
     with pytest.raises(
@@ -360,7 +353,7 @@ def test_an_allocation_that_cannot_be_used_is_refused(commands_of_slurm: Path, m
         find_running(None, None, INSIDE)
 
 
-def test_outside_of_an_allocation_a_script_is_shown(context: LaunchContext):
+def test_outside_of_an_allocation_a_script_is_shown(context):
     async def start():
         async with slurm.launch(context, slurm.SlurmOptions(**checked(trtllm={"tp": 16}))):
             raise AssertionError
@@ -373,10 +366,10 @@ def test_outside_of_an_allocation_a_script_is_shown(context: LaunchContext):
 
 
 async def test_a_launch_runs_its_steps_and_looks_for_what_is_left(
-    context: LaunchContext,
-    said: list[str],
-    standin: Callable[..., None],
-    commands_of_slurm: Path,
+    context,
+    said,
+    standin,
+    commands_of_slurm,
     monkeypatch,
 ):
     standin()
@@ -403,7 +396,7 @@ async def test_a_launch_runs_its_steps_and_looks_for_what_is_left(
 
 
 async def test_a_container_within_a_step_serves_and_is_gone_afterwards(
-    context: LaunchContext, engine: Engine, commands_of_slurm: Path, monkeypatch
+    context, engine, commands_of_slurm, monkeypatch
 ):
     monkeypatch.setenv("PATH", f"{commands_of_slurm}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("STANDIN_HOSTS", "127.0.0.1")
@@ -421,7 +414,7 @@ async def test_a_container_within_a_step_serves_and_is_gone_afterwards(
 @pytest.mark.parametrize(
     "command", [["bash", "-c", "trap '' TERM; sleep 60"], ["sleep", "60"]], ids=["deaf", "plain"]
 )
-def test_a_container_within_a_step_ends_with_its_client(engine: Engine, command: list[str]):
+def test_a_container_within_a_step_ends_with_its_client(engine, command):
     given = Server(name="s", argv=(*command,), probe=(*command,), place=Place(host="n", port=1))
     container = SlurmContainer(image="i", engine="docker")
     step_of = step(
@@ -453,7 +446,7 @@ ASKED = (
     ("server", "code"),
     [("exit 5", 5), (f"trap 'exit 3' TERM; {ASKED}; sleep 9 & wait", 3), ("kill $$", 143)],
 )
-def test_a_tied_server_gets_sigterm_and_gives_its_exit_code(server: str, code: int):
+def test_a_tied_server_gets_sigterm_and_gives_its_exit_code(server, code):
     words = [*srun._alone(contained=True), *TIED, "bash", "-c", server]
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as shell:
         try:
@@ -462,9 +455,7 @@ def test_a_tied_server_gets_sigterm_and_gives_its_exit_code(server: str, code: i
             os.killpg(shell.pid, signal.SIGKILL)
 
 
-def test_two_launches_do_not_share_the_nodes_of_a_job(
-    context: LaunchContext, commands_of_slurm: Path, monkeypatch
-):
+def test_two_launches_do_not_share_the_nodes_of_a_job(context, commands_of_slurm, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
     async def start():
@@ -497,7 +488,7 @@ def test_a_server_does_not_wait_for_ranks_that_another_leads():
 # The end of a step
 
 
-def test_a_step_is_asked_and_then_cancelled(commands_of_slurm: Path):
+def test_a_step_is_asked_and_then_cancelled(commands_of_slurm):
     (commands_of_slurm / "steps").write_text("5.1 context_0-ab\n5.2 context_1-ab\n")
     running_steps.end("5", "context_1-ab", "URG", 0.2)
     assert (commands_of_slurm / "cancelled").read_text() == "--signal=URG 5.2\n5.2\n"
@@ -519,9 +510,7 @@ while :; do sleep 0.1; done"""
         ),
     ],
 )
-def test_the_shell_above_a_server_asks_it_alone_and_ends_as_it_does(
-    tmp_path, sent: signal.Signals, heard: set[str]
-):
+def test_the_shell_above_a_server_asks_it_alone_and_ends_as_it_does(tmp_path, sent, heard):
     """A signal for a step reaches all its processes, like one for a process group."""
     words = [*srun._above_the_server(), "bash", "-c", WITH_A_RANK]
     with (out := tmp_path / "out").open("w") as file:
@@ -539,7 +528,7 @@ def test_the_shell_above_a_server_asks_it_alone_and_ends_as_it_does(
 
 
 @pytest.mark.parametrize("sent", [signal.SIGURG, signal.SIGTERM])
-def test_a_server_that_dies_of_the_signal_for_all_is_told_so(tmp_path, sent: signal.Signals):
+def test_a_server_that_dies_of_the_signal_for_all_is_told_so(tmp_path, sent):
     """Ten run at the same time, because bash lost the exit code of most of them."""
     words = [*srun._above_the_server(), "bash", "-c", "echo up; while :; do sleep 0.1; done"]
     outs = [tmp_path / f"{i}" for i in range(10)]
@@ -557,21 +546,21 @@ def test_a_server_that_dies_of_the_signal_for_all_is_told_so(tmp_path, sent: sig
 
 
 @pytest.mark.parametrize(("server", "code"), [("exit 7", 7), ("kill -KILL $$", 137)])
-def test_the_shell_above_a_server_passes_its_exit_code_on(server: str, code: int):
+def test_the_shell_above_a_server_passes_its_exit_code_on(server, code):
     assert (
         subprocess.run([*srun._above_the_server(), "bash", "-c", server], timeout=20).returncode
         == code
     )
 
 
-def test_a_step_that_is_not_there_is_left_alone(commands_of_slurm: Path):
+def test_a_step_that_is_not_there_is_left_alone(commands_of_slurm):
     running_steps.end("5", "context_1-ab", "TERM", 0.2)
     assert not (commands_of_slurm / "cancelled").exists()
 
 
 @pytest.mark.parametrize("slurm_answers", [True, False])
 def test_the_command_that_comes_last_is_run_whatever_slurm_says(
-    commands_of_slurm: Path, tmp_path, slurm_answers: bool
+    commands_of_slurm, tmp_path, slurm_answers
 ):
     (commands_of_slurm / "steps").write_text("5.2 context_1-ab\n")
     if not slurm_answers:
@@ -608,7 +597,7 @@ def test_a_container_is_removed_by_a_step_on_its_node():
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_supervisor_asks_by_the_command_that_it_was_given(tmp_path, killed: bool):
+def test_a_supervisor_asks_by_the_command_that_it_was_given(tmp_path, killed):
     """It also asks when the tool is gone. The server ignores SIGTERM; the command ends it."""
     deaf = "trap 'echo SIGTERM' TERM; echo $$; while [ ! -e stop ]; do sleep 0.02; done; exit 3"
     words = {

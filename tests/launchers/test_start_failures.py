@@ -1,14 +1,9 @@
 """Test the messages about servers that ended, from their logs and from the kernel."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
 import signal
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -18,9 +13,7 @@ from serve_eval.launchers._fleet import fleet, running
 from serve_eval.launchers._logs.causes import TRTLLM, UNKNOWN_OPTION, guess_engine, read_causes
 from serve_eval.launchers._logs.last_error import cause, explain
 from serve_eval.launchers._machine.memory_kills import Kills, kills
-from serve_eval.schema import LaunchContext
 from tests.launchers.failure_logs import (
-    FailureLog,
     collected,
     every,
     held_out,
@@ -48,13 +41,13 @@ RuntimeError: the engine's worker process died, see the stack trace above
   warnings.warn('resource_tracker: There appear to be %d '"""
 
 
-def by_name(one: FailureLog) -> str:
+def by_name(one):
     return one.name
 
 
 @pytest.mark.parametrize("one", every(), ids=by_name)
 @pytest.mark.parametrize("known", [True, False], ids=["engine_known", "engine_guessed"])
-def test_the_cause_of_a_failed_start_is_named(one: FailureLog, known: bool):
+def test_the_cause_of_a_failed_start_is_named(one, known):
     found = explain(one.log, one.engine if known else None)
     assert name_cause(one, one.engine if known else None) == told()[one.cause]
     assert one.line == "" or (found is not None and one.line in found.line)
@@ -71,7 +64,7 @@ def test_the_fifth_that_was_drawn_first_is_named_as_often_as_the_others():
 
 @pytest.mark.parametrize("one", sound(), ids=by_name)
 @pytest.mark.parametrize("known", [True, False], ids=["engine_known", "engine_guessed"])
-def test_a_sound_start_with_warnings_has_no_cause(one: FailureLog, known: bool):
+def test_a_sound_start_with_warnings_has_no_cause(one, known):
     assert name_cause(one, one.engine if known else None) is None
 
 
@@ -81,7 +74,7 @@ def test_there_are_enough_logs_of_sound_starts_of_each_engine():
 
 
 @pytest.mark.parametrize("one", [*collected(), *of_sglang()], ids=by_name)
-def test_pages_of_shutdown_and_wrappers_below_it_hide_no_cause(one: FailureLog):
+def test_pages_of_shutdown_and_wrappers_below_it_hide_no_cause(one):
     pages = "\n".join(ENDINGS[one.engine].format(number) for number in range(40))
     found = explain(f"{one.log}\n{pages}\n{WRAPPERS}\n{pages}", one.engine)
     assert (found.cause.told if found and found.cause else None) == told()[one.cause]
@@ -89,7 +82,7 @@ def test_pages_of_shutdown_and_wrappers_below_it_hide_no_cause(one: FailureLog):
 
 
 @pytest.mark.parametrize("one", [*collected(), *of_sglang()], ids=by_name)
-def test_warnings_above_it_are_not_taken_for_the_cause(one: FailureLog):
+def test_warnings_above_it_are_not_taken_for_the_cause(one):
     above = "\n".join(
         each.log
         for each in sound()
@@ -107,7 +100,7 @@ def test_warnings_above_it_are_not_taken_for_the_cause(one: FailureLog):
 
 
 @pytest.mark.parametrize("one", sound(), ids=by_name)
-def test_a_sound_server_that_is_ended_later_has_no_cause(one: FailureLog):
+def test_a_sound_server_that_is_ended_later_has_no_cause(one):
     pages = "\n".join(ENDINGS[one.engine].format(number) for number in range(20))
     assert name_cause(one._replace(log=f"{one.log}\n{pages}"), one.engine) is None
 
@@ -134,7 +127,7 @@ def test_forty_rows_come_from_public_threads():
 
 
 @pytest.mark.parametrize("engine", [one for one in ENDINGS if one != TRTLLM])
-def test_no_remedy_of_tensorrt_llm_is_given_for_another_engine(engine: str):
+def test_no_remedy_of_tensorrt_llm_is_given_for_another_engine(engine):
     for one in read_causes():
         if one.can_be_of(engine):
             words = re.findall(
@@ -145,7 +138,7 @@ def test_no_remedy_of_tensorrt_llm_is_given_for_another_engine(engine: str):
 
 
 @pytest.mark.parametrize("one", every(), ids=by_name)
-def test_hints_are_in_the_options_of_the_engine(one: FailureLog):
+def test_hints_are_in_the_options_of_the_engine(one):
     known = cause(one.log, one.engine)
     assert (known is None) == (one.cause is None)
     row = next((row for row in read_causes() if row.name == one.cause), None)
@@ -181,9 +174,7 @@ SHUTDOWN = "\n".join(
 )
 
 
-def message(
-    launcher: ModuleType, log: str, context: LaunchContext, tmp_path: Path, end: str
-) -> LaunchError:
+def message(launcher, log, context, tmp_path, end):
     """Launch a server that prints a log and ends; return the error of the launch."""
     (tmp_path / "words.log").write_text(log)
     script = tmp_path / "server"
@@ -215,11 +206,11 @@ def message(
     ],
 )
 def test_the_cause_is_in_the_message(
-    launcher: ModuleType,
-    name: str,
-    told: str,
-    do: str,
-    context: LaunchContext,
+    launcher,
+    name,
+    told,
+    do,
+    context,
     tmp_path,
 ):
     [log] = [one.log for one in every() if one.name == name]
@@ -230,9 +221,7 @@ def test_the_cause_is_in_the_message(
     assert launcher is trtllm or "cache_transceiver" not in str(error.hint)
 
 
-def test_a_server_that_ends_in_good_order_after_its_engine_died_tells_why(
-    context: LaunchContext, tmp_path
-):
+def test_a_server_that_ends_in_good_order_after_its_engine_died_tells_why(context, tmp_path):
     [log] = [one.log for one in every() if one.name == "vllm_worker_died"]
     error = message(vllm, f"{log}\n{SHUTDOWN}\n", context, tmp_path, EXIT.format(0))
     first, second, *_ = str(error).splitlines()
@@ -241,7 +230,7 @@ def test_a_server_that_ends_in_good_order_after_its_engine_died_tells_why(
     assert "an illegal memory access was encountered" in second
 
 
-def test_the_first_error_is_shown_if_no_cause_is_known(context: LaunchContext, tmp_path):
+def test_the_first_error_is_shown_if_no_cause_is_known(context, tmp_path):
     [one] = [one for one in every() if one.name == "vllm_unlisted"]
     error = message(vllm, f"{one.log}\n{SHUTDOWN}\n", context, tmp_path, EXIT.format(1))
     first, second, *_ = str(error).splitlines()
@@ -251,9 +240,7 @@ def test_the_first_error_is_shown_if_no_cause_is_known(context: LaunchContext, t
 
 
 @pytest.mark.parametrize("name", ["trtllm_hang_detector", "trtllm_mpi_abort"])
-def test_a_kill_by_the_engine_itself_is_blamed_on_nobody_else(
-    name: str, context: LaunchContext, tmp_path
-):
+def test_a_kill_by_the_engine_itself_is_blamed_on_nobody_else(name, context, tmp_path):
     [one] = [one for one in every() if one.name == name]
     error = message(trtllm, one.log, context, tmp_path, KILL)
     assert "signal 9" in str(error).splitlines()[0]
@@ -262,23 +249,21 @@ def test_a_kill_by_the_engine_itself_is_blamed_on_nobody_else(
     assert "a person" not in str(error.hint)
 
 
-def test_a_kill_that_the_log_does_not_explain_names_who_may_have_sent_it(
-    context: LaunchContext, tmp_path
-):
+def test_a_kill_that_the_log_does_not_explain_names_who_may_have_sent_it(context, tmp_path):
     log = "[11/02/2026-09:00:01] [TRT-LLM] [I] Loading weights"
     error = message(trtllm, log, context, tmp_path, KILL)
     assert "sent SIGKILL" in str(error.hint)
 
 
 @pytest.fixture
-def machine(tmp_path) -> Path:
+def machine(tmp_path):
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/vmstat").write_text("pgfault 12\noom_kill 3\nnr_free 1\n")
     (tmp_path / "proc/self/cgroup").write_text("0::/a/b\n")
     return tmp_path
 
 
-def counted(machine: Path) -> Kills:
+def counted(machine):
     return kills(machine / "proc", machine / "cgroup")
 
 
@@ -295,14 +280,14 @@ def counted(machine: Path) -> Kills:
         ("4:cpu,memory:/seen/outside\n", "memory/memory.oom_control", "oom_kill 2\n"),
     ],
 )
-def test_both_versions_of_cgroups_are_read(cgroup: str, file: str, text: str, machine: Path):
+def test_both_versions_of_cgroups_are_read(cgroup, file, text, machine):
     (machine / "proc/self/cgroup").write_text(cgroup)
     (machine / "cgroup" / file).parent.mkdir(parents=True, exist_ok=True)
     (machine / "cgroup" / file).write_text(text)
     assert counted(machine) == (2, 3)
 
 
-def test_what_cannot_be_read_is_not_known(machine: Path):
+def test_what_cannot_be_read_is_not_known(machine):
     assert counted(machine) == (None, 3)
     (machine / "proc/vmstat").write_text("pgfault 12\n")
     (machine / "proc/self/cgroup").unlink()
@@ -322,7 +307,7 @@ def test_what_cannot_be_read_is_not_known(machine: Path):
         (Kills(None, None), Kills(1, 1), ""),
     ],
 )
-def test_only_a_count_that_grew_is_evidence(before: Kills, after: Kills, told: str):
+def test_only_a_count_that_grew_is_evidence(before, after, told):
     assert after.since(before).startswith(told) if not told else told in after.since(before)
     assert bool(after.since(before)) == bool(told)
 
@@ -341,11 +326,11 @@ def test_only_a_count_that_grew_is_evidence(before: Kills, after: Kills, told: s
     ],
 )
 def test_memory_is_blamed_only_with_evidence(
-    counts: list[Kills],
-    told: str,
-    not_told: str,
-    context: LaunchContext,
-    standin: Callable[..., None],
+    counts,
+    told,
+    not_told,
+    context,
+    standin,
     monkeypatch,
 ):
     """The kernel's counters are fake: a real lack of memory would hit other processes here."""

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import os
 import shlex
@@ -8,10 +6,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -24,20 +20,19 @@ from serve_eval.launchers._machine import local_gpus, lock_files
 from serve_eval.launchers._trtllm import kv_transfer
 from serve_eval.plan.resolve import resolve
 from serve_eval.plugins import registry
-from serve_eval.schema import Endpoint, LaunchContext, Plan
-from tests.launchers.machine import Smi, gone, process_number, smi
+from serve_eval.schema import LaunchContext
+from tests.launchers.machine import gone, process_number, smi
 from tests.root import ROOT
 
 __all__ = ["smi"]
 
-Standin = Callable[..., None]
 MEMORY_USED = local_gpus.memory_used
 TOKEN = "hf_" + 4 * "0aB1cD2e"
 KV_CACHE = {"free_gpu_memory_fraction": 0.8}
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 
 
-def start(context: LaunchContext, story: Any, **options: Any) -> Any:
+def start(context, story, **options):
     async def tell():
         async with trtllm.launch(
             context, trtllm.TrtllmOptions(**{"ready_timeout_s": 20.0, **options})
@@ -47,7 +42,7 @@ def start(context: LaunchContext, story: Any, **options: Any) -> Any:
     return asyncio.run(tell())
 
 
-async def nothing(endpoint: Endpoint) -> Endpoint:
+async def nothing(endpoint):
     return endpoint
 
 
@@ -94,7 +89,7 @@ async def nothing(endpoint: Endpoint) -> Endpoint:
         ),
     ],
 )
-def test_the_command_line(options: dict[str, Any], line: str, monkeypatch):
+def test_the_command_line(options, line, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert registry.check_options(trtllm.launch, options, "launcher") == options
     assert [
@@ -172,7 +167,7 @@ def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path):
         ),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str):
+def test_options_that_cannot_work_are_refused(options, message):
     with pytest.raises(PlanError, match=message) as caught:
         trtllm.commands(CONTEXT, trtllm.TrtllmOptions(**options))
     assert TOKEN not in str(caught.value)
@@ -201,7 +196,7 @@ def test_gpus_are_cut_from_those_that_are_visible(monkeypatch):
         trtllm.commands(CONTEXT, trtllm.TrtllmOptions(tp=3))
 
 
-def _variables() -> list[str]:
+def _variables():
     """Return the variables of a server on GPU 3, started by a tool that is no MPI rank.
 
     Root gets more variables.
@@ -210,7 +205,7 @@ def _variables() -> list[str]:
     return ["CUDA_VISIBLE_DEVICES=3", *(f"{name}={value}" for name, value in as_root.items())]
 
 
-def test_a_dry_run_shows_the_command_and_the_file(tmp_path, data_root: Path):
+def test_a_dry_run_shows_the_command_and_the_file(tmp_path, data_root):
     plan = tmp_path / "plan.yaml"
     plan.write_text(
         f"model: org/model\ntasks: [gsm8k]\ndataset_root: {data_root}\nno_reference: true\nlimit:"
@@ -235,11 +230,11 @@ def test_a_dry_run_shows_the_command_and_the_file(tmp_path, data_root: Path):
 
 
 async def test_a_run_starts_asks_and_stops(
-    context: LaunchContext,
-    standin: Standin,
-    plan_of: Callable[..., Plan],
+    context,
+    standin,
+    plan_of,
     tmp_path,
-    said: list[str],
+    said,
 ):
     standin(faults={"rank": True, "refuse_first": 1}, STANDIN_LOAD_S="0.3")
     plan = plan_of("trtllm", {"env": {"NCCL_DEBUG": "INFO"}}, limit=5)
@@ -253,7 +248,7 @@ async def test_a_run_starts_asks_and_stops(
     assert report.endpoint.base_url.startswith("http://127.0.0.1:")
 
 
-async def test_a_plan_that_cannot_be_launched_leaves_no_folder(tmp_path, data_root: Path):
+async def test_a_plan_that_cannot_be_launched_leaves_no_folder(tmp_path, data_root):
     options = {"name": "trtllm", "tp": 2, "gpus": [0]}
     plan = resolve(
         {
@@ -270,9 +265,7 @@ async def test_a_plan_that_cannot_be_launched_leaves_no_folder(tmp_path, data_ro
     assert not (tmp_path / "run").exists()
 
 
-def test_variables_of_mpi_and_slurm_are_not_inherited(
-    context: LaunchContext, standin: Standin, monkeypatch
-):
+def test_variables_of_mpi_and_slurm_are_not_inherited(context, standin, monkeypatch):
     standin()
     for name in ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "UCX_TLS"):
         monkeypatch.setenv(name, "1")
@@ -286,9 +279,7 @@ def test_variables_of_mpi_and_slurm_are_not_inherited(
     assert not found & {"SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"}
 
 
-def test_a_server_that_never_gets_ready_is_an_error_in_time(
-    context: LaunchContext, standin: Standin
-):
+def test_a_server_that_never_gets_ready_is_an_error_in_time(context, standin):
     standin(STANDIN_LOAD_S="60")
     began = time.monotonic()
     with pytest.raises(LaunchError, match=r"trtllm not ready after 0\.5 s"):
@@ -297,9 +288,7 @@ def test_a_server_that_never_gets_ready_is_an_error_in_time(
 
 
 @pytest.mark.parametrize("log", ["there", "gone"])
-def test_an_end_while_it_is_used_ends_the_run_at_once(
-    log: str, context: LaunchContext, standin: Standin
-):
+def test_an_end_while_it_is_used_ends_the_run_at_once(log, context, standin):
     standin(faults={"crash_after": 1})
 
     async def asking(endpoint):
@@ -319,7 +308,7 @@ def test_an_end_while_it_is_used_ends_the_run_at_once(
     assert time.monotonic() - began < 10
 
 
-def test_what_a_killed_supervisor_leaves_is_killed_too(context: LaunchContext, standin: Standin):
+def test_what_a_killed_supervisor_leaves_is_killed_too(context, standin):
     standin(faults={"rank": True})
 
     async def killing(endpoint):
@@ -333,13 +322,13 @@ def test_what_a_killed_supervisor_leaves_is_killed_too(context: LaunchContext, s
     assert gone(process_number(context, what="rank"))
 
 
-def test_a_deaf_server_is_killed(context: LaunchContext, standin: Standin):
+def test_a_deaf_server_is_killed(context, standin):
     standin(faults={"ignore_sigterm": True})
     start(context, nothing, stop_timeout_s=0.3)
     assert gone(process_number(context))
 
 
-def test_cancelling_stops_it(context: LaunchContext, standin: Standin):
+def test_cancelling_stops_it(context, standin):
     standin(faults={"rank": True})
 
     async def cancelled(endpoint):
@@ -353,7 +342,7 @@ def test_cancelling_stops_it(context: LaunchContext, standin: Standin):
     assert gone(process_number(context, what="rank"))
 
 
-async def test_cancelling_while_it_loads_stops_it(context: LaunchContext, standin: Standin):
+async def test_cancelling_while_it_loads_stops_it(context, standin):
     standin(faults={"rank": True}, STANDIN_LOAD_S="60")
 
     async def story():
@@ -369,14 +358,12 @@ async def test_cancelling_while_it_loads_stops_it(context: LaunchContext, standi
     assert gone(process_number(context, what="rank"))
 
 
-async def _loading(context: LaunchContext) -> None:
+async def _loading(context):
     async with trtllm.launch(context, trtllm.TrtllmOptions()):
         raise AssertionError("it started")
 
 
-def test_the_same_gpu_port_or_folder_twice_is_refused(
-    context: LaunchContext, standin: Standin, tmp_path
-):
+def test_the_same_gpu_port_or_folder_twice_is_refused(context, standin, tmp_path):
     standin()
 
     async def again(endpoint):
@@ -403,9 +390,7 @@ def test_the_same_gpu_port_or_folder_twice_is_refused(
     start(context, again)
 
 
-def test_an_executable_is_looked_for_where_the_server_looks(
-    context: LaunchContext, standin: Standin, monkeypatch
-):
+def test_an_executable_is_looked_for_where_the_server_looks(context, standin, monkeypatch):
     standin()
     env = {"PATH": os.environ["PATH"]}
     monkeypatch.setenv("PATH", os.defpath)
@@ -427,9 +412,7 @@ def test_a_port_that_is_taken_is_none_that_a_connection_gets():
 
 
 @pytest.mark.parametrize("given", ["1024 65535", "", None])
-def test_where_connections_may_get_every_port_one_of_them_is_taken(
-    given: str | None, monkeypatch, tmp_path
-):
+def test_where_connections_may_get_every_port_one_of_them_is_taken(given, monkeypatch, tmp_path):
     if given is not None:
         (tmp_path / "range").write_text(given)
     monkeypatch.setattr(fleet, "GIVEN_PORTS", tmp_path / "range")
@@ -444,7 +427,7 @@ def test_ports_that_others_listen_on_are_passed_over(monkeypatch):
         assert port not in fleet.free_ports("127.0.0.1", None, 2)
 
 
-def test_an_executable_that_is_not_there_is_an_error(context: LaunchContext):
+def test_an_executable_that_is_not_there_is_an_error(context):
     with pytest.raises(LaunchError, match="no-such-serve is not on PATH"):
         start(context, nothing, command="no-such-serve")
 
@@ -457,12 +440,12 @@ def test_an_executable_that_is_not_there_is_an_error(context: LaunchContext):
     ],
 )
 def test_nothing_is_left_however_the_run_ends(
-    how: signal.Signals,
-    context: LaunchContext,
-    standin: Standin,
+    how,
+    context,
+    standin,
     tmp_path,
-    data_root: Path,
-    smi: Smi,
+    data_root,
+    smi,
 ):
     standin(faults={"rank": True})
     smi.tells("0, GPU-a1, 0")
@@ -506,10 +489,10 @@ def test_nothing_is_left_however_the_run_ends(
 
 
 def test_gpus_are_checked_before_and_after(
-    context: LaunchContext,
-    standin: Standin,
+    context,
+    standin,
     tmp_path,
-    said: list[str],
+    said,
     monkeypatch,
 ):
     standin()

@@ -1,15 +1,11 @@
-from __future__ import annotations
-
 import asyncio
 import os
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -19,27 +15,25 @@ from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers import trtllm_disaggregated
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._process import supervisor
-from serve_eval.launchers._standin.options import Flavour
 from serve_eval.plugins import registry
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import LaunchContext
 from tests.launchers.machine import gone, process_number
 
-Standin = Callable[..., None]
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 NVFP4 = {"kv_cache_config": {"dtype": "nvfp4"}}
 UCX = "'UCX_TLS=^ib'"
 
 
 @pytest.fixture(autouse=True)
-def _no_gpus(monkeypatch) -> None:
+def _no_gpus(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def checked(**options: Any) -> dict[str, Any]:
+def checked(**options):
     return registry.check_options(trtllm_disaggregated.launch, options, "launcher")
 
 
-def lines(**options: Any) -> list[str]:
+def lines(**options):
     return [
         shlex.join(line)
         for line in trtllm_disaggregated.commands(
@@ -48,14 +42,14 @@ def lines(**options: Any) -> list[str]:
     ]
 
 
-def written(**options: Any) -> dict[str, Any]:
+def written(**options):
     files = trtllm_disaggregated.files(
         CONTEXT, trtllm_disaggregated.DisaggregatedOptions(**checked(**options))
     )
     return {path.name: yaml.safe_load(text) for path, text in files.items()}
 
 
-def start(context: LaunchContext, story: Any, **options: Any) -> Any:
+def start(context, story, **options):
     async def tell():
         given = checked(ready_timeout_s=20.0, **options)
         async with trtllm_disaggregated.launch(
@@ -66,7 +60,7 @@ def start(context: LaunchContext, story: Any, **options: Any) -> Any:
     return asyncio.run(tell())
 
 
-async def complete(endpoint: Endpoint) -> str:
+async def complete(endpoint):
     async with httpx.AsyncClient() as client:
         body = {"model": "m", "prompt": "p", "max_tokens": 4}
         reply = await client.post(endpoint.base_url + "/completions", json=body)
@@ -183,7 +177,7 @@ def test_service_discovery_names_one_cluster_everywhere():
 UCX_BOTH = {"cache_transceiver_config": {"backend": "UCX"}}
 
 
-def _transceivers(context: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:
+def _transceivers(context, generation):
     return {
         "context_servers": {"config": {"cache_transceiver_config": context}},
         "generation_servers": {"config": {"cache_transceiver_config": generation}},
@@ -200,7 +194,7 @@ def _transceivers(context: dict[str, Any], generation: dict[str, Any]) -> dict[s
         {"context_servers": {"config": {"kv_cache_config": {"tokens_per_block": 32}}}},
     ],
 )
-def test_sides_may_differ_in_all_else(options: dict[str, Any]):
+def test_sides_may_differ_in_all_else(options):
     assert len(lines(gpus=[0, 1], **options)) == 3
 
 
@@ -291,7 +285,7 @@ def test_sides_may_differ_in_all_else(options: dict[str, Any]):
         ),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str):
+def test_options_that_cannot_work_are_refused(options, message):
     with pytest.raises(PlanError, match=message):
         lines(**options)
 
@@ -333,9 +327,7 @@ def test_the_orchestrator_alone_traces_its_requests_where_the_user_lets_it():
 
 
 @pytest.mark.parametrize("discovery", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_many_start_answer_and_stop(
-    discovery: bool, context: LaunchContext, standin: Standin, said: list[str]
-):
+def test_many_start_answer_and_stop(discovery, context, standin, said):
     standin(STANDIN_LOAD_S="0.2")
     assert start(context, complete, context_servers={"num_instances": 2}, discovery=discovery)
     names = ["context_0", "context_1", "generation_0", "orchestrator"]
@@ -349,7 +341,7 @@ def test_many_start_answer_and_stop(
 
 
 @pytest.mark.parametrize("side", [pytest.param("context", marks=pytest.mark.slow), "generation"])
-def test_one_that_ends_ends_all(side: str, context: LaunchContext, standin: Standin):
+def test_one_that_ends_ends_all(side, context, standin):
     standin()
 
     async def killing(endpoint):
@@ -364,7 +356,7 @@ def test_one_that_ends_ends_all(side: str, context: LaunchContext, standin: Stan
 
 @pytest.mark.parametrize("flavour", ["v12", pytest.param("main", marks=pytest.mark.slow)])
 def test_an_orchestrator_that_never_was_ready_ends_at_once_and_workers_keep_their_time(
-    flavour: Flavour, context: LaunchContext, standin: Standin, said: list[str]
+    flavour, context, standin, said
 ):
     """It waits for its servers where it heeds no SIGTERM; the other worker takes 4 s to end."""
     faults = [
@@ -385,9 +377,7 @@ def test_an_orchestrator_that_never_was_ready_ends_at_once_and_workers_keep_thei
 # Flavours
 
 
-def test_an_option_that_this_version_lacks_is_refused_before_anything_starts(
-    context: LaunchContext, standin: Standin
-):
+def test_an_option_that_this_version_lacks_is_refused_before_anything_starts(context, standin):
     standin("v12")
     options = {
         side: {"extra_args": ["--kv_cache_dtype", "fp8"]}
@@ -398,7 +388,7 @@ def test_an_option_that_this_version_lacks_is_refused_before_anything_starts(
     assert not context.log_dir.exists()
 
 
-def test_telemetry_is_off_where_it_can_be(context: LaunchContext, standin: Standin):
+def test_telemetry_is_off_where_it_can_be(context, standin):
     standin("main")
 
     async def flags(endpoint):
@@ -408,12 +398,12 @@ def test_telemetry_is_off_where_it_can_be(context: LaunchContext, standin: Stand
     assert start(context, flags, **options).count("--no-telemetry") == 3
 
 
-async def test_a_command_whose_help_fails_is_an_error(context: LaunchContext):
+async def test_a_command_whose_help_fails_is_an_error(context):
     with pytest.raises(LaunchError, match=r"(serve|disaggregated) --help ended with exit code 2"):
         await _launch_with(context, [sys.executable, "/nowhere.py"])
 
 
-async def _launch_with(context: LaunchContext, command: list[str]) -> None:
+async def _launch_with(context, command):
     async with trtllm_disaggregated.launch(
         context, trtllm_disaggregated.DisaggregatedOptions(command=command)
     ):
@@ -451,7 +441,7 @@ async def _launch_with(context: LaunchContext, command: list[str]) -> None:
         ("INFO: all is well", None),
     ],
 )
-def test_known_causes(line: str, told: str | None):
+def test_known_causes(line, told):
     found = cause(f"INFO: first\n{line}\nlast")
     assert (found is None) if told is None else (found is not None and found[0].startswith(told))
 

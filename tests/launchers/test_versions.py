@@ -1,16 +1,12 @@
 """Test what servers of each version receive, and what is reported about it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
 import stat
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import click
 import httpx
@@ -20,29 +16,27 @@ from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers import trtllm, trtllm_disaggregated
 from serve_eval.launchers._fleet import fleet
 from serve_eval.launchers._logs.last_error import cause
-from serve_eval.launchers._standin.options import Flavour, group
+from serve_eval.launchers._standin.options import group
 from serve_eval.launchers._trtllm import disaggregated, kv_transfer, version
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.servers import build_servers, list_parts
 from serve_eval.launchers._trtllm.version import FLAG, adapt
 from serve_eval.plugins import registry
 from serve_eval.plugins.declarations import find_structure
-from serve_eval.schema import Endpoint, LaunchContext
 from tests.standin.deployments import free_port
 
-Standin = Callable[..., None]
 KEY = "0123456789abcdef"
 CONFIG = {"max_batch_size": 4}
 PROBE = ("trtllm-serve", "serve")
 
 
 @cache
-def flags(flavour: Flavour, command: str = "serve") -> frozenset[str]:
+def flags(flavour, command="serve"):
     found = group(flavour, lambda *_: None).commands[command]
     return frozenset(FLAG.findall(found.get_help(click.Context(found))))
 
 
-def server(*options: str, **more: Any) -> Server:
+def server(*options, **more):
     return Server(
         name="s",
         argv=(*PROBE, "M", *options),
@@ -52,7 +46,7 @@ def server(*options: str, **more: Any) -> Server:
     )
 
 
-def start(launcher: Any, context: LaunchContext, story: Any = None, **options: Any) -> Any:
+def start(launcher, context, story=None, **options):
     given = registry.check_options(
         launcher.launch, {"ready_timeout_s": 20.0, "answer_timeout_s": 10.0, **options}, "launcher"
     )
@@ -65,13 +59,13 @@ def start(launcher: Any, context: LaunchContext, story: Any = None, **options: A
     return asyncio.run(tell())
 
 
-async def complete(endpoint: Endpoint) -> None:
+async def complete(endpoint):
     async with httpx.AsyncClient(trust_env=False) as client:
         body = {"model": "m", "prompt": "p", "max_tokens": 4}
         assert (await client.post(endpoint.base_url + "/completions", json=body)).status_code == 200
 
 
-def everything(folder: Path) -> str:
+def everything(folder):
     return "".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
@@ -81,7 +75,7 @@ def everything(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("flavour", "option"), [("old", "--extra_llm_api_options"), ("v12", "--config")]
 )
-def test_the_config_file_is_named_as_the_version_knows_it(flavour: Flavour, option: str):
+def test_the_config_file_is_named_as_the_version_knows_it(flavour, option):
     [found] = adapt([server("--config", "/c.yaml", "--tp_size", "2")], {PROBE: flags(flavour)})
     assert found.options == ("M", option, "/c.yaml", "--tp_size", "2")
 
@@ -105,9 +99,7 @@ def test_a_server_finds_a_port_itself_where_it_can_tell_it():
         (("--grpc",), None, "8000"),
     ],
 )
-def test_a_server_with_several_front_ends_reports_no_port(
-    options: tuple[str, ...], front_ends: int | None, port: str
-):
+def test_a_server_with_several_front_ends_reports_no_port(options, front_ends, port):
     one = server("--port", "8000", *options, report=Path("/a"), front_ends=front_ends)
     [found] = adapt([one], {PROBE: flags("main")})
     assert found.options[2] == port
@@ -134,7 +126,7 @@ def test_the_address_is_what_the_server_tells(tmp_path):
 
 @pytest.mark.slow
 def test_a_version_that_changed_behind_its_command_is_asked_anew(
-    context: LaunchContext, standin: Standin, tmp_path, monkeypatch
+    context, standin, tmp_path, monkeypatch
 ):
     """The output of --help is cached for a day, and an option in it may be unknown now."""
 
@@ -155,7 +147,7 @@ def test_a_version_that_changed_behind_its_command_is_asked_anew(
 
 
 @pytest.mark.slow
-def test_a_port_is_found_anew_for_every_session(context: LaunchContext, standin: Standin):
+def test_a_port_is_found_anew_for_every_session(context, standin):
     standin("main")
     ports = []
     for _ in range(2):
@@ -172,9 +164,7 @@ def test_a_port_is_found_anew_for_every_session(context: LaunchContext, standin:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [trtllm, trtllm_disaggregated])
-def test_a_version_without_config_option_starts(
-    launcher: Any, context: LaunchContext, standin: Standin
-):
+def test_a_version_without_config_option_starts(launcher, context, standin):
     standin("old")
     sides = (
         {"context_servers": {"config": CONFIG, "tp": 2}}
@@ -188,9 +178,7 @@ def test_a_version_without_config_option_starts(
     assert "--config" not in script
 
 
-def test_a_dry_run_shows_what_is_known_without_asking(
-    context: LaunchContext, tmp_path, monkeypatch
-):
+def test_a_dry_run_shows_what_is_known_without_asking(context, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (executable := tmp_path / "trtllm-serve").write_text("#!/bin/sh\nexit 1\n")
     executable.chmod(0o755)
@@ -227,7 +215,7 @@ def test_a_dry_run_shows_what_is_known_without_asking(
 # Key
 
 
-def sharing(flavour: Flavour, auth_key: bool | None) -> list[Server]:
+def sharing(flavour, auth_key):
     front = ("trtllm-serve", "disaggregated")
     both = [
         server(files={Path("w.yaml"): "a: 1\n"}, auth_key=auth_key),
@@ -253,9 +241,7 @@ def sharing(flavour: Flavour, auth_key: bool | None) -> list[Server]:
         ("v12", True, True),
     ],
 )
-def test_servers_share_a_key_where_their_version_has_one(
-    flavour: Flavour, auth_key: bool | None, given: bool
-):
+def test_servers_share_a_key_where_their_version_has_one(flavour, auth_key, given):
     texts = [text for one in sharing(flavour, auth_key) for text in one.files.values()]
     assert texts == [
         text + f"{kv_transfer.NAME}: {KEY}\n" * given for text in ("a: 1\n", "port: 1\n")
@@ -274,7 +260,7 @@ def test_servers_of_two_versions_share_no_key_unless_it_is_asked_for():
         assert [kv_transfer.is_given([one]) for one in adapt(both, known, KEY)] == [given] * 2
 
 
-def test_no_plan_holds_a_key(context: LaunchContext):
+def test_no_plan_holds_a_key(context):
     for options in (
         {"context_servers": {"config": {kv_transfer.NAME: "k"}}},
         {"orchestrator": {kv_transfer.NAME: "k"}},
@@ -288,7 +274,7 @@ def test_no_plan_holds_a_key(context: LaunchContext):
             )
 
 
-def drawn_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def drawn_keys(monkeypatch):
     keys = []
     draw = kv_transfer.draw_key
 
@@ -301,9 +287,7 @@ def drawn_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_key_is_in_nothing_that_is_left_or_told(
-    context: LaunchContext, standin: Standin, said: list[str], monkeypatch
-):
+def test_the_key_is_in_nothing_that_is_left_or_told(context, standin, said, monkeypatch):
     keys = drawn_keys(monkeypatch)
     standin("main", {"tells_key": True}, STANDIN_AUTH_ENFORCED="1")
 
@@ -326,9 +310,7 @@ def test_the_key_is_in_nothing_that_is_left_or_told(
     assert keys[0] != keys[1]
 
 
-def test_the_key_is_taken_out_of_what_is_told_and_of_errors(
-    context: LaunchContext, said: list[str]
-):
+def test_the_key_is_taken_out_of_what_is_told_and_of_errors(context, said):
     key, config = kv_transfer.draw_key(), context.log_dir / "w.yaml"
     one = kv_transfer.give_key(server(files={config: "a: 1\n"}), key)
     fleet._write([one], context.log_dir)
@@ -361,7 +343,7 @@ def test_the_address_of_an_earlier_session_is_forgotten(tmp_path):
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_what_holds_the_key_is_written_anew_for_this_user_alone(linked: bool, tmp_path):
+def test_what_holds_the_key_is_written_anew_for_this_user_alone(linked, tmp_path):
     (other := tmp_path / "other").write_text("of an earlier session")
     other.chmod(0o644)
     config = tmp_path / "logs/w.yaml"
@@ -377,7 +359,7 @@ def test_what_holds_the_key_is_written_anew_for_this_user_alone(linked: bool, tm
 
 
 @pytest.mark.slow
-def test_the_key_is_not_in_an_error(context: LaunchContext, standin: Standin, monkeypatch):
+def test_the_key_is_not_in_an_error(context, standin, monkeypatch):
     keys = drawn_keys(monkeypatch)
     standin("main", {"tells_key": True, "crash_at_start": 1, "when": {"command": "serve"}})
     with pytest.raises(LaunchError, match=r"arguments: .*auth_key='\*\*\*'") as raised:
@@ -396,11 +378,11 @@ def test_the_key_is_not_in_an_error(context: LaunchContext, standin: Standin, mo
     ],
 )
 def test_a_key_that_does_not_fit_is_named(
-    flavour: Flavour,
-    auth_key: bool | None,
-    told: str | None,
-    context: LaunchContext,
-    standin: Standin,
+    flavour,
+    auth_key,
+    told,
+    context,
+    standin,
 ):
     standin(flavour, STANDIN_AUTH_ENFORCED="1")
     options = {"auth_key": auth_key, "answer_timeout_s": 2.0}
@@ -415,9 +397,7 @@ def test_a_key_that_does_not_fit_is_named(
 
 
 @pytest.mark.slow
-def test_discovery_beyond_loopback_is_refused_where_the_version_refuses_it(
-    context: LaunchContext, standin: Standin
-):
+def test_discovery_beyond_loopback_is_refused_where_the_version_refuses_it(context, standin):
     standin("main")
     with pytest.raises(
         PlanError,
@@ -438,9 +418,7 @@ def test_discovery_beyond_loopback_is_refused_where_the_version_refuses_it(
         ("node7", "etcd://node7:2379", False),
     ],
 )
-def test_what_is_refused_is_known_by_the_newest_option(
-    host: str, discovery: bool | str, given: bool, context: LaunchContext
-):
+def test_what_is_refused_is_known_by_the_newest_option(host, discovery, given, context):
     from serve_eval.launchers._fleet import session
     from serve_eval.launchers._trtllm import deployments
 
@@ -456,7 +434,7 @@ def test_what_is_refused_is_known_by_the_newest_option(
 @pytest.mark.parametrize(
     "discovery", ["http://h:1", "etcd://h", "etcd://u:p@h:1", "etcd://h:1/x", "etcd://h:1,h:2", ""]
 )
-def test_an_address_that_is_none_of_etcd_is_refused(discovery: str, context: LaunchContext):
+def test_an_address_that_is_none_of_etcd_is_refused(discovery, context):
     with pytest.raises(PlanError, match="not an address of etcd"):
         trtllm_disaggregated.commands(
             context, trtllm_disaggregated.DisaggregatedOptions(discovery=discovery)
@@ -476,7 +454,7 @@ def test_a_launch_has_a_name_of_its_own_in_an_etcd():
     assert names == ["serve-eval-1-x", "serve-eval-1-y", "serve-eval-1", "serve-eval-1"]
 
 
-def test_etcd_is_named_in_every_file(context: LaunchContext):
+def test_etcd_is_named_in_every_file(context):
     uri = "etcd://a:2379,etcd://[::1]:2380"
     texts = trtllm_disaggregated.files(
         context, trtllm_disaggregated.DisaggregatedOptions(discovery=uri)
@@ -487,7 +465,7 @@ def test_etcd_is_named_in_every_file(context: LaunchContext):
 
 
 @pytest.mark.slow
-def test_a_version_that_knows_no_etcd_is_named(context: LaunchContext, standin: Standin):
+def test_a_version_that_knows_no_etcd_is_named(context, standin):
     standin("v12")
     with pytest.raises(LaunchError, match="its version does not accept this discovery address"):
         start(trtllm_disaggregated, context, discovery="etcd://127.0.0.1:1")
@@ -567,6 +545,6 @@ def test_a_version_that_knows_no_etcd_is_named(context: LaunchContext, standin: 
         ("Using NIXL kv-cache transceiver", None),
     ],
 )
-def test_causes_of_servers_that_cannot_work_together(line: str, told: str | None):
+def test_causes_of_servers_that_cannot_work_together(line, told):
     found = cause(f"INFO: first\n{line}\nlast")
     assert (found is None) if told is None else (found is not None and told in found[0])

@@ -8,18 +8,14 @@ loses the cache that it receives. tests/detectors has more faults, in one proces
 Each process has counters of its own, so that no reading of one is the server's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
 import socket
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,7 +35,6 @@ from serve_eval.launchers._standin.serving import HEADERS
 from serve_eval.plugins import registry
 from serve_eval.schema import (
     Endpoint,
-    EngineReport,
     LaunchContext,
     Limits,
     Plan,
@@ -56,7 +51,7 @@ CONTEXT = LaunchContext(model="m", log_dir=Path("logs"))
 
 
 class _Reply:
-    def __init__(self, status: int, headers: dict[str, str]) -> None:
+    def __init__(self, status, headers):
         self.status_code, self.headers = status, headers
 
 
@@ -70,14 +65,14 @@ class _Reply:
         (200, HEADERS, False),
     ],
 )
-def test_only_a_503_with_that_header_says_so(status: int, headers: dict[str, str], said: bool):
+def test_only_a_503_with_that_header_says_so(status, headers, said):
     assert says_so(_Reply(status, headers)) is said
 
 
 STARTING = fail(503, headers=HEADERS)
 
 
-def _server(left: float) -> ScriptedServer:
+def _server(left):
     """Return a server that reports its start `left` times, on any route."""
     return ScriptedServer(
         lambda request: STARTING if request.number <= left else fail(404), paths=EVERY_PATH
@@ -85,7 +80,7 @@ def _server(left: float) -> ScriptedServer:
 
 
 @pytest.mark.parametrize("left", [0, 2])
-async def test_an_endpoint_that_runs_already_is_waited_for(left: int, monkeypatch):
+async def test_an_endpoint_that_runs_already_is_waited_for(left, monkeypatch):
     monkeypatch.setattr(external, "POLL_S", 0.01)
     async with (
         _server(left).serve() as url,
@@ -110,9 +105,9 @@ def test_an_endpoint_that_goes_on_starting_is_no_endpoint():
 
 @pytest.mark.slow
 async def test_a_launched_server_says_that_it_is_starting(
-    context: LaunchContext,
-    said: list[str],
-    standin: Callable[..., None],
+    context,
+    said,
+    standin,
     monkeypatch,
 ):
     monkeypatch.setattr(readiness, "TELL_S", 0.2)
@@ -181,13 +176,13 @@ CASES = [
 
 @pytest.mark.parametrize(("flavour", "launcher", "options"), CASES)
 async def test_an_evaluation_of_servers_that_were_started_for_it(
-    data_root: Path,
+    data_root,
     tmp_path,
-    standin: Callable[..., None],
+    standin,
     request,
-    flavour: str,
-    launcher: str,
-    options: dict[str, object],
+    flavour,
+    launcher,
+    options,
 ):
     if launcher == "container":
         request.getfixturevalue("engine")
@@ -233,12 +228,12 @@ CASES_COMPARED = [
     ("name", "faults", "outcome"), CASES_COMPARED, ids=[name for name, _, _ in CASES_COMPARED]
 )
 async def test_a_deployment_beside_the_one_that_it_replaces(
-    data_root: Path,
+    data_root,
     tmp_path,
-    standin: Callable[..., None],
-    name: str,
-    faults: Any,
-    outcome: str,
+    standin,
+    name,
+    faults,
+    outcome,
 ):
     plan = Plan(
         model="my-org/my-model",
@@ -268,7 +263,6 @@ async def test_a_deployment_beside_the_one_that_it_replaces(
         assert (task.b.outcomes.get("empty", 0) >= task.worse) is (name == "lost")
 
 
-Standin = Callable[..., None]
 REQUESTS = 24
 
 
@@ -280,16 +274,14 @@ REQUESTS = 24
         {"extra_args": ["--num_serve_frontends", "2"]},
     ],
 )
-def test_a_server_with_two_front_ends_starts_however_they_are_set(
-    options: dict[str, Any], context: LaunchContext, standin: Standin
-):
+def test_a_server_with_two_front_ends_starts_however_they_are_set(options, context, standin):
     standin("main")
     endpoint = start(trtllm, context, **options)
     assert "--report_addr" not in endpoint.info.commands[0]
     assert endpoint.info.front_ends == {"trtllm": 2}
 
 
-def read_processes(log: Path, count: int) -> list[int]:
+def read_processes(log, count):
     """Return the processes that say in a log that they began, once there are that many."""
     deadline = time.monotonic() + 20
     while len(parts := log.read_text().split("Started server process [")[1:]) < count:
@@ -299,9 +291,7 @@ def read_processes(log: Path, count: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_an_orchestrator_of_two_processes_starts_answers_and_leaves_nothing(
-    context: LaunchContext, standin: Standin
-):
+def test_an_orchestrator_of_two_processes_starts_answers_and_leaves_nothing(context, standin):
     standin("main")
 
     async def ask(endpoint):
@@ -317,7 +307,7 @@ def test_an_orchestrator_of_two_processes_starts_answers_and_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_the_port_of_the_coordinator_must_be_free(context: LaunchContext, standin: Standin):
+def test_the_port_of_the_coordinator_must_be_free(context, standin):
     standin("main")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         below = taken.getsockname()[1]
@@ -325,7 +315,7 @@ def test_the_port_of_the_coordinator_must_be_free(context: LaunchContext, standi
             start(trtllm_disaggregated, context, orchestrator={"num_workers": 2}, port=below + 1)
 
 
-def counted(front_ends: int, *, told: bool = False) -> EngineReport:
+def counted(front_ends, *, told=False):
     """Return the counts of two workers over some requests; `told`: their launcher names them."""
 
     async def main():
@@ -351,7 +341,7 @@ def test_counters_of_one_front_end_are_those_of_the_server():
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_counters_of_several_front_ends_are_no_evidence(told: bool):
+def test_counters_of_several_front_ends_are_no_evidence(told):
     """Eight front ends are seen by their readings, also where nobody names them."""
     report = counted(8, told=told)
     assert [(one.counts, one.lost) for one in report.servers] == [(None, MANY)] * 2
@@ -372,7 +362,7 @@ def test_two_front_ends_are_missed_in_few_cases():
 
 @pytest.mark.slow
 async def test_requests_prove_the_path_behind_an_orchestrator_of_several_processes(
-    standin: Standin, plan_of: Callable[..., Plan], tmp_path
+    standin, plan_of, tmp_path
 ):
     standin("main")
     options = {"gpus": [0, 1], "perf_metrics": True}

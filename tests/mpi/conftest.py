@@ -6,11 +6,9 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +27,7 @@ OURS = ("OMPI_", "PMIX_", "PRTE_", "OPAL_", "MPI4PY_")
 WAIT_S = 60.0
 
 
-def libraries() -> dict[str, Path]:
+def libraries():
     """Return the installed MPIs by origin."""
     found = {"pypi": [FOLDER / "lib" / LIBRARY], "debian": [*Path("/usr/lib").glob(f"*/{LIBRARY}")]}
     usable = packages() is not None
@@ -38,12 +36,12 @@ def libraries() -> dict[str, Path]:
     }
 
 
-def packages() -> Path | None:
+def packages():
     """Return the folder of mpi4py, which both MPIs need."""
     return next(iter((FOLDER / "lib").glob("python*/site-packages")), None)
 
 
-def variables(name: str) -> dict[str, str]:
+def variables(name):
     """Return the variables with which the stand-in starts ranks of that MPI.
 
     Skips the test if it is not installed.
@@ -69,11 +67,11 @@ class Mpi:
     environ: dict[str, str]
 
     @property
-    def mpirun(self) -> list[str]:
+    def mpirun(self):
         folder = FOLDER / "bin" if self.name == "pypi" else Path("/usr/bin")
         return [str(folder / "mpirun"), "--allow-run-as-root"]
 
-    def processes(self, word: str = "") -> list[int]:
+    def processes(self, word=""):
         """Return the living processes with the mark that have the word on their command lines."""
         found = []
         for folder in Path("/proc").iterdir():
@@ -86,17 +84,17 @@ class Mpi:
                         found.append(int(folder.name))
         return found
 
-    def check_all_gone(self) -> None:
+    def check_all_gone(self):
         until(lambda: not self.processes(), 20, self.processes)
 
 
 @pytest.fixture
-def ordinary_user() -> None:
+def ordinary_user():
     """Do not change the user, who is root in most cases."""
 
 
 @pytest.fixture(params=["pypi", "debian"])
-def mpi(request, tmp_path, monkeypatch) -> Iterator[Mpi]:
+def mpi(request, tmp_path, monkeypatch):
     """Set up a user's environment for either MPI, with the stand-in as trtllm-serve."""
     given = variables(request.param)
     for name in [name for name in os.environ if name.startswith((*OURS, "SLURM_", "CUDA_"))]:
@@ -122,24 +120,22 @@ def mpi(request, tmp_path, monkeypatch) -> Iterator[Mpi]:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def said():
     return []
 
 
 @pytest.fixture
-def context(tmp_path, said: list[str], mpi: Mpi) -> LaunchContext:
+def context(tmp_path, said, mpi):
     return LaunchContext(model="org/model", log_dir=tmp_path / "logs", notify=said.append)
 
 
-def ranks(log: Path) -> list[tuple[int, int, int]]:
+def ranks(log):
     """Return rank, world size and process of each rank from the server's log."""
     text = log.read_text() if log.exists() else ""
     return [(int(rank), int(size), int(pid)) for rank, size, pid in RANK.findall(text)]
 
 
-def until(
-    true: Callable[[], Any], timeout_s: float = WAIT_S, about: Callable[[], object] = str
-) -> None:
+def until(true, timeout_s=WAIT_S, about=str):
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline, about()

@@ -3,8 +3,6 @@
 The daemon leaves the process group.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -12,7 +10,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -21,8 +18,7 @@ from serve_eval.errors import LaunchError
 from serve_eval.launchers import trtllm
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._trtllm.kv_transfer import AS_ROOT
-from serve_eval.schema import LaunchContext
-from tests.mpi.conftest import ROOT, WAIT_S, Mpi, ranks, until
+from tests.mpi.conftest import ROOT, WAIT_S, ranks, until
 from tests.standin.deployments import FOLDER as STANDIN
 from tests.standin.deployments import free_port, running
 
@@ -36,7 +32,7 @@ MORE = (os.cpu_count() or 1) + 1
 ENOUGH = "OMPI_MCA_rmaps_base_oversubscribe"
 
 
-def start(context: LaunchContext, story: Any, **options: Any) -> Any:
+def start(context, story, **options):
     async def tell():
         async with trtllm.launch(
             context,
@@ -48,9 +44,7 @@ def start(context: LaunchContext, story: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("tp", [1, MORE])
-def test_ranks_live_and_end_with_their_server(
-    mpi: Mpi, tp: int, context: LaunchContext, said: list[str], monkeypatch
-):
+def test_ranks_live_and_end_with_their_server(mpi, tp, context, said, monkeypatch):
     """Only a setting of the user gives Open MPI 4 slots for more ranks than cores."""
     monkeypatch.setenv(ENOUGH, "1")
     log = context.log_dir / "trtllm.log"
@@ -71,7 +65,7 @@ def test_ranks_live_and_end_with_their_server(
 
 
 @pytest.fixture
-def alone(mpi: Mpi, tmp_path) -> Any:
+def alone(mpi, tmp_path):
     """Return a function that runs a server without ranks until its log has a word.
 
     The function returns the reported cause and hint, and whether the server ended.
@@ -94,7 +88,7 @@ def alone(mpi: Mpi, tmp_path) -> Any:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Open MPI refuses root only")
 @ONLY_5
-def test_root_needs_the_variables(alone: Any):
+def test_root_needs_the_variables(alone):
     """Open MPI 4 starts ranks for root like for other users."""
     without = dict.fromkeys(AS_ROOT)
     told, hint, ended = alone("(_manager_spawn)", 1, **without)
@@ -104,7 +98,7 @@ def test_root_needs_the_variables(alone: Any):
 
 
 @ONLY_4
-def test_too_few_slots_are_named(alone: Any):
+def test_too_few_slots_are_named(alone):
     """Open MPI 5 starts more ranks than there are slots."""
     told, hint, ended = alone("MPI_ERR_SPAWN", MORE)
     assert "fewer slots" in told
@@ -113,13 +107,13 @@ def test_too_few_slots_are_named(alone: Any):
 
 
 @ONLY_5
-def test_a_prte_that_is_not_found_is_named(alone: Any):
+def test_a_prte_that_is_not_found_is_named(alone):
     told, _, ended = alone("MPI_ERR_UNKNOWN", 1, PATH=f"{STANDIN}:/usr/bin:/bin")
     assert "prte" in told
     assert not ended
 
 
-def test_ranks_that_are_not_reached_are_named(mpi: Mpi, alone: Any):
+def test_ranks_that_are_not_reached_are_named(mpi, alone):
     told, hint, _ = alone(
         "MPI_ERR_INTERN", 1, OMPI_MCA_btl="self,sm" if mpi.name == "pypi" else "self,vader"
     )
@@ -128,7 +122,7 @@ def test_ranks_that_are_not_reached_are_named(mpi: Mpi, alone: Any):
 
 
 @pytest.fixture
-def plan(tmp_path, data_root: Path) -> Path:
+def plan(tmp_path, data_root):
     content = {
         "model": "org/model",
         "launcher": {"name": "trtllm", "stop_timeout_s": 10, "ready_timeout_s": 60},
@@ -141,7 +135,7 @@ def plan(tmp_path, data_root: Path) -> Path:
     return file
 
 
-def test_an_evaluation_inside_mpirun_has_a_server_of_its_own(mpi: Mpi, plan: Path, tmp_path):
+def test_an_evaluation_inside_mpirun_has_a_server_of_its_own(mpi, plan, tmp_path):
     """Of two ranks of mpirun, one evaluates and the other waits for it.
 
     A server that considered itself a rank of theirs would wait for the other.
@@ -177,7 +171,7 @@ WHO = {
 DAEMONS = {"pypi": "prte", "debian": "orted"}
 
 
-def daemons(mpi: Mpi) -> list[int]:
+def daemons(mpi):
     return [
         pid
         for pid in mpi.processes(DAEMONS[mpi.name])
@@ -187,7 +181,7 @@ def daemons(mpi: Mpi) -> list[int]:
 
 @pytest.mark.parametrize("who", ["server", "supervisor"])
 @pytest.mark.parametrize("stopped", [False, True], ids=["", "MPI's daemon hangs"])
-def test_a_killed_server_leaves_no_rank(mpi: Mpi, who: str, stopped: bool, context: LaunchContext):
+def test_a_killed_server_leaves_no_rank(mpi, who, stopped, context):
     """MPI's own daemon ends ranks whose server is gone, unless the daemon hangs."""
 
     async def story():
@@ -208,7 +202,7 @@ def test_a_killed_server_leaves_no_rank(mpi: Mpi, who: str, stopped: bool, conte
 
 
 @pytest.fixture
-def evaluation(mpi: Mpi, tmp_path, data_root: Path) -> Any:
+def evaluation(mpi, tmp_path, data_root):
     """Start an evaluation in its own process, and wait until it is under way."""
     content = {
         "model": "org/model",
@@ -235,9 +229,7 @@ def evaluation(mpi: Mpi, tmp_path, data_root: Path) -> Any:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 @pytest.mark.parametrize("stopped", [False, True], ids=["", "MPI's daemon hangs"])
-def test_a_tool_that_ends_leaves_no_rank(
-    mpi: Mpi, how: signal.Signals, stopped: bool, evaluation: Any
-):
+def test_a_tool_that_ends_leaves_no_rank(mpi, how, stopped, evaluation):
     if stopped:
         [daemon] = daemons(mpi)
         os.kill(daemon, signal.SIGSTOP)
@@ -246,7 +238,7 @@ def test_a_tool_that_ends_leaves_no_rank(
     mpi.check_all_gone()
 
 
-def test_a_tool_that_is_killed_with_its_server_leaves_no_rank(mpi: Mpi, evaluation: Any):
+def test_a_tool_that_is_killed_with_its_server_leaves_no_rank(mpi, evaluation):
     """Only the supervisor can find a hung daemon of MPI then: it inherits the server's children."""
     [daemon], [server] = daemons(mpi), mpi.processes("-P\0-m\0serve_eval.launchers._standin")
     os.kill(daemon, signal.SIGSTOP)

@@ -4,8 +4,6 @@ The command is `make mutants`. An interrupted run resumes; the outcome of a muta
 as neither the code nor the tests change. Exits with 1 if more survive than allowed.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -14,16 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from tests.mutants import drawing
 from tests.mutants.drawing import (
     CONCERNING,
     PACKAGES,
-    Mutant,
     copy_checkout,
     diff,
     drawn,
@@ -51,13 +46,13 @@ NEEDS_ISOLATION = ("launchers/_process",)
 class Workers:
     """One copy of the working tree per worker, each with the process that runs tests in it."""
 
-    def __init__(self, folder: Path, count: int, isolate: bool) -> None:
+    def __init__(self, folder, count, isolate):
         self._free = []
         self._lock = threading.Semaphore(count)
         for number in range(count):
             self._free.append(_worker(folder / f"worker{number}", isolate))
 
-    def done(self, job: dict[str, Any]) -> dict[str, Any]:
+    def done(self, job):
         """Return the outcome of a job, whose files and paths are below the copy."""
         with self._lock:
             copy, process = self._free.pop()
@@ -73,14 +68,14 @@ class Workers:
             finally:
                 self._free.append((copy, process))
 
-    def close(self) -> None:
+    def close(self):
         """End the workers."""
         for _, process in self._free:
             process.stdin.close()
             process.wait(30)
 
 
-def _worker(folder: Path, isolate: bool) -> tuple[Path, subprocess.Popen[str]]:
+def _worker(folder, isolate):
     copy = folder / "checkout"
     copy_checkout(ROOT, copy)
     shared = folder / "shared"
@@ -106,7 +101,7 @@ def _worker(folder: Path, isolate: bool) -> tuple[Path, subprocess.Popen[str]]:
     return copy, process
 
 
-def _tree() -> str:
+def _tree():
     """Return a hash of everything that a mutant's outcome depends on."""
     said = hashlib.sha256()
     for name in sorted(list_files(ROOT)):
@@ -118,7 +113,7 @@ def _tree() -> str:
 class Lines:
     """The lines that each test ran, and the durations of the tests."""
 
-    def __init__(self, entries: Iterator[dict[str, Any]]) -> None:
+    def __init__(self, entries):
         self._tests = {}
         self._seconds = {}
         for entry in entries:
@@ -127,7 +122,7 @@ class Lines:
             else:
                 self._tests.setdefault((entry["path"], entry["line"]), set()).update(entry["tests"])
 
-    def concerning(self, mutant: Mutant) -> list[str]:
+    def concerning(self, mutant):
         """Return the tests that run the changed statement, then those that run its function.
 
         The quickest come first. A tracer misses some lines behind an await.
@@ -152,12 +147,12 @@ class Lines:
             chosen, key=lambda test: own not in test
         )  # the module's own tests notice most, and earliest
 
-    def seconds(self, tests: Sequence[str]) -> float:
+    def seconds(self, tests):
         """Return their total duration."""
         return sum(self._seconds.get(test, 0.0) for test in tests)
 
 
-def _traced(folder: Path, packages: Sequence[str], workers: Workers) -> Lines:
+def _traced(folder, packages, workers):
     """Run the tests of the packages once, file by file, and record the lines that each runs."""
     paths = dict.fromkeys(path for package in packages for path in CONCERNING[package])
     found = dict.fromkeys(
@@ -205,11 +200,11 @@ def _traced(folder: Path, packages: Sequence[str], workers: Workers) -> Lines:
     return Lines(json.loads(line) for out in outs for line in out.read_text().splitlines())
 
 
-def _say(text: str) -> None:
+def _say(text):
     print(text, flush=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments=None):
     """Draw the mutants, run the tests of each, and print the score and the survivors."""
     parser = argparse.ArgumentParser(prog="make mutants ARGS=...", description=__doc__)
     parser.add_argument("--count", type=int, default=500, help="mutants to draw (default 500)")
@@ -281,19 +276,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _score(mutants, results, diffs)
 
 
-def _again(result: dict[str, Any], tree: str) -> bool:
+def _again(result, tree):
     return result["outcome"] in ALIVE and result["tree"] != tree
 
 
 def _try_all(
-    waiting: Sequence[Mutant],
-    lines: Lines,
-    workers: Workers,
-    jobs: int,
-    tree: str,
-    results: dict[str, dict[str, Any]],
-    out: Any,
-) -> None:
+    waiting,
+    lines,
+    workers,
+    jobs,
+    tree,
+    results,
+    out,
+):
     started = time.monotonic()
 
     def one(mutant):
@@ -325,9 +320,7 @@ def _try_all(
         list(pool.map(one, waiting))
 
 
-def _score(
-    mutants: Sequence[Mutant], results: dict[str, dict[str, Any]], diffs: dict[str, list[str]]
-) -> int:
+def _score(mutants, results, diffs):
     survivors = [one for one in mutants if results[one.name]["outcome"] in ALIVE]
     for one in survivors:
         told = results[one.name]

@@ -20,11 +20,10 @@ import shutil
 import signal
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 PACKAGES = {
     "stats": ("serve_eval/stats/*.py",),
@@ -84,14 +83,14 @@ class Mutant:
     make: Callable[[], str]
 
     @property
-    def name(self) -> str:
+    def name(self):
         """The name of the change, which does not depend on the rest of the file."""
         return hashlib.sha256(
             "\n".join([self.path, self.old, self.new, str(self.at)]).encode()
         ).hexdigest()[:12]
 
 
-def mutants_of(root: Path, packages: Iterable[str]) -> list[Mutant]:
+def mutants_of(root, packages):
     """Return every mutant of the packages, in the order of the files."""
     taken = {
         file: package
@@ -109,7 +108,7 @@ def mutants_of(root: Path, packages: Iterable[str]) -> list[Mutant]:
     ]
 
 
-def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
+def drawn(mutants, count, seed):
     """Draw `count` of them, in their order.
 
     Each package gets its share, but not fewer than LEAST if it has them. Each mutant has its own
@@ -127,13 +126,13 @@ def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
     return [one for one in mutants if id(one) in chosen]
 
 
-def diff(source: str, code: str) -> list[str]:
+def diff(source, code):
     """Return only the changed lines, each after its sign."""
     lines = difflib.unified_diff(source.splitlines(), code.splitlines(), n=0, lineterm="")
     return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
 
 
-def _in_file(package: str, path: str, source: str) -> Iterator[Mutant]:
+def _in_file(package, path, source):
     import libcst as cst
     from libcst.metadata import MetadataWrapper, PositionProvider
     from mutmut.mutation.file_mutation import MutationVisitor
@@ -143,13 +142,13 @@ def _in_file(package: str, path: str, source: str) -> Iterator[Mutant]:
     places = {}
 
     class Visitor(MutationVisitor):
-        def _skip_node_and_children(self, node: cst.CSTNode) -> bool:
+        def _skip_node_and_children(self, node):
             # Writing the whole file avoids the trouble that mutmut's own runner has with
             # decorators.
             decorated = isinstance(node, cst.FunctionDef) and bool(node.decorators)
             return not decorated and bool(super()._skip_node_and_children(node))
 
-        def _create_mutations(self, node: cst.CSTNode) -> None:
+        def _create_mutations(self, node):
             before = len(self.mutations)
             super()._create_mutations(node)
             for mutation in self.mutations[before:]:
@@ -178,7 +177,7 @@ def _in_file(package: str, path: str, source: str) -> Iterator[Mutant]:
         yield Mutant(package, path, old, new, at, lines, around, partial(make, mutation))
 
 
-def _removed_call(node: Any) -> Iterator[Any]:
+def _removed_call(node):
     """Remove a call whose value is not used; mutmut has no such operator."""
     import libcst as cst
 
@@ -187,7 +186,7 @@ def _removed_call(node: Any) -> Iterator[Any]:
         yield cst.Pass()
 
 
-def _is_text(node: Any) -> bool:
+def _is_text(node):
     """Return True for text for people.
 
     Tests of the commands cover messages, not every letter of them.
@@ -197,7 +196,7 @@ def _is_text(node: Any) -> bool:
     return isinstance(node, cst.SimpleString) and " " in node.value
 
 
-def _statements(source: str) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
+def _statements(source):
     """Return two line ranges for every line of a function.
 
     The first is that of its innermost statement (only the head of a compound one), the second that
@@ -227,7 +226,7 @@ def _statements(source: str) -> dict[int, tuple[tuple[int, int], tuple[int, int]
 FILE = Path(__file__).with_name("equivalent.toml")
 
 
-def listed() -> dict[tuple[str, ...], str]:
+def listed():
     """Return the reason of each entry, by its file and the lines of its diff."""
     entries = tomllib.loads(FILE.read_text(encoding="utf-8")).get("mutant", [])
     return {
@@ -325,7 +324,7 @@ CONCERNING = {
 """Files and folders by part of the core, without slow tests."""
 
 
-def list_files(root: Path) -> list[str]:
+def list_files(root):
     """Return the files of the checkout that git knows or does not ignore."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -338,7 +337,7 @@ def list_files(root: Path) -> list[str]:
     return [name for name in names if (root / name).is_file() or (root / name).is_symlink()]
 
 
-def copy_checkout(root: Path, copy: Path) -> Path:
+def copy_checkout(root, copy):
     """Write a copy of the checkout, with its links, in place of an earlier one, and return it."""
     shutil.rmtree(copy, ignore_errors=True)
     for name in list_files(root):
@@ -360,11 +359,8 @@ START_S = 5.0
 TRIES = 4
 """Number of times that a mutant is tried, with limits twice as long each time."""
 
-Done = Callable[[dict[str, Any]], dict[str, Any]]
-"""Runs the tests of a job; "status" is pytest's exit code, None after the limit."""
 
-
-def tried(done: Done, files: Mapping[str, str], seconds: Mapping[str, float]) -> dict[str, Any]:
+def tried(done, files, seconds):
     """Return what became of the tests with the changed files, with an "outcome".
 
     That is `survived`, `killed` or `timeout`, or `undecided` if the unchanged code does not pass
@@ -386,7 +382,7 @@ def tried(done: Done, files: Mapping[str, str], seconds: Mapping[str, float]) ->
     return {**result, "outcome": "undecided"}
 
 
-def _job(seconds: Mapping[str, float], factor: float) -> dict[str, Any]:
+def _job(seconds, factor):
     return {
         "tests": {test: factor * _limit_s(taken) for test, taken in seconds.items()},
         "paths": list(dict.fromkeys(test.split("::")[0] for test in seconds)),
@@ -395,5 +391,5 @@ def _job(seconds: Mapping[str, float], factor: float) -> dict[str, Any]:
     }
 
 
-def _limit_s(taken_s: float) -> float:
+def _limit_s(taken_s):
     return SLACK_S + 4 * taken_s

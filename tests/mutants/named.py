@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +26,6 @@ ALL_S = 3600.0
 """Seconds that the tests of all changes together may take without a change."""
 LATE = "too late"
 """Said of tests that their limit ended."""
-Passes = Callable[[Path, Sequence[str], float], tuple[bool, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +39,13 @@ class Named:
     tests: tuple[str, ...]
 
 
-def listed() -> list[Named]:
+def listed():
     """Return the changes of the table."""
     entries = tomllib.loads(FILE.read_text(encoding="utf-8"))["mutant"]
     return [Named(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments):
     """Print each change with what noticed it, and return the exit code."""
     words = " ".join(arguments)
     chosen = [one for one in listed() if words in one.name]
@@ -63,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if survived else 0
 
 
-def is_noticed(copy: Path, one: Named, passes: Passes | None = None) -> bool:
+def is_noticed(copy, one, passes=None):
     """Return True if the tests of a change do not pass with it; print what was found."""
     passes = passes or _passes
     file, began = copy / one.file, time.monotonic()
@@ -79,7 +77,7 @@ def is_noticed(copy: Path, one: Named, passes: Passes | None = None) -> bool:
     return not passed and not busy
 
 
-def _passes(copy: Path, tests: Sequence[str], limit_s: float) -> tuple[bool, str]:
+def _passes(copy, tests, limit_s):
     """Return True if the fast ones of the tests pass, and the first that does not, or LATE."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
     # Compiled code is identified by the second and the size of its source.

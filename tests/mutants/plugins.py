@@ -3,15 +3,11 @@
 Both are pytest plugins.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import time
-from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,20 +21,20 @@ class Chosen:
     ends costs the time of one test instead of all.
     """
 
-    def __init__(self, limits_s: Mapping[str, float]) -> None:
+    def __init__(self, limits_s):
         self._limits_s, self._places = (
             limits_s,
             {name: place for place, name in enumerate(limits_s)},
         )
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(self, items):
         items[:] = sorted(
             (item for item in items if item.nodeid in self._places),
             key=lambda item: self._places[item.nodeid],
         )
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+    def pytest_runtest_protocol(self, item):
         signal.setitimer(signal.ITIMER_REAL, self._limits_s[item.nodeid])
         try:
             return (yield)
@@ -49,7 +45,7 @@ class Chosen:
 class Traced:
     """Writes, for every passed test, its duration and the lines of ours that it ran."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out):
         from coverage import Coverage
 
         self._out, self._root, self._failed = out, Path.cwd(), set()
@@ -59,7 +55,7 @@ class Traced:
         self._coverage.start()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+    def pytest_runtest_protocol(self, item):
         self._coverage.switch_context(item.nodeid)
         started = time.monotonic()
         result = yield
@@ -70,11 +66,11 @@ class Traced:
                 file.write(json.dumps({"test": item.nodeid, "seconds": round(taken, 3)}) + "\n")
         return result
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report):
         if not report.passed:  # skipped ones too: they prove nothing about a mutant
             self._failed.add(report.nodeid)
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self):
         self._coverage.stop()
         data = self._coverage.get_data()
         with self._out.open("a") as file:

@@ -1,9 +1,6 @@
 """Test the lists of mutants and what counts as noticed."""
 
-from __future__ import annotations
-
 import signal
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,7 @@ from tests.root import ROOT
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_the_files_of_a_part_and_of_its_tests_are_there(package: str):
+def test_the_files_of_a_part_and_of_its_tests_are_there(package):
     assert [path for path in CONCERNING[package] if not (ROOT / path).exists()] == []
     assert [pattern for pattern in PACKAGES[package] if not list(ROOT.glob(pattern))] == []
 
@@ -31,7 +28,7 @@ def test_every_explained_mutant_changes_lines_that_are_there():
 
 
 @pytest.mark.parametrize("one", named_listed(), ids=lambda one: one.name)
-def test_a_named_change_replaces_what_its_file_holds_once(one: Named):
+def test_a_named_change_replaces_what_its_file_holds_once(one):
     source = (ROOT / one.file).read_text(encoding="utf-8")
     assert source.count(one.old) == 1, "the code has changed: change the entry of named.toml"
     changed = source.replace(one.old, one.new)
@@ -57,7 +54,7 @@ def test_a_named_change_replaces_what_its_file_holds_once(one: Named):
     ],
 )
 def test_tests_that_are_late_notice_a_change_only_if_they_pass_without_it(
-    tmp_path, script: list[tuple[bool, str]], noticed: bool
+    tmp_path, script, noticed
 ):
     (tmp_path / "a.py").write_text("x = 1\n", encoding="utf-8")
     seen = []
@@ -78,10 +75,10 @@ SECONDS = {"tests/test_a.py::test_x": 1.0, "tests/test_a.py::test_y[1]": 3.0}
 class Machine:
     """Answers jobs with the statuses and seconds of a script, and keeps the jobs."""
 
-    def __init__(self, *script: tuple[int | None, float]) -> None:
+    def __init__(self, *script):
         self._script, self.jobs = list(script), []
 
-    def done(self, job: dict[str, Any]) -> dict[str, Any]:
+    def done(self, job):
         self.jobs.append(job)
         status, seconds = self._script.pop(0)
         return {"status": status, "seconds": seconds, "output": ""}
@@ -103,9 +100,7 @@ class Machine:
         ([(None, 31.0), (1, 3.0)] * 4, "undecided"),
     ],
 )
-def test_what_took_long_counts_only_if_the_unchanged_code_passes_then(
-    script: list[tuple[int | None, float]], outcome: str
-):
+def test_what_took_long_counts_only_if_the_unchanged_code_passes_then(script, outcome):
     machine = Machine(*script)
     assert tried(machine.done, {"a.py": "changed"}, SECONDS)["outcome"] == outcome
     assert [bool(job["files"]) for job in machine.jobs] == [

@@ -10,8 +10,6 @@ The worker is the first process of its own PID and network namespace with only l
 leftovers are killed with the namespace. PID 1 cannot be killed from inside.
 """
 
-from __future__ import annotations
-
 import fcntl
 import importlib
 import json
@@ -24,10 +22,8 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 OF_OTHERS = (
     "aiohttp.web",
@@ -53,7 +49,7 @@ MEMORY_BYTES = 8 << 30
 SIOCSIFFLAGS, IFF_UP, IFF_RUNNING = 0x8914, 0x1, 0x40
 
 
-def isolated(command: Sequence[str]) -> list[str] | None:
+def isolated(command):
     """Wrap the command in its own namespaces; None if this system gives none."""
     unshare = shutil.which("unshare")
     own = ["--user", "--map-root-user"] if os.geteuid() else []
@@ -63,7 +59,7 @@ def isolated(command: Sequence[str]) -> list[str] | None:
     return [*given, *command]
 
 
-def main() -> None:
+def main():
     if os.getpid() == 1:
         with socket.socket() as any_socket:
             request = struct.pack("16sh14x", b"lo", IFF_UP | IFF_RUNNING)
@@ -76,7 +72,7 @@ def main() -> None:
         outcomes.write(json.dumps(_done(json.loads(line))) + "\n")
 
 
-def _done(job: dict[str, Any]) -> dict[str, Any]:
+def _done(job):
     originals = {Path(path): Path(path).read_bytes() for path in job["files"]}
     log = Path(job["log"])
     started = time.monotonic()
@@ -94,7 +90,7 @@ def _done(job: dict[str, Any]) -> dict[str, Any]:
     return {"status": status, "seconds": time.monotonic() - started, "output": end}
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path, content):
     # Compiled code is identified by the second and the size of its source, which a mutant may
     # share.
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
@@ -102,7 +98,7 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _waited(pid: int, limit_s: float) -> int | None:
+def _waited(pid, limit_s):
     """Return the exit status of the fork, None if its time ran out.
 
     No process of it is left.
@@ -125,7 +121,7 @@ def _waited(pid: int, limit_s: float) -> int | None:
     return status
 
 
-def _test(job: dict[str, Any], log: Path) -> None:
+def _test(job, log):
     code = 3
     try:
         os.setsid()

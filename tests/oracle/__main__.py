@@ -4,8 +4,6 @@ A part is a module with a function `compare`, which returns one `Compared` for e
 The command exits with 1 if a figure differs.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 import time
@@ -34,7 +32,7 @@ PARTS = (
 _SHOWN = 5
 
 
-def main(names: list[str]) -> int:
+def main(names):
     """Print one line for each comparison, and below it the first differences."""
     unknown = [name for name in names if name not in PARTS]
     if unknown:

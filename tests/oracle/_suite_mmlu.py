@@ -5,17 +5,13 @@ loaded from the user's checkout. The rest of the package, and torch, are replace
 since prompts need none of them.
 """
 
-from __future__ import annotations
-
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
 import sys
 import types
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 PACKAGE = "tensorrt_llm"
 NEEDED = ("mmlu", "interface")
@@ -25,7 +21,7 @@ NUM_SAMPLES = 4096
 class _Empty(types.ModuleType):
     """A module with any attribute: classes for capitalised names, functions for others."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
         return type(name, (), {}) if name[0].isupper() else lambda *_, **__: None
@@ -34,29 +30,27 @@ class _Empty(types.ModuleType):
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports the needed files from the checkout, and gives an empty module for any other name."""
 
-    def __init__(self, checkout: Path) -> None:
+    def __init__(self, checkout):
         self.files = {
             f"{PACKAGE}.evaluate.{name}": checkout / PACKAGE / f"evaluate/{name}.py"
             for name in NEEDED
         }
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, fullname, path, target=None):
         if fullname in self.files:
             return importlib.util.spec_from_file_location(fullname, self.files[fullname])
         if fullname.partition(".")[0] in (PACKAGE, "torch"):
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         return None
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+    def create_module(self, spec):
         return _Empty(spec.name)
 
-    def exec_module(self, module: types.ModuleType) -> None:
+    def exec_module(self, module):
         """Do nothing: an empty module has no code."""
 
 
-def main(checkout: str, data: str, out: str) -> None:
+def main(checkout, data, out):
     """Write prompt, letter and subject of every question that the suite's task asks."""
     sys.meta_path.insert(0, _Finder(Path(checkout)))
     evaluator = importlib.import_module(f"{PACKAGE}.evaluate.mmlu").MMLU

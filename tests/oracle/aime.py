@@ -3,18 +3,15 @@
 The problems are real or made-up, the answers made-up.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import random
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-from serve_eval.schema import DataRoots, Message, Response, Sample
+from serve_eval.schema import DataRoots, Message, Response
 from serve_eval.scorers.boxed import STRICT
-from serve_eval.tasks.aime import ROWS, Year, task
+from serve_eval.tasks.aime import ROWS, task
 from tests.oracle._suite_flow import Ask, prompts
 from tests.oracle.part import SHARED, Compared
 
@@ -46,7 +43,7 @@ DRAWN = 1500
 """Number of made-up answers of each problem, joined from random pieces."""
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare both years, on the real problems, or on made-up ones if those are missing."""
     with tempfile.TemporaryDirectory() as folder:
         real = (SHARED / "aime").is_dir()
@@ -67,7 +64,7 @@ def compare() -> list[Compared]:
     return [asked, _scores(years)]
 
 
-def _scores(years: dict[Year, list[Sample]]) -> Compared:
+def _scores(years):
     theirs = importlib.import_module("lm_eval.tasks.aime.utils")
     rng, right = random.Random("aime"), 0
     compared = Compared(what="scores of aime x answers, against lm-eval's process_results")
@@ -85,7 +82,7 @@ def _scores(years: dict[Year, list[Sample]]) -> Compared:
     return compared
 
 
-def _answers(gold: str, rng: random.Random) -> Iterator[str]:
+def _answers(gold, rng):
     """Yield right and wrong numbers in every form, and texts of random pieces."""
     for number in (gold, str(int(gold) + 1), gold[::-1], gold[:-1]):
         yield from (form.format(number) for form in FORMS)
@@ -93,7 +90,7 @@ def _answers(gold: str, rng: random.Random) -> Iterator[str]:
         yield "".join(rng.choices(PIECES, k=rng.randint(1, 8))).replace("{0}", gold)
 
 
-def _ask(year: Year, root: Path, folder: Path) -> Ask:
+def _ask(year, root, folder):
     """Return how lm-eval asks a year.
 
     The problems are in one file, under the task's names.
@@ -109,12 +106,12 @@ def _ask(year: Year, root: Path, folder: Path) -> Ask:
     return Ask(config=f"aime/aime{year % 100}.yaml", files={split: str(file)})
 
 
-def _plain(sample: Sample) -> object:
+def _plain(sample):
     (turn,) = sample.prompt
     return turn.text if isinstance(turn, Message) else turn
 
 
-def _write(folder: Path) -> None:
+def _write(folder):
     """Write made-up problems in the layout of the real ones."""
     rng = random.Random("aime problems")
     folder.mkdir()

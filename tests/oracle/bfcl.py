@@ -4,22 +4,16 @@ BFCL=DIR names the leaderboard's folder of a checkout of gorilla, or a folder in
 was installed without its dependencies. Each row is asked for its right answer and changed ones.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib
 import json
 import random
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
-from serve_eval.schema import DataRoots, Response, Sample, ToolCall
+from serve_eval.schema import DataRoots, Response, ToolCall
 from serve_eval.tasks._bfcl.checking import fill, read_expectation
 from serve_eval.tasks._bfcl.rows import CATEGORIES, CATEGORY
-from serve_eval.tasks._bfcl.scoring import Mode
 from serve_eval.tasks.bfcl import task
 from tests.oracle.part import Compared, checkout, require
 
@@ -32,10 +26,9 @@ OTHERS = (
     *(0, 1, 1.5, True, None, [], ["a"], [1], [{}], {}, {"a": 1}),
 )
 """Values that replace a right one."""
-Pair = tuple[str, dict[str, Any]]
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare both modes. Raises Skipped without the folder or a package."""
     require("tenacity", "filelock")
     root = checkout("BFCL", "bfcl-eval", "bfcl_eval/eval_checker/ast_eval/ast_checker.py")
@@ -43,7 +36,7 @@ def compare() -> list[Compared]:
     return [found for mode in ("fc", "prompt") for found in _compare_mode(mode, root, theirs)]
 
 
-def _import_theirs(root: Path) -> SimpleNamespace:
+def _import_theirs(root):
     """Import the checker, its readers and its requests, without the clients of all vendors."""
     sys.path.insert(0, str(root))
     models = ModuleType("bfcl_eval.constants.model_config")
@@ -70,7 +63,7 @@ def _import_theirs(root: Path) -> SimpleNamespace:
     )
 
 
-def _compare_mode(mode: Mode, root: Path, theirs: SimpleNamespace) -> list[Compared]:
+def _compare_mode(mode, root, theirs):
     requests = Compared(what=f"requests of bfcl, mode {mode}, by bfcl-eval's")
     verdicts = Compared(what=f"verdicts of bfcl, mode {mode}, by bfcl-eval's")
     made = task(mode=mode)
@@ -93,13 +86,11 @@ def _compare_mode(mode: Mode, root: Path, theirs: SimpleNamespace) -> list[Compa
     return [requests, verdicts]
 
 
-def _by_id(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _by_id(rows):
     return {row["id"]: row for row in rows}
 
 
-def _compare_request(
-    result: Compared, sample: Sample, mode: Mode, row: dict[str, Any], theirs: SimpleNamespace
-) -> None:
+def _compare_request(result, sample, mode, row, theirs):
     row = copy.deepcopy(row)
     turns = [{"role": turn.role, "content": turn.content} for turn in sample.prompt]
     tools = sample.override.extra["tools"] if sample.override else []
@@ -115,7 +106,7 @@ def _compare_request(
         result.add(f"{sample.id} messages", turns, wanted)
 
 
-def _draw_answers(sample: Sample, mode: Mode) -> list[Response]:
+def _draw_answers(sample, mode):
     """Return a refusal, the right answer and changed ones."""
     rng = random.Random(f"{mode} {sample.id}")
     right = [(call.name, fill(call)) for call in read_expectation(sample).calls]
@@ -133,11 +124,11 @@ def _draw_answers(sample: Sample, mode: Mode) -> list[Response]:
     return answers
 
 
-def _write(arguments: Mapping[str, Any]) -> str:
+def _write(arguments):
     return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
 
 
-def _change(calls: Sequence[Pair], rng: random.Random) -> list[Pair]:
+def _change(calls, rng):
     """Return the calls with one change: of a call, an argument, or a value."""
     found = copy.deepcopy(list(calls))
     place = rng.randrange(len(found))
@@ -162,7 +153,7 @@ def _change(calls: Sequence[Pair], rng: random.Random) -> list[Pair]:
     return found
 
 
-def _change_value(value: Any, rng: random.Random) -> Any:
+def _change_value(value, rng):
     options = [*rng.sample(OTHERS, 3), [value]]
     if isinstance(value, str):
         options += [value.upper(), f" {value}.", value.replace(" ", "-"), value[:-1], f'"{value}"']
@@ -178,13 +169,13 @@ def _change_value(value: Any, rng: random.Random) -> Any:
 
 
 def _judge(
-    theirs: SimpleNamespace,
-    mode: Mode,
-    category: str,
-    row: Mapping[str, Any],
-    gold: Mapping[str, Any] | None,
-    response: Response,
-) -> bool:
+    theirs,
+    mode,
+    category,
+    row,
+    gold,
+    response,
+):
     """Return bfcl-eval's verdict, as its runner combines reading and checking."""
     try:
         if mode == "prompt":

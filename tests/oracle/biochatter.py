@@ -4,8 +4,6 @@ BIOCHATTER is a checkout of its repository. Its own code runs there, in its own 
 _biochatter.py).
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json
@@ -13,13 +11,11 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from serve_eval.cases import file
 from serve_eval.cases.case_scorers import scorer_of
-from serve_eval.cases.questions import CaseQuestion, Questions, questions
+from serve_eval.cases.questions import questions
 from serve_eval.schema import Response, Spec
 from tests.oracle import part
 from tests.oracle.part import Compared
@@ -45,7 +41,7 @@ _TESTS = {
 """Tests that compare answers, by module."""
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare cases, prompts, results and scores.
 
     Raises Skipped without a checkout.
@@ -66,7 +62,7 @@ def compare() -> list[Compared]:
     ]
 
 
-def _run(checkout: Path, what: str, given: object = None) -> Any:
+def _run(checkout, what, given=None):
     """Return the output of BioChatter's code, run in its checkout."""
     script = Path(__file__).with_name("_biochatter.py")
     environment = {
@@ -89,9 +85,7 @@ def _run(checkout: Path, what: str, given: object = None) -> Any:
     return json.loads(done.stdout)
 
 
-def _expansion(
-    theirs: Mapping[str, list[dict[str, Any]]], ours: Mapping[str, Questions]
-) -> Compared:
+def _expansion(theirs, ours):
     """Compare names and keys of all cases, expanded without options.
 
     Notes hold the counts by module.
@@ -118,13 +112,11 @@ def _expansion(
     return compared
 
 
-def _hashes(theirs: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
+def _hashes(theirs):
     return (case["hash"] for cases in theirs.values() for case in cases)
 
 
-def _prompts(
-    theirs: Mapping[str, list[dict[str, Any]]], asked: Mapping[str, Questions]
-) -> Compared:
+def _prompts(theirs, asked):
     """Compare the turns of modules whose tests send prompts in the form of the expanded cases."""
     compared = Compared(what="turns that BioChatter's tests send of a case alone")
     for name in ("medical_exam", "rag_interpretation", "longevity_geriatric_case_assessment"):
@@ -136,16 +128,14 @@ def _prompts(
     return compared
 
 
-def _sent(case: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _sent(case):
     messages = case["input"]["system_messages"]
     if case["case"].startswith("rag:"):
         messages = [message.format(contexts=case["contexts"]) for message in messages]
     return [*(("system", message) for message in messages), ("user", case["input"]["prompt"])]
 
 
-def _results(
-    checkout: Path, theirs: Mapping[str, list[dict[str, Any]]], asked: Mapping[str, Questions]
-) -> Compared:
+def _results(checkout, theirs, asked):
     """Compare, row by row of its result files, whether a case has the key.
 
     Its own keys and ours are tried.
@@ -168,11 +158,11 @@ def _results(
 
 
 def _scorings(
-    checkout: Path,
-    theirs: Mapping[str, list[dict[str, Any]]],
-    asked: Mapping[str, Questions],
-    files: file.CaseFiles,
-) -> list[Compared]:
+    checkout,
+    theirs,
+    asked,
+    files,
+):
     """Compare scores of many answers to every case that one of its tests compares.
 
     Its code and our scorers score them.
@@ -217,7 +207,7 @@ def _scorings(
     return list(found.values())
 
 
-def _score(question: CaseQuestion, answer: str) -> float:
+def _score(question, answer):
     return (
         scorer_of(question.scorer)
         .score(question.expected, Response(text=answer, finish_reason="stop"))
@@ -225,7 +215,7 @@ def _score(question: CaseQuestion, answer: str) -> float:
     )
 
 
-def _forms(question: CaseQuestion) -> Iterator[str]:
+def _forms(question):
     """Return right and wrong answers as models write them."""
     expected = question.expected
     if "parts_of_query" in expected:
@@ -282,7 +272,7 @@ def _forms(question: CaseQuestion) -> Iterator[str]:
         )
 
 
-def _queries(parts: Sequence[str]) -> Iterator[str]:
+def _queries(parts):
     """Return texts that have some of the parts."""
     plain = [
         part.replace("\\", "").replace("^", "").replace(".*", "x").replace("[a-zA-Z]*", "g")

@@ -3,24 +3,21 @@
 The command is `python -m tests.oracle.dumped_prompts SETTING`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.plugins import extensions
-from serve_eval.schema import Plan, Sample, Spec
+from serve_eval.schema import Plan, Spec
 from tests.oracle.server import END
-from tests.oracle.sides import ROOT, Setting, options
+from tests.oracle.sides import ROOT, options
 
 
-def start(setting: Setting, cache: Path, *, hash_seed: int) -> tuple[subprocess.Popen[bytes], Path]:
+def start(setting, cache, *, hash_seed):
     """Start a process that loads every task with our engine and writes its requests."""
     told = setting.folder / f"dump{hash_seed}.setting.json"
     into = setting.folder / f"dump{hash_seed}.json"
@@ -37,7 +34,7 @@ def start(setting: Setting, cache: Path, *, hash_seed: int) -> tuple[subprocess.
         return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=log, stderr=log), into
 
 
-def result(dump: tuple[subprocess.Popen[bytes], Path]) -> dict[str, Any]:
+def result(dump):
     """Wait for a process of `start` and return its documents by task.
 
     Raises RuntimeError if it fails.
@@ -48,7 +45,7 @@ def result(dump: tuple[subprocess.Popen[bytes], Path]) -> dict[str, Any]:
     return json.loads(into.read_text())
 
 
-def main(setting: Path) -> None:
+def main(setting):
     """Write the documents of every task, or why it cannot be loaded."""
     given = json.loads(setting.read_text())
     told = {}
@@ -70,7 +67,7 @@ def main(setting: Path) -> None:
     Path(given["into"]).write_text(json.dumps(told))
 
 
-def _document(sample: Sample) -> dict[str, Any]:
+def _document(sample):
     texts = (
         [context + choice for context, choice in sample.continued]
         if sample.choices

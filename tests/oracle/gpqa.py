@@ -3,8 +3,6 @@
 lm-eval runs as in TensorRT-LLM's suite, with an empty cache.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import random
@@ -49,7 +47,7 @@ PIECES = (
 )
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare the prompts of every subset, on made-up rows of the same number."""
     subsets = get_args(Subset)
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +78,7 @@ def compare() -> list[Compared]:
     return [compared]
 
 
-def _write(folder: Path, subset: Subset) -> Path:
+def _write(folder, subset):
     """Write as many made-up rows as the subset has."""
     rng, text = random.Random(f"gpqa {subset}"), io.StringIO()
     writer = csv.DictWriter(text, COLUMNS)

@@ -6,7 +6,7 @@ import io
 import json
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.datasets.generated import write_gsm8k
-from serve_eval.schema import DataRoots, Message, Response, Sample, Task
+from serve_eval.schema import DataRoots, Message, Response, Task
 from serve_eval.scorers.numeric import STRICT
 from serve_eval.tasks import gsm8k, gsm8k_inferencex
 from serve_eval.tasks._gsm8k import LAST_LINE, TEST_ROWS, score
@@ -40,7 +40,7 @@ class Answer:
     text: str
 
 
-def recorded(count: int) -> list[Answer]:
+def recorded(count):
     """Return the recorded answers to the `count` questions of the real test set."""
     found = []
     for file in sorted((SHARED / "recorded").glob("gsm8k_*Llama*.jsonl")):
@@ -59,7 +59,7 @@ def recorded(count: int) -> list[Answer]:
     return found
 
 
-def made_up(golds: Sequence[str]) -> list[Answer]:
+def made_up(golds):
     """Return answers to questions of which only the numbers are known."""
     forms = (
         "So it is {0}.\n#### {0}",
@@ -74,55 +74,55 @@ def made_up(golds: Sequence[str]) -> list[Answer]:
     return [Answer(row, form.format(gold)) for row, gold in enumerate(golds) for form in forms]
 
 
-def variants(answers: Sequence[Answer], golds: Sequence[str], most: int) -> Iterator[Answer]:
+def variants(answers, golds, most):
     """Yield seeded variants of the answers in turn, at most `most` in all and VARIANTS of each."""
     rng = random.Random("gsm8k")
     for answer in islice(cycle(answers), min(most, VARIANTS * len(answers))):
         yield Answer(answer.row, rng.choice(CHANGES)(answer.text, golds[answer.row], rng))
 
 
-def _cut(text: str, _: str, rng: random.Random) -> str:
+def _cut(text, _, rng):
     return text[: rng.randint(0, len(text))]
 
 
-def _marked(text: str, gold: str, rng: random.Random) -> str:
+def _marked(text, gold, rng):
     return text + rng.choice(MARKS) + rng.choice((gold, gold, *NUMBERS))
 
 
-def _marked_first(text: str, gold: str, rng: random.Random) -> str:
+def _marked_first(text, gold, rng):
     return (
         rng.choice(MARKS) + rng.choice((gold, *NUMBERS)) + rng.choice(("", ".", ",", "\n")) + text
     )
 
 
-def _marked_twice(text: str, gold: str, rng: random.Random) -> str:
+def _marked_twice(text, gold, rng):
     one, other = rng.sample((f"#### {gold}", f"#### {rng.choice(NUMBERS)}"), 2)
     return f"{one}{rng.choice((' ', '.', chr(10)))}{_cut(text, gold, rng)}{other}"
 
 
-def _put_in(text: str, gold: str, rng: random.Random) -> str:
+def _put_in(text, gold, rng):
     here = rng.randint(0, len(text))
     return text[:here] + rng.choice(MARKS) + rng.choice((gold, *NUMBERS)) + text[here:]
 
 
-def _ended(text: str, _: str, rng: random.Random) -> str:
+def _ended(text, _, rng):
     return text.rstrip() + rng.choice(
         (".", "..", ",", "$", "%", ".\n", ".\n\n", " dollars.", "\\$", "!", ".00", " .")
     )
 
 
-def _grouped(text: str, gold: str, rng: random.Random) -> str:
+def _grouped(text, gold, rng):
     grouped = (
         f"{int(gold.replace(',', '')):,}" if gold.replace(",", "").lstrip("-").isdecimal() else gold
     )
     return f"{_cut(text, gold, rng)}{rng.choice(MARKS)}{rng.choice(('', '$'))}{grouped}{rng.choice(('', '.', ',', '.0'))}"  # noqa: E501
 
 
-def _without(text: str, _: str, rng: random.Random) -> str:
+def _without(text, _, rng):
     return text.replace(rng.choice("#$,. 0123456789\n"), "")
 
 
-def _shuffled(text: str, gold: str, rng: random.Random) -> str:
+def _shuffled(text, gold, rng):
     words = [*text.split(" "), gold, f"#### {gold}"]
     return " ".join(rng.sample(words, len(words)))
 
@@ -179,7 +179,7 @@ LAST_MATCH = {"regex_pattern": r"#### (\-?[0-9\.\,]+)", "group_select": -1}
 """The filter of the same name in the suite's file of the task."""
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare prompts and answers.
 
     The questions are the real ones, or generated ones if those are missing.
@@ -200,11 +200,11 @@ def compare() -> list[Compared]:
     return [answered, *told]
 
 
-def _theirs(files: dict[str, str]) -> list[list[Any]]:
+def _theirs(files):
     return prompts([Ask(config=OWN, files=files, **form.ask) for form in FORMS])
 
 
-def _prompts(form: Form, theirs: Sequence[Any], root: Path) -> Compared:
+def _prompts(form, theirs, root):
     compared = Compared(what=f"prompts of gsm8k, {form.name}, against lm-eval")
     samples = form.make(**form.options).load(DataRoots(roots=(root,)), TEST_ROWS).samples
     if len(theirs) != len(samples):
@@ -214,13 +214,13 @@ def _prompts(form: Form, theirs: Sequence[Any], root: Path) -> Compared:
     return compared
 
 
-def _plain(sample: Sample) -> object:
+def _plain(sample):
     if isinstance(sample.prompt, str):
         return sample.prompt
     return [[turn.role, turn.text] for turn in sample.prompt if isinstance(turn, Message)]
 
 
-def _answers(files: dict[str, str], root: Path, *, real: bool) -> Compared:
+def _answers(files, root, *, real):
     """Compare the filters on every answer."""
     made = gsm8k.task()
     samples = {s.id: s for s in made.load(DataRoots(roots=(root,)), TEST_ROWS).samples}
@@ -247,7 +247,7 @@ def _answers(files: dict[str, str], root: Path, *, real: bool) -> Compared:
     return compared
 
 
-def _judged(files: dict[str, str], asked: Sequence[Answer]) -> dict[str, list[float]]:
+def _judged(files, asked):
     """Return lm-eval's score of every answer by filter, from its filters, documents and metric."""
     from lm_eval.api.instance import Instance
     from lm_eval.filters import build_filter_ensemble

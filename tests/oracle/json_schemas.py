@@ -7,16 +7,12 @@ of schemas, the validity of values under them, and the figures of runs whose cas
 these schemas or whose requests ask for JSON of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import validator_for
@@ -32,11 +28,8 @@ from tests.harness.made_tasks import served
 from tests.oracle._schemas import broken, changed, made, values, without_target
 from tests.oracle.part import Compared, Skipped, shared
 
-Pair = tuple[Mapping[str, Any], Any]
-"""A schema and a value that follows it."""
 
-
-def run_of_tools(pairs: Sequence[Pair], rng: random.Random) -> Compared:
+def run_of_tools(pairs, rng):
     """Compare scores of calls with the cost of their errors.
 
     The tools are compared with those that the server received.
@@ -78,7 +71,7 @@ def run_of_tools(pairs: Sequence[Pair], rng: random.Random) -> Compared:
     return result
 
 
-def run_of_json(pairs: Sequence[Pair], others: Sequence[Any]) -> Compared:
+def run_of_json(pairs, others):
     """Compare json_mode_eval's scores with the results of jsonschema and Python.
 
     The schemas are compared with those that the server received.
@@ -119,7 +112,7 @@ def run_of_json(pairs: Sequence[Pair], others: Sequence[Any]) -> Compared:
     return result
 
 
-def _judged(schema: Any, wanted: Any, text: str) -> tuple[bool, bool]:
+def _judged(schema, wanted, text):
     try:
         found = json.loads(text)
     except ValueError:
@@ -127,7 +120,7 @@ def _judged(schema: Any, wanted: Any, text: str) -> tuple[bool, bool]:
     return validator_for(schema)(schema).is_valid(found), found == wanted
 
 
-def _as_object(schema: Mapping[str, Any], value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _as_object(schema, value):
     """Return parameters and arguments of a tool, which must be objects.
 
     Any other value becomes the only argument.
@@ -139,13 +132,11 @@ def _as_object(schema: Mapping[str, Any], value: Any) -> tuple[dict[str, Any], d
     return {**parameters, "$defs": schema.get("$defs", {})}, {"value": value}
 
 
-def _tool(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _tool(name, parameters):
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
-def _erring(
-    arguments: Mapping[str, Any], i: int, rng: random.Random
-) -> tuple[dict[str, Any], float]:
+def _erring(arguments, i, rng):
     """Return the arguments of a call, every other one with an error, and the expected score.
 
     The name and each argument are worth one point each.
@@ -167,12 +158,12 @@ def _erring(
     return {**rest, name: other}, (most - 1) / most
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one, other):
     """Return whether both are the same JSON, by jsonschema."""
     return bool(validator_for({})({"const": one}).is_valid(other))
 
 
-def _run(spec: Spec, said: Mapping[str, str], folder: Path) -> tuple[float, list[Any], list[Any]]:
+def _run(spec, said, folder):
     """Run against a server with the given answers.
 
     Returns the value of the run, the scores, and the request bodies.
@@ -196,7 +187,7 @@ def _run(spec: Spec, said: Mapping[str, str], folder: Path) -> tuple[float, list
     return task.result.value, [json.loads(line) for line in file.read_text().splitlines()], bodies
 
 
-def _lines(said: Mapping[str, str]) -> Iterator[dict[str, object]]:
+def _lines(said):
     for prompt, text in said.items():
         key = prompt_sha256((Message(role="user", content=prompt),))
         yield {"sha256": key, "right": text, "wrong": "", "probability": 1.0}
@@ -206,7 +197,7 @@ MADE, BROKEN, LOST = 2000, 500, 200
 """Numbers of made schemas, of broken ones and of those with a lost reference."""
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare everything; without the real schemas, only the made ones."""
     rng = random.Random(11)
     try:
@@ -238,7 +229,7 @@ def compare() -> list[Compared]:
     return results
 
 
-def _acceptance(what: str, schemas: Sequence[Any]) -> Compared:
+def _acceptance(what, schemas):
     result = Compared(what=f"whether they are schemas: {what}")
     refused = 0
     for schema in schemas:
@@ -249,7 +240,7 @@ def _acceptance(what: str, schemas: Sequence[Any]) -> Compared:
     return result
 
 
-def _references(schemas: Sequence[Any]) -> Compared:
+def _references(schemas):
     """Check that we refuse schemas with lost references.
 
     jsonschema notices these only if a value uses them.
@@ -261,7 +252,7 @@ def _references(schemas: Sequence[Any]) -> Compared:
     return result
 
 
-def _values(what: str, schemas: Sequence[Any], each: int, rng: random.Random) -> Compared:
+def _values(what, schemas, each, rng):
     """Compare the scorer json_schema and the metric of json_mode_eval with jsonschema."""
     result, followed = Compared(what=f"{what}, by both scorers and jsonschema"), 0
     score = json_schema.scorer().score
@@ -281,19 +272,19 @@ def _values(what: str, schemas: Sequence[Any], each: int, rng: random.Random) ->
     return result
 
 
-def _runs(schemas: Sequence[Any], rng: random.Random) -> Iterator[Compared]:
+def _runs(schemas, rng):
     pairs = [(schema, value) for schema in schemas for value in _valid(schema, rng)]
     yield run_of_tools(pairs, rng)
     yield run_of_json(pairs, [changed(value, rng) for _, value in pairs])
 
 
-def _valid(schema: Any, rng: random.Random, tries: int = 50) -> list[Any]:
+def _valid(schema, rng, tries=50):
     """Return a value that follows a schema, if one of several tries does."""
     validator = validator_for(schema)(schema)
     return [one for one in values(schema, rng, tries) if validator.is_valid(one)][:1]
 
 
-def _theirs(schema: Mapping[str, Any]) -> str | None:
+def _theirs(schema):
     """Return jsonschema's reason for refusing the schema, or None."""
     try:
         validator_for(schema).check_schema(schema)
@@ -302,7 +293,7 @@ def _theirs(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _ours(schema: Any) -> str | None:
+def _ours(schema):
     try:
         check_schema(json.dumps(schema))
     except DatasetError as error:

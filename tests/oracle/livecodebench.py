@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import yaml
@@ -41,7 +40,7 @@ class Solution(NamedTuple):
     code: str
 
 
-def read_solutions() -> tuple[list[Solution], list[str]]:
+def read_solutions():
     """Return the solutions of the file, and its answers with code in them."""
     told = yaml.safe_load(FILE.read_text("utf-8"))
     solutions = [
@@ -56,7 +55,7 @@ def read_solutions() -> tuple[list[Solution], list[str]]:
     return solutions, told["texts"]
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare each solution, prompt and text. Raises Skipped without a checkout or a sandbox."""
     theirs_in = checkout(
         "LIVECODEBENCH",
@@ -79,9 +78,7 @@ def compare() -> list[Compared]:
     return [*_compare_texts(rows, texts, theirs), outcomes]
 
 
-def _compare_texts(
-    rows: Sequence[dict[str, Any]], texts: Sequence[str], theirs: Mapping[str, Any]
-) -> list[Compared]:
+def _compare_texts(rows, texts, theirs):
     prompts = Compared(what="prompts of livecodebench, against lcb_runner")
     tests = Compared(what="tests of its rows")
     code = Compared(what="code in answers")
@@ -99,9 +96,7 @@ def _compare_texts(
     return [prompts, tests, code]
 
 
-def _compare_outcomes(
-    solutions: Sequence[Solution], ours: Sequence[bool], theirs: Sequence[bool]
-) -> Compared:
+def _compare_outcomes(solutions, ours, theirs):
     result = Compared(what="solutions that pass")
     for one, mine, wanted in zip(solutions, ours, theirs, strict=True):
         if one.name == CHEAT:
@@ -112,7 +107,7 @@ def _compare_outcomes(
     return result
 
 
-async def _judge(solutions: Sequence[Solution], folder: Path) -> list[bool]:
+async def _judge(solutions, folder):
     """Return whether each solution passes in our sandbox."""
     rows = []
     for i, one in enumerate(solutions):

@@ -6,22 +6,14 @@ Every metric of every filter must be equal. Every prompt must be the one that lm
 in two other processes. lm-eval must get the same figures with our client as its model.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from serve_eval.schema import TaskReport
 from tests.oracle.part import Compared, require
-
-if TYPE_CHECKING:
-    from tests.oracle.sides import Setting
 
 KINDS = ("generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling")
 AS_MODEL = (
@@ -39,7 +31,7 @@ _IN_PERCENT = frozenset(
 """Metrics that are shares; we show them in percent if they are means."""
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare every task.
 
     Returns a line per output type and the lines about prompts and about our client.
@@ -51,7 +43,7 @@ def compare() -> list[Compared]:
         return _compare(setting)
 
 
-def _compare(setting: Setting) -> list[Compared]:
+def _compare(setting):
     from tests.oracle import dumped_prompts, sides
 
     cold = dumped_prompts.start(setting, setting.folder / "cold", hash_seed=1)
@@ -94,7 +86,7 @@ def _compare(setting: Setting) -> list[Compared]:
 # comparing
 
 
-def _compare_task(into: Compared, name: str, ours: Any, theirs: Any) -> list[float]:
+def _compare_task(into, name, ours, theirs):
     """Add every figure of a task, and return lm-eval's numeric ones."""
     for side, result in (("ours", ours), ("theirs", theirs)):
         if isinstance(result, Exception):
@@ -129,7 +121,7 @@ def _compare_task(into: Compared, name: str, ours: Any, theirs: Any) -> list[flo
     return [value for value in told if not math.isnan(value)]
 
 
-def _compare_results(into: Compared, name: str, ours: Any, theirs: Any) -> None:
+def _compare_results(into, name, ours, theirs):
     """Add every figure of two results of lm-eval."""
     for result in (ours, theirs):
         if isinstance(result, Exception):
@@ -141,7 +133,7 @@ def _compare_results(into: Compared, name: str, ours: Any, theirs: Any) -> None:
         into.add_number(f"{name} {key}", mine.get(key, math.nan), value)
 
 
-def _draws_again(results: Any) -> bool:
+def _draws_again(results):
     """Return whether lm-eval scored other documents than it asked.
 
     This happens if the task's own generator continues when its data is read again. The hash is that
@@ -154,7 +146,7 @@ def _draws_again(results: Any) -> bool:
     return any(hash_string(json.dumps(row["doc"], **how)) != row["doc_hash"] for row in rows)
 
 
-def _kind(results: Any) -> str:
+def _kind(results):
     """Return the output type of a task that lm-eval ran.
 
     A task that it could not run counts as the first type.
@@ -165,7 +157,7 @@ def _kind(results: Any) -> str:
     return str(config["output_type"])
 
 
-def _figures(results: Any) -> dict[str, float]:
+def _figures(results):
     """Return lm-eval's results of its one task, by metric and filter."""
     ((told,),) = [results["results"].values()]
     return {
@@ -173,7 +165,7 @@ def _figures(results: Any) -> dict[str, float]:
     }
 
 
-def _shown(report: TaskReport) -> dict[str, float]:
+def _shown(report):
     """Return the figures of our report, under lm-eval's names."""
     result = report.result
     first = (
@@ -184,7 +176,7 @@ def _shown(report: TaskReport) -> dict[str, float]:
     return {**result.secondary, **({} if result.value is None else {first: result.value})}
 
 
-def _is_share(key: str, results: Any) -> bool:
+def _is_share(key, results):
     """Return whether we show a figure in percent: accuracies and exact matches that are means."""
     name = key.partition(",")[0]
     ((config,),) = [results["configs"].values()]
@@ -199,9 +191,7 @@ def _is_share(key: str, results: Any) -> bool:
 # prompts
 
 
-def _compare_prompts(
-    cold: Mapping[str, Any], warm: Mapping[str, Any], theirs: Mapping[str, Any]
-) -> list[Compared]:
+def _compare_prompts(cold, warm, theirs):
     """Compare the requests of two processes, and those of the first with lm-eval's log."""
     twice = Compared(
         what=(
@@ -227,9 +217,7 @@ def _compare_prompts(
     return [twice, logged]
 
 
-def _compare_documents(
-    into: Compared, name: str, ours: Sequence[str], theirs: Sequence[str]
-) -> None:
+def _compare_documents(into, name, ours, theirs):
     """Add the documents of a task, with one line for all differences."""
     pairs = list(itertools.zip_longest(ours, theirs, fillvalue=""))
     into.count += len(pairs)
@@ -243,7 +231,7 @@ def _compare_documents(
         )
 
 
-def _asked(row: Mapping[str, Any]) -> list[str]:
+def _asked(row):
     """Return the texts of the requests of a logged document.
 
     They are a context, or each context with its continuation.
@@ -253,7 +241,7 @@ def _asked(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+def _timed(work):
     started = time.monotonic()
     result = work()
     return result, time.monotonic() - started

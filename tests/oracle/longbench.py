@@ -16,7 +16,7 @@ import json
 import logging
 import random
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.schema import DataRoots, Message, Plan, Response, Sample, Spec, Task
+from serve_eval.schema import DataRoots, Message, Plan, Response, Spec
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.tasks import longbench_v1
 from serve_eval.tasks.longbench_v1 import SETS
@@ -61,7 +61,7 @@ class Recorded:
     answer: str
 
 
-def recorded(folder: Path) -> dict[str, list[Recorded]]:
+def recorded(folder):
     """Return the rows of each set."""
     asked = longbench_v1.read(longbench_v1.find_installed(), tuple(SETS))
     return {
@@ -73,7 +73,7 @@ def recorded(folder: Path) -> dict[str, list[Recorded]]:
     }
 
 
-def write(folder: Path, rows: Mapping[str, Iterable[Recorded]]) -> None:
+def write(folder, rows):
     """Write <set>/test.jsonl in LongBench's layout."""
     for name, found in rows.items():
         (folder / name).mkdir(parents=True)
@@ -81,7 +81,7 @@ def write(folder: Path, rows: Mapping[str, Iterable[Recorded]]) -> None:
         (folder / name / "test.jsonl").write_text(text, encoding="utf-8", newline="")
 
 
-def _template(name: str, asked: Mapping[str, longbench_v1.LongBenchPrompt]) -> str:
+def _template(name, asked):
     """Return the recorded prompt template of a set, without the white space at its end."""
     prompt = asked["hotpotqa" if name == "qasper" else name].prompt
     if name == "narrativeqa":
@@ -91,7 +91,7 @@ def _template(name: str, asked: Mapping[str, longbench_v1.LongBenchPrompt]) -> s
     return prompt
 
 
-def _row(name: str, template: str, found: Mapping[str, Any]) -> Recorded:
+def _row(name, template, found):
     prompt, gold = found["origin_prompt"], found["gold"]
     head, rest = template.split(CONTEXT)
     between, _, tail = rest.partition(QUESTION) if QUESTION in rest else ("", "", rest)
@@ -108,7 +108,7 @@ def _row(name: str, template: str, found: Mapping[str, Any]) -> Recorded:
     return Recorded(row=row, prompt=prompt, answer=found["prediction"])
 
 
-def _parted(name: str, text: str, between: str, *, with_question: bool) -> tuple[str, str]:
+def _parted(name, text, between, *, with_question):
     """Return the context and the question, which comes last."""
     if not with_question:
         return text, ""
@@ -131,9 +131,7 @@ MARKS = str.maketrans(
 )
 
 
-def mutated(
-    text: str, golds: Sequence[str], classes: Sequence[str], rng: random.Random, most: int
-) -> Iterator[str]:
+def mutated(text, golds, classes, rng, most):
     """Yield some thirty variants of an answer of at most `most` characters."""
     start = rng.randrange(max(1, len(text) - most))
     seen, gold = text[start : start + most], rng.choice(golds)[:most]
@@ -182,7 +180,7 @@ CHANGED_LENGTH = {"summarization": 250, "multi": 400}
 """
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare everything.
 
     Raises Skipped without the recorded rows or a package.
@@ -205,7 +203,7 @@ def compare() -> list[Compared]:
     return [*found, *_authors(rows, samples, ours)]
 
 
-def _samples(name: str, data: Path, count: int) -> list[Sample]:
+def _samples(name, data, count):
     """Return our samples of one set, in the order of its rows."""
     loaded = (
         longbench_v1.task(sets=[name], num_samples=count)
@@ -215,7 +213,7 @@ def _samples(name: str, data: Path, count: int) -> list[Sample]:
     return sorted(loaded, key=lambda sample: int(sample.id.rpartition("-")[2]))
 
 
-def _lm_eval_task(name: str, root: Path) -> Any:
+def _lm_eval_task(name, root):
     """Return lm-eval's task object of one set, on our rows."""
     import datasets
     from lm_eval import tasks
@@ -237,10 +235,10 @@ def _lm_eval_task(name: str, root: Path) -> Any:
 
 
 def _prompts(
-    rows: Mapping[str, Sequence[Recorded]],
-    samples: Mapping[str, Sequence[Sample]],
-    theirs: Mapping[str, Any],
-) -> Compared:
+    rows,
+    samples,
+    theirs,
+):
     result = Compared(what="prompts of longbench_v1 and lm-eval's, character by character")
     same, others = 0, []
     for name, found in rows.items():
@@ -265,11 +263,11 @@ def _prompts(
 
 
 def _recorded_answers(
-    rows: Mapping[str, Sequence[Recorded]],
-    samples: Mapping[str, Sequence[Sample]],
-    ours: Task,
-    theirs: Mapping[str, Any],
-) -> Compared:
+    rows,
+    samples,
+    ours,
+    theirs,
+):
     result = Compared(what="scores of recorded answers and the means of their sets")
     stock = []
     for name, found in rows.items():
@@ -295,11 +293,11 @@ def _recorded_answers(
 
 
 def _changed_answers(
-    rows: Mapping[str, Sequence[Recorded]],
-    samples: Mapping[str, Sequence[Sample]],
-    ours: Task,
-    theirs: Mapping[str, Any],
-) -> Compared:
+    rows,
+    samples,
+    ours,
+    theirs,
+):
     result, rng, partly = Compared(what="scores of changed answers"), random.Random(6), 0
     for name, found in rows.items():
         most = CHANGED_LENGTH.get(SETS[name].group, 600)
@@ -319,7 +317,7 @@ def _changed_answers(
     return result
 
 
-def _run(root: Path, rows: Mapping[str, Sequence[Recorded]], theirs: Mapping[str, Any]) -> Compared:
+def _run(root, rows, theirs):
     """Compare a run of all sets on a server that knows the recorded answers.
 
     lm-eval's prompts select the answers. A run takes the same number of rows of each set, so each
@@ -375,15 +373,13 @@ def _run(root: Path, rows: Mapping[str, Sequence[Recorded]], theirs: Mapping[str
     return result
 
 
-def _stored(file: Path, field: str) -> Iterator[tuple[str, Any]]:
+def _stored(file, field):
     for line in file.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         yield record["id"], record[field]
 
 
-def _authors(
-    rows: Mapping[str, Sequence[Recorded]], samples: Mapping[str, Sequence[Sample]], ours: Task
-) -> Iterator[Compared]:
+def _authors(rows, samples, ours):
     """Compare with the metrics of LongBench's authors.
 
     They take the first line of answers in sets with worked examples.
@@ -433,7 +429,7 @@ def _authors(
     yield result
 
 
-def _module(file: Path) -> Any:
+def _module(file):
     spec = importlib.util.spec_from_file_location("longbench_metrics", file)
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -441,17 +437,17 @@ def _module(file: Path) -> Any:
     return module
 
 
-def _score(task: Task, sample: Sample, text: str) -> float:
+def _score(task, sample, text):
     return task.score(sample, Response(text=text, finish_reason="stop")).value
 
 
-def _their_score(task: Any, row: Mapping[str, Any], text: str) -> float:
+def _their_score(task, row, text):
     with _rapidfuzz(task):
         return float(task.process_results(row, [text])["score"])
 
 
 @contextmanager
-def _rapidfuzz(task: Any) -> Iterator[None]:
+def _rapidfuzz(task):
     """Use RapidFuzz instead of fuzzywuzzy in a task's metrics."""
     from rapidfuzz import fuzz
 
@@ -464,6 +460,6 @@ def _rapidfuzz(task: Any) -> Iterator[None]:
         names["fuzz"] = before
 
 
-def _tolerance(name: str) -> float:
+def _tolerance(name):
     metric = SETS[name].metric
     return ROUGE_TOLERANCE if metric is not None and metric.__name__.startswith("rouge") else 1e-9

@@ -3,8 +3,6 @@
 The environment variable TRTLLM names a checkout of it.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path
@@ -17,7 +15,7 @@ from tests.oracle._suite_mmlu import NUM_SAMPLES
 from tests.oracle.part import SHARED, Compared, checkout
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare every question that both ask, in order.
 
     Raises Skipped without a checkout.
@@ -41,6 +39,6 @@ def compare() -> list[Compared]:
     return [compared]
 
 
-def _asked(suite: Path, data: Path, out: Path) -> list[list[str]]:
+def _asked(suite, data, out):
     run("tests.oracle._suite_mmlu", suite, data, out)
     return json.loads(out.read_text())

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 from serve_eval.schema import Outcome
 from serve_eval.scorers import mmmu
@@ -44,7 +42,7 @@ class Question:
     options: tuple[str, ...] = ()
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare letters, and answers in words and numbers.
 
     Raises Skipped without lm-eval.
@@ -60,7 +58,7 @@ def compare() -> list[Compared]:
 
 
 @contextmanager
-def _guesses_told(theirs: Any) -> Iterator[list[str]]:
+def _guesses_told(theirs):
     """Yield the list to which every random guess adds a letter."""
     original, guessed = theirs.random, []
 
@@ -75,7 +73,7 @@ def _guesses_told(theirs: Any) -> Iterator[list[str]]:
         theirs.random = original
 
 
-def _letters(theirs: Any, guessed: list[str]) -> tuple[Compared, Compared]:
+def _letters(theirs, guessed):
     rng, right = random.Random("mmmu letters"), 0
     compared = Compared(what="letters of mmmu, and whether they are right, against lm-eval")
     guesses = Compared(
@@ -110,7 +108,7 @@ def _letters(theirs: Any, guessed: list[str]) -> tuple[Compared, Compared]:
     return compared, guesses
 
 
-def _open_answers(theirs: Any) -> Compared:
+def _open_answers(theirs):
     rng, right, lists, by_list = random.Random("mmmu open"), 0, 0, 0
     compared = Compared(
         what="open answers of mmmu against lm-eval's parse_open_response and eval_open"
@@ -138,7 +136,7 @@ def _open_answers(theirs: Any) -> Compared:
     return compared
 
 
-def _answers(question: Question, rng: random.Random) -> Iterator[str]:
+def _answers(question, rng):
     """Yield answers of random pieces.
 
     The right answer and the words of the options are often among them.

@@ -15,7 +15,7 @@ class Skipped(Exception):
     """
 
 
-def require(*packages: str) -> None:
+def require(*packages):
     """Raise Skipped if one of these packages is not installed."""
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
         raise Skipped(
@@ -23,7 +23,7 @@ def require(*packages: str) -> None:
         )
 
 
-def checkout(variable: str, project: str, file: str) -> Path:
+def checkout(variable, project, file):
     """Return the folder that an environment variable names.
 
     Raises Skipped if it does not hold the file.
@@ -48,13 +48,13 @@ class Compared:
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, name: str, ours: object, theirs: object) -> None:
+    def add(self, name, ours, theirs):
         """Count a pair that must be equal, and keep it if it is not."""
         self.count += 1
         if ours != theirs:
             self.differences.append(f"{name}: ours {ours!r}, theirs {theirs!r}")
 
-    def add_number(self, name: str, ours: float, theirs: float, tolerance: float = 1e-9) -> None:
+    def add_number(self, name, ours, theirs, tolerance=1e-9):
         """Count a pair of numbers; `tolerance` is relative above 1 and absolute below."""
         self.count += 1
         if not abs(ours - theirs) <= tolerance * max(1.0, abs(theirs)):
@@ -64,7 +64,7 @@ class Compared:
 SHARED = Path(__file__).resolve().parents[3] / "shared/data"
 
 
-def shared(name: str) -> Path:
+def shared(name):
     """Return a subfolder of the real data.
 
     Raises Skipped if it is missing.

@@ -11,7 +11,6 @@ import importlib
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from serve_eval.stats.repeats import majority, pass_at, standard_error
@@ -29,17 +28,14 @@ class Answer:
     right: bool
 
 
-Table = Sequence[Sequence[Answer]]
-
-
-def make_answers() -> Table:
+def make_answers():
     """Return the answers by question. Chances are often near 0 or 1, as those of models are."""
     rng = random.Random("repeats")
     chances = [rng.betavariate(0.8, 0.4) for _ in range(QUESTIONS)]
     return [[_draw(rng, chance) for _ in range(REPEATS)] for chance in chances]
 
 
-def _draw(rng: random.Random, chance: float) -> Answer:
+def _draw(rng, chance):
     if rng.random() < 0.03:
         return Answer(None, right=False)
     if rng.random() < chance:
@@ -47,7 +43,7 @@ def _draw(rng: random.Random, chance: float) -> Answer:
     return Answer(rng.choice(["3", "77", "912"]), right=False)
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare with each tool that is installed."""
     table = make_answers()
     parts = {
@@ -66,30 +62,30 @@ def compare() -> list[Compared]:
     return results
 
 
-def _means(table: Table) -> list[float]:
+def _means(table):
     return [math.fsum(one.right for one in answers) / len(answers) for answers in table]
 
 
-def _value(table: Table) -> float:
+def _value(table):
     return math.fsum(_means(table)) / len(table)
 
 
-def _error(table: Table) -> float:
+def _error(table):
     found = standard_error(_means(table))
     assert found is not None
     return found
 
 
-def _pass_at(table: Table, k: int) -> float:
+def _pass_at(table, k):
     return pass_at([sum(one.right for one in answers) for answers in table], REPEATS, k).value
 
 
-def _vote(table: Table) -> float:
+def _vote(table):
     found = majority([(one.found, float(one.right)) for one in answers] for answers in table)
     return found.value
 
 
-def _untied(table: Table) -> Table:
+def _untied(table):
     """Return the questions whose most frequent result is not shared, so that all tools agree."""
     return [
         answers
@@ -99,12 +95,12 @@ def _untied(table: Table) -> Table:
     ]
 
 
-def _note(compared: Compared, figures: dict[str, float]) -> None:
+def _note(compared, figures):
     said = ", ".join(f"{name} {100.0 * value:.3f}" for name, value in figures.items())
     compared.notes.append(f"all {QUESTIONS} questions x {REPEATS}: {said}")
 
 
-def _with_lm_eval(table: Table, compared: Compared) -> None:
+def _with_lm_eval(table, compared):
     selection = importlib.import_module("lm_eval.filters.selection")
     metrics = importlib.import_module("lm_eval.api.metrics")
     ours = _error(table)
@@ -127,7 +123,7 @@ def _with_lm_eval(table: Table, compared: Compared) -> None:
     })  # fmt: skip
 
 
-def _with_evalscope(table: Table, compared: Compared) -> None:
+def _with_evalscope(table, compared):
     api = importlib.import_module("evalscope.api.metric")
     theirs = importlib.import_module("evalscope.metrics.aggregators.aggregators")
 
@@ -160,7 +156,7 @@ def _with_evalscope(table: Table, compared: Compared) -> None:
     _note(compared, {"mean": mean.score, "pass@4": passes[4], "vote_at_k": vote(table)})
 
 
-def _with_inspect(table: Table, compared: Compared) -> None:
+def _with_inspect(table, compared):
     scorer = importlib.import_module("inspect_ai.scorer")
 
     def reduce(reducer, metric):

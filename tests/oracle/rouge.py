@@ -5,11 +5,8 @@ The figures are those of our scorer and of cnn_dailymail. The texts are from the
 are lines, and it counts repeated words each time.
 """
 
-from __future__ import annotations
-
 import random
 import re
-from collections.abc import Iterator
 
 from serve_eval.schema import Response, Sample
 from serve_eval.scorers.longbench import union_rouge_l
@@ -22,7 +19,7 @@ CONSTANT = 1e-8
 """Constant that the package `rouge` adds to a denominator; we do not."""
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare both.
 
     Raises Skipped without a package.
@@ -32,7 +29,7 @@ def compare() -> list[Compared]:
     return [_by_rouge_score(pairs), _by_definition(pairs), _by_rouge(pairs)]
 
 
-def _by_rouge_score(pairs: list[tuple[str, str]]) -> Compared:
+def _by_rouge_score(pairs):
     from rouge_score.rouge_scorer import RougeScorer
 
     result = Compared(
@@ -52,7 +49,7 @@ def _by_rouge_score(pairs: list[tuple[str, str]]) -> Compared:
     return result
 
 
-def _by_definition(pairs: list[tuple[str, str]]) -> Compared:
+def _by_definition(pairs):
     """Compute ROUGE by Lin's definitions, written here again since our scorer calls the package."""
     result = Compared(what="ROUGE-1 and ROUGE-L of our scorer by their definitions")
     for text, target in pairs:
@@ -70,7 +67,7 @@ def _by_definition(pairs: list[tuple[str, str]]) -> Compared:
     return result
 
 
-def _by_rouge(pairs: list[tuple[str, str]]) -> Compared:
+def _by_rouge(pairs):
     from rouge import Rouge
 
     result, theirs = (
@@ -90,7 +87,7 @@ def _by_rouge(pairs: list[tuple[str, str]]) -> Compared:
     return result
 
 
-def _common(one: list[str], other: list[str]) -> int:
+def _common(one, other):
     """Return the length of the longest common subsequence."""
     row = [0] * (len(other) + 1)
     for word in one:
@@ -100,7 +97,7 @@ def _common(one: list[str], other: list[str]) -> int:
     return row[-1]
 
 
-def _pairs(rng: random.Random) -> Iterator[tuple[str, str]]:
+def _pairs(rng):
     """Yield texts and references of a few sentences: neighbours, and changed copies."""
     sentences = _sentences(rng)
     for _ in range(PAIRS):
@@ -124,7 +121,7 @@ def _pairs(rng: random.Random) -> Iterator[tuple[str, str]]:
         )
 
 
-def _sentences(rng: random.Random) -> list[str]:
+def _sentences(rng):
     try:
         text = "".join(
             file.read_text(encoding="utf-8") for file in sorted(shared("long_text").glob("*.txt"))

@@ -7,8 +7,6 @@ last code (`k` and five digits) of the prompt, its answer for another code, or s
 Prompts are texts, or lists of tokens with the same meaning.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import hashlib
@@ -16,9 +14,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.scripted_server import ScriptedServer, json_reply, models
 
@@ -47,7 +43,7 @@ _FORMS = (
 )
 
 
-def tokens_of(prompt: str | Sequence[int]) -> list[int]:
+def tokens_of(prompt):
     """Return the tokens of a text; the text of the end token becomes that token."""
     if not isinstance(prompt, str):
         return list(prompt)
@@ -55,7 +51,7 @@ def tokens_of(prompt: str | Sequence[int]) -> list[int]:
     return list(itertools.chain(pieces[0], *([END_ID, *piece] for piece in pieces[1:])))
 
 
-def text_of(tokens: Sequence[int]) -> str:
+def text_of(tokens):
     """Return the text of tokens."""
     ends = [-1, *(i for i, token in enumerate(tokens) if token == END_ID), len(tokens)]
     return END.join(
@@ -63,7 +59,7 @@ def text_of(tokens: Sequence[int]) -> str:
     )
 
 
-def logprobs_of(tokens: Sequence[int]) -> dict[str, list[Any]]:
+def logprobs_of(tokens):
     """Return log-probabilities in the form of /v1/completions: the first token has none."""
     states = list(
         itertools.accumulate(
@@ -86,7 +82,7 @@ def logprobs_of(tokens: Sequence[int]) -> dict[str, list[Any]]:
     }
 
 
-def answer_of(prompt: str, golds: Mapping[str, str]) -> str:
+def answer_of(prompt, golds):
     """Return the whole answer to a prompt, before stop strings and the token limit cut it."""
     drawn = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big")
     codes = CODE.findall(prompt)
@@ -98,7 +94,7 @@ def answer_of(prompt: str, golds: Mapping[str, str]) -> str:
     return _FORMS[drawn % len(_FORMS)](golds[known[at]], golds[alike[drawn // 64 % len(alike)]])
 
 
-def create(golds: Mapping[str, str], way: str) -> ScriptedServer:
+def create(golds, way):
     """Return the server; `way` selects how it reports its special tokens."""
 
     def completions(request):
@@ -128,7 +124,7 @@ def create(golds: Mapping[str, str], way: str) -> ScriptedServer:
     return ScriptedServer(completions, paths=["/v1/completions"], routes=routes)
 
 
-def _offsets(tokens: Sequence[int]) -> Iterator[int]:
+def _offsets(tokens):
     """Yield the start of each token in characters.
 
     All bytes of a character start where it does.
@@ -145,9 +141,7 @@ def _offsets(tokens: Sequence[int]) -> Iterator[int]:
             yield at
 
 
-def _choice(
-    body: Mapping[str, Any], tokens: list[int], golds: Mapping[str, str]
-) -> tuple[dict[str, Any], int]:
+def _choice(body, tokens, golds):
     """Return the one choice of an answer, and the number of generated tokens."""
     most = int(body.get("max_tokens", 16))
     if body.get("echo"):
@@ -171,11 +165,11 @@ def _choice(
     )
 
 
-def _stops(given: Any) -> list[str]:
+def _stops(given):
     return [given] if isinstance(given, str) else [stop for stop in given or () if stop]
 
 
-async def _serve(server: ScriptedServer, ready: Path) -> None:
+async def _serve(server, ready):
     async with server.serve() as url:
         part = ready.with_suffix(".part")
         part.write_text(url)
@@ -183,7 +177,7 @@ async def _serve(server: ScriptedServer, ready: Path) -> None:
         await asyncio.Event().wait()
 
 
-def main() -> None:
+def main():
     """Serve until the process is ended; the ready file gets the base URL."""
     parser = argparse.ArgumentParser(prog="python -m tests.oracle.server", description=__doc__)
     parser.add_argument(

@@ -14,10 +14,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from serve_eval.schema import Limits, Plan, Spec
 from tests.oracle.made.cases import CASES, OWN_TASKS
@@ -40,19 +39,19 @@ class Setting:
     shots: Mapping[str, int | None]
     urls: Mapping[str, str]
 
-    def url(self, task: str) -> str:
+    def url(self, task):
         """Return the base URL of the server of a task."""
         return self.urls["props" if task in BY_PROPS else "tokenizer_info"]
 
 
-def options(files: Mapping[str, str], num_fewshot: int | None) -> dict[str, Any]:
+def options(files, num_fewshot):
     """Return the options of our task."""
     given = {"data_files": dict(files)}
     return given if num_fewshot is None else {**given, "num_fewshot": num_fewshot}
 
 
 @contextlib.contextmanager
-def given(folder: Path) -> Iterator[Setting]:
+def given(folder):
     """Write rows, tasks and a tokenizer, and serve until the block ends."""
     for place in ("rows", "own/lm_eval", "runs"):
         (folder / place).mkdir(parents=True)
@@ -70,7 +69,7 @@ def given(folder: Path) -> Iterator[Setting]:
         yield Setting(folder=folder, files=files, shots=shots, urls=urls)
 
 
-def _write_tokenizer(folder: Path) -> None:
+def _write_tokenizer(folder):
     """Write a tokenizer whose tokens are bytes, with one more token that ends a text."""
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
@@ -82,7 +81,7 @@ def _write_tokenizer(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _served(folder: Path, way: str) -> Iterator[str]:
+def _served(folder, way):
     ready = folder / f"{way}.ready"
     command = [sys.executable, "-m", "tests.oracle.server", "--golds", str(folder / "golds.json")]
     process = subprocess.Popen([*command, "--tells", way, "--ready-file", str(ready)], cwd=ROOT)
@@ -99,7 +98,7 @@ def _served(folder: Path, way: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def cached_in(folder: Path) -> Iterator[None]:
+def cached_in(folder):
     """Keep prepared data sets in a separate folder, so that no side reads those of the other."""
     import datasets
 
@@ -116,7 +115,7 @@ def cached_in(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet():
     """Silence progress bars and the output of tasks."""
     import datasets
 
@@ -137,7 +136,7 @@ AT_ONCE = 24
 """Number of tasks in one of our runs."""
 
 
-def theirs(setting: Setting, names: Sequence[str], *, our_client: bool) -> dict[str, Any]:
+def theirs(setting, names, *, our_client):
     """Return lm-eval's results by task.
 
     Each task has its own call, which sets its seeds.
@@ -151,7 +150,7 @@ def theirs(setting: Setting, names: Sequence[str], *, our_client: bool) -> dict[
         }
 
 
-def _one_of_theirs(setting: Setting, name: str, manager: Any, *, our_client: bool) -> Any:
+def _one_of_theirs(setting, name, manager, *, our_client):
     """Return lm-eval's results of a task, or the error that it raised."""
     import lm_eval
     from lm_eval.tasks._yaml_loader import load_yaml
@@ -172,13 +171,13 @@ def _one_of_theirs(setting: Setting, name: str, manager: Any, *, our_client: boo
         return error
 
 
-def _our_client(setting: Setting, name: str) -> dict[str, Any]:
+def _our_client(setting, name):
     from serve_eval.lm_eval_model import ServeEvalLM
 
     return {"model": ServeEvalLM(base_url=setting.url(name), model="oracle", concurrency=IN_FLIGHT)}
 
 
-def _own_client(setting: Setting, name: str) -> dict[str, Any]:
+def _own_client(setting, name):
     told = {
         "base_url": f"{setting.url(name)}/completions",
         "model": "oracle",
@@ -190,7 +189,7 @@ def _own_client(setting: Setting, name: str) -> dict[str, Any]:
     return {"model": "local-completions", "model_args": told}
 
 
-def ours(setting: Setting, names: Sequence[str]) -> dict[str, Any]:
+def ours(setting, names):
     """Return our reports by task, or the error of a task that cannot run.
 
     Tasks of one server share a run, as they would for a user, and the process in which their
@@ -204,7 +203,7 @@ def ours(setting: Setting, names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _run(setting: Setting, names: Sequence[str], url: str) -> dict[str, Any]:
+def _run(setting, names, url):
     from serve_eval.evaluation.evaluate import evaluate
 
     specs = tuple(

@@ -5,11 +5,8 @@ answers with words changed, lost and added, or with nothing left. Corpora are dr
 their own sizes.
 """
 
-from __future__ import annotations
-
 import math
 import random
-from collections.abc import Sequence
 
 from serve_eval.schema import Sample
 from serve_eval.scorers.translation import COUNTS, corpus_bleu, score_translation
@@ -31,7 +28,7 @@ _VOCABULARY = (
 VOCABULARY = _VOCABULARY.split()
 
 
-def compare() -> list[Compared]:
+def compare():
     """Compare both. Raises Skipped without a package."""
     require("jiwer", "jiwer")
     require("sacrebleu", "sacrebleu")
@@ -39,7 +36,7 @@ def compare() -> list[Compared]:
     return [_by_jiwer(pairs), _by_table(pairs), *_by_sacrebleu(pairs), _by_paired_tests()]
 
 
-def make_pairs(rng: random.Random, count: int = PAIRS) -> list[tuple[str, str]]:
+def make_pairs(rng, count=PAIRS):
     """Return answers with their references."""
     pairs = []
     for _ in range(count):
@@ -53,14 +50,14 @@ def make_pairs(rng: random.Random, count: int = PAIRS) -> list[tuple[str, str]]:
     return pairs
 
 
-def _corpora(count: int) -> list[list[int]]:
+def _corpora(count):
     rng = random.Random(count)
     return [rng.sample(range(count), rng.choice((20, 100, 300))) for _ in range(CORPORA)] + [
         list(range(count))
     ]
 
 
-def _by_jiwer(pairs: Sequence[tuple[str, str]]) -> Compared:
+def _by_jiwer(pairs):
     import jiwer
 
     result = Compared(what="word error rates of corpora, by jiwer")
@@ -79,7 +76,7 @@ def _by_jiwer(pairs: Sequence[tuple[str, str]]) -> Compared:
     return result
 
 
-def _by_table(pairs: Sequence[tuple[str, str]]) -> Compared:
+def _by_table(pairs):
     """Compute the edits by the table of Wagner and Fischer 1974, written here."""
     result = Compared(what="edits and reference words of single utterances, by a table")
     for answer, reference in pairs:
@@ -95,7 +92,7 @@ def _by_table(pairs: Sequence[tuple[str, str]]) -> Compared:
     return result
 
 
-def _by_sacrebleu(pairs: Sequence[tuple[str, str]]) -> list[Compared]:
+def _by_sacrebleu(pairs):
     import sacrebleu
 
     results = []
@@ -120,7 +117,7 @@ def _by_sacrebleu(pairs: Sequence[tuple[str, str]]) -> list[Compared]:
     return results
 
 
-def _by_paired_tests() -> Compared:
+def _by_paired_tests():
     """Compare p of a drop with sacrebleu's approximate randomisation, which is two-sided."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.significance import PairedTest
@@ -152,7 +149,7 @@ def _by_paired_tests() -> Compared:
     return result
 
 
-def _count(answers: Sequence[str], references: Sequence[str]) -> list[list[float]]:
+def _count(answers, references):
     """Return the counts of BLEU: part and sentence."""
     scores = [
         score_translation(*pair, "German", "13a") for pair in zip(answers, references, strict=True)

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cli.command import serve_eval
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 WIDE, NARROW = 1280, 390
@@ -27,7 +26,7 @@ READY = "#samples[data-ready]"
 """The selector of an element that exists once the scripts of a page with samples have run."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]):
+def pytest_collection_modifyitems(items):
     """Mark these tests, and skip them with the reason where there is no browser."""
     folder = f"{Path(__file__).parent}{os.sep}"
     for item in items:  # those of all folders
@@ -48,7 +47,7 @@ class MadeRuns:
 
 
 @pytest.fixture(scope="package")
-def runs(tmp_path_factory) -> MadeRuns:
+def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     made = MadeRuns(*(folder / name for name in ("run", "other", "comparison", "repeated")))
     flags = "--launcher simulated -m embedded --tasks word_problems"
@@ -66,7 +65,7 @@ def runs(tmp_path_factory) -> MadeRuns:
 
 
 @pytest.fixture(scope="package")
-def browser(runs: MadeRuns) -> Iterator[Browser]:
+def browser(runs):
     """A browser, started after the runs, which need an event loop of their own."""
     from playwright.sync_api import sync_playwright
 
@@ -85,11 +84,8 @@ class OpenedPage:
     said: list[str] = field(default_factory=list)
 
 
-Open = Callable[..., Any]
-
-
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[Open]:
+def open_page(browser):
     """Return a function that opens a file; afterwards, no page may have complained or requested."""
     opened = []
 

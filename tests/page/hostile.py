@@ -1,7 +1,5 @@
 """Texts that break pages, and a run folder in which every text is one of them."""
 
-from pathlib import Path
-
 from serve_eval.report.page.content import (
     DataCell,
     DataColumn,
@@ -45,7 +43,7 @@ HOSTILE = {
 LONG = "0123456789" * 1_000_000
 
 
-def make_task(folder: Path, texts: list[str]) -> PageTask:
+def make_task(folder, texts):
     """Write a run folder with a sample per text, each in every place, and return its task."""
     name = "task <b>"
     write = [text.encode(errors="backslashreplace").decode() for text in texts]
@@ -101,7 +99,7 @@ def make_task(folder: Path, texts: list[str]) -> PageTask:
     )
 
 
-def make_content(text: str, task: PageTask | None = None) -> PageContent:
+def make_content(text, task=None):
     """Return a page with a text in every place."""
     fact = Fact(label=text, text=text, href=f"#{text}")
     cell = DataCell(text=text, href=f"#{text}", place=0.5, interval=(0.2, 0.7), mark=0.5)

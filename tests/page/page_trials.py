@@ -10,7 +10,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -29,7 +28,7 @@ LONG = 2_000
 """Characters of the long answers of the last page."""
 
 
-def read_questions(folder: Path | None) -> Iterator[tuple[str, str]]:
+def read_questions(folder):
     """Yield a subject and a question, without end."""
     files = [] if folder is None else sorted(folder.glob("*_test.csv"))
     if not files:
@@ -44,7 +43,7 @@ def read_questions(folder: Path | None) -> Iterator[tuple[str, str]]:
                 yield file.stem.removesuffix("_test"), said
 
 
-def make_folder(folder: Path, rows: int, questions: Path | None, answer: int) -> PageTask:
+def make_folder(folder, rows, questions, answer):
     """Write a run folder with five examples before each question; answers have a length."""
     chosen, samples, heads = random.Random(2), list[Sample](), dict[str, str]()
     asked = list(islice(read_questions(questions), rows))
@@ -84,7 +83,7 @@ def make_folder(folder: Path, rows: int, questions: Path | None, answer: int) ->
     return PageTask(name="mmlu", arms={"": SampleSource(run=folder, task="mmlu")}, metric=Metric())
 
 
-def main(questions: Path | None) -> None:
+def main(questions):
     """Print a line per page."""
     from playwright.sync_api import sync_playwright
 

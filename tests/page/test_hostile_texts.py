@@ -1,11 +1,7 @@
 """Test pages of stories in a browser: accessible, and hostile texts stay texts."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,27 +16,23 @@ from serve_eval.schema import Message, Metric, Response, Sample, TextPart
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import Journal, Record
 from serve_eval.storage.prompts import keep_media, write_prompts
-from serve_eval.workflows.view.server import ViewServer, serve_folder
-from tests.page.conftest import NARROW, READY, MadeRuns, Open
+from serve_eval.workflows.view.server import serve_folder
+from tests.page.conftest import NARROW, READY
 from tests.page.hostile import HOSTILE, LONG, MARKUP, make_content, make_task
 from tests.report.document.stories import HOSTILE as STORY_PAGES_HOSTILE
 from tests.report.document.stories import STORIES, make_documents, make_story_page
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-
-
 SCRIPTS = Path(__file__).parents[2] / "serve_eval/report/page/assets/scripts"
 
 
-def _write(folder: Path, texts: list[str]) -> Path:
+def _write(folder, texts):
     content = make_content(texts[0], make_task(folder, texts))
     file = folder / "report.html"
     file.write_text(render_page(content))
     return file
 
 
-def test_no_text_runs_or_hides_and_each_is_shown_with_escapes(tmp_path, open_page: Open):
+def test_no_text_runs_or_hides_and_each_is_shown_with_escapes(tmp_path, open_page):
     texts = list(HOSTILE.values())
     page = open_page(_write(tmp_path, texts))
     assert page.title() == reveal(MARKUP)
@@ -67,7 +59,7 @@ def test_no_text_runs_or_hides_and_each_is_shown_with_escapes(tmp_path, open_pag
     assert len(cells) == len(texts) + 1
 
 
-def test_saved_cells_are_no_formulas(tmp_path, open_page: Open):
+def test_saved_cells_are_no_formulas(tmp_path, open_page):
     texts = ["=1+1", "+cmd|' /C calc'!A0", "@SUM(A1)", "-2+3", "\t=1", "-5"]
     page = open_page(_write(tmp_path, texts), "#sort=sample")
     with page.expect_download() as download:
@@ -79,7 +71,7 @@ def test_saved_cells_are_no_formulas(tmp_path, open_page: Open):
     assert ",-5," in saved
 
 
-def test_a_line_of_ten_megabytes_opens(tmp_path, open_page: Open):
+def test_a_line_of_ten_megabytes_opens(tmp_path, open_page):
     file = _write(tmp_path, [LONG])
     assert file.stat().st_size < 3_000_000
     page = open_page(file)
@@ -92,12 +84,12 @@ def test_a_line_of_ten_megabytes_opens(tmp_path, open_page: Open):
 
 
 @pytest.fixture
-def scripts(browser: Browser) -> Page:
+def scripts(browser):
     """An empty page. Its scripts are those of the pages, without their policy."""
     return browser.new_page()
 
 
-def test_the_page_reveals_the_same_characters_as_the_terminal(scripts: Page):
+def test_the_page_reveals_the_same_characters_as_the_terminal(scripts):
     source = (SCRIPTS / "dom.js").read_text()
     codes = [code for code in range(0x10000) if not 0xD800 <= code < 0xE000]
     text = "".join(map(chr, codes)).replace("\r\n", "")
@@ -127,7 +119,7 @@ def test_the_page_reveals_the_same_characters_as_the_terminal(scripts: Page):
         ("a/b-c", "a/b-c"),
     ],
 )
-def test_the_page_marks_what_show_marks(text: str, extracted: str, scripts: Page):
+def test_the_page_marks_what_show_marks(text, extracted, scripts):
     source = (SCRIPTS / "differences.js").read_text()
     found = scripts.evaluate(
         f"([text, extracted]) => {{ {source}; return findPlace(text, extracted) }}",
@@ -138,7 +130,7 @@ def test_the_page_marks_what_show_marks(text: str, extracted: str, scripts: Page
     scripts.close()
 
 
-def test_an_image_is_shown_and_a_sound_and_a_video_are_linked(tmp_path, open_page: Open):
+def test_an_image_is_shown_and_a_sound_and_a_video_are_linked(tmp_path, open_page):
     samples_file(tmp_path, "t").parent.mkdir()
     turn = Message(
         role="user", content=(shape(), number(), dot(), TextPart(text="What are these?"))
@@ -166,7 +158,7 @@ def test_an_image_is_shown_and_a_sound_and_a_video_are_linked(tmp_path, open_pag
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     top = tmp_path_factory.mktemp("stories")
     for story in STORIES:
         save_page(make_story_page(story), top / f"{story}.html")
@@ -175,9 +167,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("story", STORIES)
-def test_axe_finds_nothing_and_nothing_of_a_model_runs(
-    story: str, theme: str, folder: Path, open_page: Open
-):
+def test_axe_finds_nothing_and_nothing_of_a_model_runs(story, theme, folder, open_page):
     from axe_playwright_python.sync_playwright import Axe
 
     page = open_page(folder / f"{story}.html", ready="main", color_scheme=theme)
@@ -189,9 +179,7 @@ def test_axe_finds_nothing_and_nothing_of_a_model_runs(
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_a_narrow_screen_shows_it_without_moving_sideways(
-    story: str, folder: Path, open_page: Open
-):
+def test_a_narrow_screen_shows_it_without_moving_sideways(story, folder, open_page):
     page = open_page(folder / f"{story}.html", ready="main", width=NARROW)
     assert page.evaluate("document.documentElement.scrollWidth") == NARROW
     pictures = page.locator("figure svg[role=img]")
@@ -204,7 +192,7 @@ def test_a_narrow_screen_shows_it_without_moving_sideways(
     )
 
 
-def test_the_map_of_nights_begins_at_the_newest_on_a_narrow_screen(tmp_path, open_page: Open):
+def test_the_map_of_nights_begins_at_the_newest_on_a_narrow_screen(tmp_path, open_page):
     file = tmp_path / "view.html"
     save_page(make_page(make_documents("view", STORY_PAGES_HOSTILE)["FAIL"]), file)
     page = open_page(file, ready="main", width=NARROW)
@@ -218,7 +206,7 @@ def test_the_map_of_nights_begins_at_the_newest_on_a_narrow_screen(tmp_path, ope
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("kind", ["run", "comparison"])
-def test_axe_finds_nothing(kind: str, theme: str, runs: MadeRuns, open_page: Open):
+def test_axe_finds_nothing(kind, theme, runs, open_page):
     from axe_playwright_python.sync_playwright import Axe
 
     page = open_page(getattr(runs, kind) / "report.html", color_scheme=theme)
@@ -240,16 +228,14 @@ fetch("../report.json").then(tell("read"), tell("kept"));
 
 
 @pytest.fixture(scope="module")
-def server(runs: MadeRuns) -> Iterator[ViewServer]:
+def server(runs):
     (runs.run.parent / "foreign").mkdir()
     (runs.run.parent / "foreign/page.html").write_text(FOREIGN)
     with serve_folder(runs.run.parent, render_page) as found:
         yield found
 
 
-def test_the_index_leads_to_a_run_and_to_two_runs_without_a_complaint(
-    server: ViewServer, browser: Browser
-):
+def test_the_index_leads_to_a_run_and_to_two_runs_without_a_complaint(server, browser):
     said = []
     page = browser.new_page()
     page.on("console", lambda message: said.append(message.text))
@@ -270,7 +256,7 @@ def test_the_index_leads_to_a_run_and_to_two_runs_without_a_complaint(
     page.close()
 
 
-def test_a_page_of_another_user_reads_no_other_page(server: ViewServer, browser: Browser):
+def test_a_page_of_another_user_reads_no_other_page(server, browser):
     page = browser.new_page()
     page.goto(f"{server.url}foreign/page.html")
     page.wait_for_function("document.title != 'x'")

@@ -1,7 +1,5 @@
 """Test the pages of a run and of a comparison in a browser, as a reader does."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import gzip
@@ -10,8 +8,6 @@ import json
 import re
 import shlex
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -20,13 +16,10 @@ from serve_eval.report.summary.figures import figure, span
 from serve_eval.schema import Comparison, Report
 from serve_eval.stats.intervals import wilson
 from serve_eval.storage.scores import read_scores, read_values
-from tests.page.conftest import NARROW, MadeRuns, Open
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
+from tests.page.conftest import NARROW
 
 
-def read_data(file: Path) -> dict[str, Any]:
+def read_data(file):
     """Return the data of the samples in a page."""
     found = re.search(r'id="samples-data">([^<]*)<', file.read_text())
     data = msgspec.json.decode(gzip.decompress(base64.b64decode(found[1])))
@@ -38,18 +31,18 @@ def read_data(file: Path) -> dict[str, Any]:
     return data
 
 
-def count_shown(page: Page) -> int:
+def count_shown(page):
     """Return how many samples the table has, in sight or not."""
     rows = page.locator("table.samples").get_attribute("aria-rowcount")
     return int(rows or 0) - 1
 
 
-def wait_for_rows(page: Page, rows: int):
+def wait_for_rows(page, rows):
     """Wait until the table has a number of samples, since the search waits for the next key."""
     page.wait_for_selector(f"table.samples[aria-rowcount='{rows + 1}']", state="attached")
 
 
-def list_facts(page: Page, place: str) -> dict[str, str]:
+def list_facts(page, place):
     """Return the labels and texts of a list; of equal labels, the last one counts."""
     facts = page.locator(f"{place} .fact")
     return dict(
@@ -61,7 +54,7 @@ def list_facts(page: Page, place: str) -> dict[str, str]:
     )
 
 
-def list_rows(page: Page, caption: str) -> list[list[str]]:
+def list_rows(page, caption):
     """Return the cells of the table below a title that begins so, which is opened if folded."""
     name = re.compile(rf"^{re.escape(caption)}(:|$)")
     section = page.locator("section.block", has=page.get_by_role("heading", name=name))
@@ -70,11 +63,11 @@ def list_rows(page: Page, caption: str) -> list[list[str]]:
     return [row.locator("th, td").all_inner_texts() for row in section.locator("tbody tr").all()]
 
 
-def _report(run: Path) -> Report:
+def _report(run):
     return msgspec.json.decode((run / "report.json").read_bytes(), type=Report)
 
 
-def test_every_figure_of_the_page_is_that_of_the_report(runs: MadeRuns, open_page: Open):
+def test_every_figure_of_the_page_is_that_of_the_report(runs, open_page):
     report = _report(runs.run)
     [task] = report.tasks
     result, verdict, paired = task.result, task.verdict, task.verdict.paired
@@ -111,7 +104,7 @@ def test_every_figure_of_the_page_is_that_of_the_report(runs: MadeRuns, open_pag
     assert count_shown(page) == paired.up
 
 
-def test_filters_are_in_the_address_and_a_link_shows_the_same(runs: MadeRuns, open_page: Open):
+def test_filters_are_in_the_address_and_a_link_shows_the_same(runs, open_page):
     wrong = {name for name, one in read_scores(runs.run, "word_problems").items() if not one.value}
     page = open_page(runs.run / "report.html")
     assert count_shown(page) == 60
@@ -138,7 +131,7 @@ def test_filters_are_in_the_address_and_a_link_shows_the_same(runs: MadeRuns, op
 
 
 @pytest.mark.parametrize("where", ["prompt", "answer", "id"])
-def test_the_search_reads_every_text(where: str, runs: MadeRuns, open_page: Open):
+def test_the_search_reads_every_text(where, runs, open_page):
     page = open_page(runs.run / "report.html", "#sort=sample")
     data = read_data(runs.run / "report.html")
     answers = data["answers"]
@@ -157,7 +150,7 @@ def test_the_search_reads_every_text(where: str, runs: MadeRuns, open_page: Open
     assert shown == [data["id"][row] for row in wanted][: len(shown)]
 
 
-def test_a_sample_shows_all_that_is_known_of_it(runs: MadeRuns, open_page: Open):
+def test_a_sample_shows_all_that_is_known_of_it(runs, open_page):
     score = next(one for one in read_scores(runs.run, "word_problems").values() if not one.value)
     page = open_page(runs.run / "report.html")
     page.get_by_role("link", name=score.id, exact=True).click()
@@ -176,9 +169,7 @@ def test_a_sample_shows_all_that_is_known_of_it(runs: MadeRuns, open_page: Open)
     assert not view.is_visible()
 
 
-def test_the_curl_line_asks_the_same_again_without_a_key(
-    runs: MadeRuns, open_page: Open, monkeypatch
-):
+def test_the_curl_line_asks_the_same_again_without_a_key(runs, open_page, monkeypatch):
     data = read_data(runs.run / "report.html")
     page = open_page(runs.run / "report.html", f"#sample=word_problems/{data['id'][3]}")
     page.click("text=Ask this again with curl")
@@ -192,7 +183,7 @@ def test_the_curl_line_asks_the_same_again_without_a_key(
     assert (body["max_tokens"], body["temperature"]) == (128, 0.0)
 
 
-def test_the_keyboard_alone_finds_opens_and_leaves_a_sample(runs: MadeRuns, open_page: Open):
+def test_the_keyboard_alone_finds_opens_and_leaves_a_sample(runs, open_page):
     page = open_page(runs.run / "report.html")
     view, press = page.locator("dialog.drawer"), page.keyboard.press
     press("/")
@@ -224,7 +215,7 @@ def test_the_keyboard_alone_finds_opens_and_leaves_a_sample(runs: MadeRuns, open
     assert page.evaluate("document.activeElement !== document.body")
 
 
-def test_the_page_is_dark_by_the_system_and_by_its_switch(runs: MadeRuns, open_page: Open):
+def test_the_page_is_dark_by_the_system_and_by_its_switch(runs, open_page):
     def background(page):
         shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
         return int(shade.removeprefix("rgb(").partition(",")[0])
@@ -238,7 +229,7 @@ def test_the_page_is_dark_by_the_system_and_by_its_switch(runs: MadeRuns, open_p
         assert (background(page) < 100) is not dark
 
 
-def test_only_rows_in_sight_are_in_the_document(runs: MadeRuns, open_page: Open):
+def test_only_rows_in_sight_are_in_the_document(runs, open_page):
     page = open_page(runs.run / "report.html", "#sort=sample")
     drawn = page.locator("tr[data-place]")
     assert 10 < drawn.count() < 50
@@ -251,7 +242,7 @@ def test_only_rows_in_sight_are_in_the_document(runs: MadeRuns, open_page: Open)
     )
 
 
-def test_what_is_chosen_is_saved_as_csv_and_as_jsonl(runs: MadeRuns, open_page: Open):
+def test_what_is_chosen_is_saved_as_csv_and_as_jsonl(runs, open_page):
     page = open_page(runs.run / "report.html", "#outcome=wrong")
     saved = {}
     for name in ("Save CSV", "Save JSONL"):
@@ -269,7 +260,7 @@ def test_what_is_chosen_is_saved_as_csv_and_as_jsonl(runs: MadeRuns, open_page: 
         assert row["field.steps"] == line["field.steps"]
 
 
-def test_repeats_are_one_row_with_how_often_each_answer_came(runs: MadeRuns, open_page: Open):
+def test_repeats_are_one_row_with_how_often_each_answer_came(runs, open_page):
     page = open_page(runs.repeated / "report.html", "#sort=sample")
     scores = read_scores(runs.repeated, "word_problems")
     assert len(scores) == 9
@@ -287,7 +278,7 @@ def test_repeats_are_one_row_with_how_often_each_answer_came(runs: MadeRuns, ope
     assert "Not kept in this run folder." in page.locator("dialog.drawer").inner_text()
 
 
-def test_nothing_scrolls_sideways_at_the_width_of_a_phone(runs: MadeRuns, open_page: Open):
+def test_nothing_scrolls_sideways_at_the_width_of_a_phone(runs, open_page):
     for folder in (runs.run, runs.comparison, runs.repeated):
         page = open_page(folder / "report.html", width=NARROW)
         for summary in page.locator("main summary").all():
@@ -298,7 +289,7 @@ def test_nothing_scrolls_sideways_at_the_width_of_a_phone(runs: MadeRuns, open_p
         assert body.evaluate("one => one.scrollWidth - one.clientWidth") == 0
 
 
-def test_paper_has_the_samples_and_no_controls(runs: MadeRuns, open_page: Open):
+def test_paper_has_the_samples_and_no_controls(runs, open_page):
     page = open_page(runs.run / "report.html")
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -309,7 +300,7 @@ def test_paper_has_the_samples_and_no_controls(runs: MadeRuns, open_page: Open):
     assert page.locator("main > section > details[open]").count() == 0
 
 
-def test_the_cells_of_the_table_choose_the_samples(runs: MadeRuns, open_page: Open):
+def test_the_cells_of_the_table_choose_the_samples(runs, open_page):
     a, b = (read_values(one, "word_problems") for one in (runs.other, runs.run))
     counts = {
         (x, y): sum(a[name] == x and b[name] == y for name in a) for x in (1, 0) for y in (1, 0)
@@ -330,7 +321,7 @@ def test_the_cells_of_the_table_choose_the_samples(runs: MadeRuns, open_page: Op
         assert (a[name], b[name]) == (1, 0)
 
 
-def test_both_answers_stand_side_by_side_with_their_difference(runs: MadeRuns, open_page: Open):
+def test_both_answers_stand_side_by_side_with_their_difference(runs, open_page):
     page = open_page(runs.comparison / "report.html", "#flip=fell")
     page.locator("tr[data-place='0'] a").click()
     view = page.locator("dialog.drawer")
@@ -348,7 +339,7 @@ def test_both_answers_stand_side_by_side_with_their_difference(runs: MadeRuns, o
         assert kept == text
 
 
-def test_the_settings_that_differ_come_first_and_are_marked(runs: MadeRuns, open_page: Open):
+def test_the_settings_that_differ_come_first_and_are_marked(runs, open_page):
     page = open_page(runs.comparison / "report.html")
     rows = list_rows(page, "Settings of A and B")
     states = [row[1] for row in rows]
@@ -358,7 +349,7 @@ def test_the_settings_that_differ_come_first_and_are_marked(runs: MadeRuns, open
     assert ["plan.model", "same", "embedded", "embedded"] in rows
 
 
-def test_the_words_and_figures_are_those_of_the_comparison(runs: MadeRuns, open_page: Open):
+def test_the_words_and_figures_are_those_of_the_comparison(runs, open_page):
     found = msgspec.json.decode((runs.comparison / "comparison.json").read_bytes(), type=Comparison)
     [task] = found.tasks
     page = open_page(runs.comparison / "report.html")

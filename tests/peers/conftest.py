@@ -8,20 +8,19 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serve_eval.checks.run import choose_checks
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plugins.values import load_launcher
-from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec, TaskReport
+from serve_eval.schema import LaunchContext, Limits, Plan, Spec, TaskReport
 from serve_eval.workflows.references.register import register
-from tests.peers.peers import CONTEXT_TOKENS, PYTHON, ROOT, WEIGHTS, Peer
+from tests.peers.peers import CONTEXT_TOKENS, PYTHON, ROOT, WEIGHTS
 
 MODEL = "embedded"
 SAMPLES = 300
@@ -68,7 +67,7 @@ class Ours:
 
 
 @pytest.fixture(scope="session")
-def ours(tmp_path_factory) -> Callable[[Spec], Ours]:
+def ours(tmp_path_factory):
     """Return a function that evaluates our own server, for comparison sample by sample."""
     known = {}
 
@@ -88,7 +87,7 @@ def ours(tmp_path_factory) -> Callable[[Spec], Ours]:
 
 
 @pytest.fixture(scope="session")
-def weights(tmp_path_factory) -> Callable[[str], Path]:
+def weights(tmp_path_factory):
     """Return a function that makes the weights of a kind.
 
     A kind is a GGUF type, a damage of ours, or a token before every text (BEGINNING), each a GGUF
@@ -96,7 +95,7 @@ def weights(tmp_path_factory) -> Callable[[str], Path]:
     """
 
     @cache
-    def of(kind: str) -> Path:
+    def of(kind):
         if kind == "HF":
             return WEIGHTS
         file = tmp_path_factory.mktemp("gguf") / f"{kind}.gguf"
@@ -112,7 +111,7 @@ def weights(tmp_path_factory) -> Callable[[str], Path]:
     return of
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
+def pytest_terminal_summary(terminalreporter):
     if TABLE:
         terminalreporter.section("servers that others wrote")
         terminalreporter.write_line(
@@ -124,15 +123,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
 
 
 def evaluated(
-    peer: Peer,
-    row: str,
-    launcher: Spec,
-    mine: Ours,
-    spec: Spec,
-    folder: Path,
-    verdict: str = "noninferiority",
-    **more: Any,
-) -> TaskReport:
+    peer,
+    row,
+    launcher,
+    mine,
+    spec,
+    folder,
+    verdict="noninferiority",
+    **more,
+):
     """Evaluate one task on a server and compare it with ours sample by sample.
 
     The launcher starts the server, unless it runs already. `row` names weights and way in the
@@ -186,7 +185,7 @@ class Seen:
     smoke: Mapping[str, str]
 
 
-def seen(peer: Peer, model: Path, ours: Callable[[Spec], Ours], folder: Path) -> Seen:
+def seen(peer, model, ours, folder):
     """Start a server by its launcher and ask it in every way."""
     found = {}
     smoke = {}
@@ -218,7 +217,7 @@ def seen(peer: Peer, model: Path, ours: Callable[[Spec], Ours], folder: Path) ->
     return Seen(found, smoke)
 
 
-def smoke_rows(peer: Peer, endpoint: Endpoint) -> dict[str, str]:
+def smoke_rows(peer, endpoint):
     """Run a smoke test as a user does and return the rows that are not PASS."""
     command = [
         sys.executable,

@@ -4,27 +4,23 @@ Our own endpoints come first, then the servers of other projects that are built 
 All but the simulated endpoint serve the embedded model, which takes texts only.
 """
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 from serve_eval.checks.kinds.media import CHECKS
-from serve_eval.checks.row import CheckRow
 from serve_eval.launchers import embedded
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app, serve
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import LaunchContext
-from tests.peers.peers import PEERS_OF_OURS, PYTHON, WEIGHTS, Peer
+from tests.peers.peers import PEERS_OF_OURS, PYTHON, WEIGHTS
 from tests.workflows.smoke.trying import by_name, smoke_at
 
 NAMES = [check.name for check in CHECKS]
 
 
-async def main() -> None:
+async def main():
     print(f"| endpoint | {' | '.join(NAMES)} |\n|{'---|' * (1 + len(NAMES))}")
     async with serve(create_app(SimulatorConfig())) as url:
         show("simulated", await check(url))
@@ -39,7 +35,7 @@ async def main() -> None:
                 await try_peer(peer, Path(folder))
 
 
-async def try_peer(peer: Peer, folder: Path):
+async def try_peer(peer, folder):
     """Start a server and print its line."""
     model = WEIGHTS
     if peer.gguf:
@@ -54,12 +50,12 @@ async def try_peer(peer: Peer, folder: Path):
         show(peer.name, await check(endpoint.base_url, str(endpoint.model)))
 
 
-async def check(url: str, model: str | None = None) -> Mapping[str, CheckRow]:
+async def check(url, model=None):
     """Return the rows of the checks with media."""
     return by_name(await smoke_at(url, only=NAMES, model=model))
 
 
-def show(name: str, rows: Mapping[str, CheckRow]):
+def show(name, rows):
     cells = [f"{rows[one].outcome}: {rows[one].told}" if one in rows else "-" for one in NAMES]
     print(f"| {name} | {' | '.join(cells)} |", flush=True)
 

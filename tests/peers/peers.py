@@ -46,7 +46,7 @@ class Peer:
     extra_body: Mapping[str, object] = field(default_factory=dict)
     smoke: Mapping[str, str] = field(default_factory=dict)
 
-    def missing(self) -> str | None:
+    def missing(self):
         """Return why it cannot be started, or None if it can."""
         if not (WEIGHTS / "config.json").exists():
             return f"{WEIGHTS} has no model"
@@ -60,10 +60,10 @@ class Peer:
                 return f"{self.name}: {PYTHON} has no {self.import_} that works (make test-peers)"
         return None
 
-    def env(self) -> dict[str, str]:
+    def env(self):
         return {**os.environ, "LLAMA_CPP_LIB_PATH": str(LLAMA)}
 
-    def spec(self, model: Path) -> Spec:
+    def spec(self, model):
         """Return the launcher's entry of a plan."""
         return Spec(
             name=self.launcher,

@@ -1,15 +1,11 @@
 """Test docs/night.sh with a real llama-server: sound, damaged and dying."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.peers.peers import PEERS_OF_OURS, Peer
+from tests.peers.peers import PEERS_OF_OURS
 from tests.test_nights import spend_night, write_known
 
 LLAMA = [peer for peer in PEERS_OF_OURS if peer.name.startswith("llama-server")]
@@ -30,7 +26,7 @@ os._exit(1)
 @pytest.mark.peers
 @pytest.mark.parametrize("night", ["sound", "damaged", "dying"])
 @pytest.mark.parametrize("peer", LLAMA, ids=lambda peer: peer.name)
-def test_a_night_of_two_images(peer: Peer, night: str, weights: Callable[[str], Path], tmp_path):
+def test_a_night_of_two_images(peer, night, weights, tmp_path):
     if why := peer.missing():
         pytest.skip(why)
     for name in ("old", night):

@@ -1,14 +1,10 @@
 """Test the client and the audit of prompts with other projects' servers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -31,19 +27,17 @@ from tests.peers.conftest import (
     TEXT,
     WAYS,
     WIDE,
-    Ours,
-    Seen,
     evaluated,
     seen,
 )
-from tests.peers.peers import PEERS_OF_OURS, PYTHON, ROOT, WEIGHTS, Peer
+from tests.peers.peers import PEERS_OF_OURS, PYTHON, ROOT, WEIGHTS
 
 WEIGHED = ("likelihood", "perplexity")
 pytestmark = [pytest.mark.slow, pytest.mark.peers]
 
 
 @pytest.fixture(scope="module", params=PEERS_OF_OURS, ids=lambda peer: peer.name)
-def peer(request) -> Peer:
+def peer(request):
     found = request.param
     if why := found.missing():
         pytest.skip(why)
@@ -51,14 +45,12 @@ def peer(request) -> Peer:
 
 
 @pytest.fixture(scope="module")
-def server(
-    peer: Peer, ours: Callable[[Spec], Ours], weights: Callable[[str], Path], tmp_path_factory
-) -> Seen:
+def server(peer, ours, weights, tmp_path_factory):
     return seen(peer, weights("BF16" if peer.gguf else "HF"), ours, tmp_path_factory.mktemp("peer"))
 
 
 @pytest.mark.parametrize("way", [name for name in WAYS if name not in WEIGHED])
-def test_it_scores_as_our_own_server_does(peer: Peer, server: Seen, way: str):
+def test_it_scores_as_our_own_server_does(peer, server, way):
     report = server.reports[way]
     assert (report.result.scored, report.result.failed) == (peer.limit or SAMPLES, 0)
     assert report.result.truncated == 0
@@ -66,10 +58,10 @@ def test_it_scores_as_our_own_server_does(peer: Peer, server: Seen, way: str):
 
 
 def test_prompts_are_weighed_where_the_server_can(
-    peer: Peer,
-    server: Seen,
-    ours: Callable[[Spec], Ours],
-    weights: Callable[[str], Path],
+    peer,
+    server,
+    ours,
+    weights,
     tmp_path,
 ):
     for way in WEIGHED:
@@ -90,7 +82,7 @@ def test_prompts_are_weighed_where_the_server_can(
         assert report.verdict.outcome is VerdictOutcome.PASS, report.verdict
 
 
-def test_a_smoke_test_shows_what_the_server_lacks(peer: Peer, server: Seen):
+def test_a_smoke_test_shows_what_the_server_lacks(peer, server):
     assert server.smoke == peer.smoke
 
 
@@ -98,9 +90,7 @@ LLAMA_SERVERS = [peer for peer in PEERS_OF_OURS if peer.name.startswith("llama-s
 
 
 @pytest.mark.parametrize("llama", LLAMA_SERVERS, ids=[peer.name for peer in LLAMA_SERVERS])
-def test_a_sound_llama_server_is_green_every_night(
-    llama: Peer, weights: Callable[[str], Path], tmp_path
-):
+def test_a_sound_llama_server_is_green_every_night(llama, weights, tmp_path):
     """Only the row that tests the model fails, since this model is not instructed."""
     if why := llama.missing():
         pytest.skip(why)
@@ -126,9 +116,7 @@ def test_a_sound_llama_server_is_green_every_night(
     assert nights == [(1, {"questions": "FAIL"}), *[(0, {"questions": "KNOWN"})] * 2]
 
 
-def test_streams_that_newer_requests_cut_end_a_run_and_are_told_before(
-    weights: Callable[[str], Path], tmp_path
-):
+def test_streams_that_newer_requests_cut_end_a_run_and_are_told_before(weights, tmp_path):
     """The server has llama-cpp-python's default, which its launcher normally changes."""
     [peer] = [one for one in PEERS_OF_OURS if one.name == "llama-cpp-python"]
     if why := peer.missing():
@@ -163,7 +151,7 @@ def test_streams_that_newer_requests_cut_end_a_run_and_are_told_before(
 
 
 def test_a_run_that_starts_the_server_judges_sound_and_rounded_weights(
-    peer: Peer, weights: Callable[[str], Path], ours: Callable[[Spec], Ours], tmp_path
+    peer, weights, ours, tmp_path
 ):
     verdicts, differ = {}, {}
     for kind in (*QUANTISED, "int3") if peer.gguf else ("HF",):
@@ -198,9 +186,7 @@ CAUSES = {"BF16": PromptCause.SAME, BEGINNING: PromptCause.BOS_ADDED}
 
 @pytest.mark.parametrize("kind", CAUSES)
 @pytest.mark.parametrize("peer", SERVERS, ids=lambda peer: peer.name)
-def test_the_ids_of_llama_server_are_those_of_the_files(
-    peer: Peer, kind: str, weights: Callable[[str], Path], tmp_path
-):
+def test_the_ids_of_llama_server_are_those_of_the_files(peer, kind, weights, tmp_path):
     if why := peer.missing():
         pytest.skip(why)
     options = llama_cpp.LlamaCppOptions(**peer.spec(weights(kind)).options)

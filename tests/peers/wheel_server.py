@@ -3,8 +3,6 @@
 It accepts only the flags that our launcher sets, and needs only that package.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import threading

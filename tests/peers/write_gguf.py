@@ -6,11 +6,8 @@ Needs numpy and the package gguf. The model must be a Llama with a byte-level BP
 single tokens. Matrices get the type, norms stay F32.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
 
@@ -19,7 +16,7 @@ import gguf
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from serve_eval.launchers._embedded.damage import Damage
-from serve_eval.launchers._embedded.model import Array, read
+from serve_eval.launchers._embedded.model import read
 from tests.json_files import read_json
 
 NAMES = {
@@ -37,7 +34,7 @@ DIGITS_APART = "smollm"
 """llama.cpp's name for splitting off every digit before splitting like GPT-2."""
 
 
-def write(folder: Path, file: Path, kind: str, damage: Damage, *, beginning: bool):
+def write(folder, file, kind, damage, *, beginning):
     """Write the file of a folder, with its matrices in the given type and damaged.
 
     With `beginning`, the token that ends texts is also put before every text.
@@ -66,9 +63,7 @@ def write(folder: Path, file: Path, kind: str, damage: Damage, *, beginning: boo
     writer.close()
 
 
-def _add_tokenizer(
-    writer: gguf.GGUFWriter, folder: Path, config: dict[str, int], *, beginning: bool
-):
+def _add_tokenizer(writer, folder, config, *, beginning):
     content = read_json(folder / "tokenizer.json")
     special = {token["content"] for token in content["added_tokens"]}
     ids = {
@@ -92,7 +87,7 @@ def _add_tokenizer(
     writer.add_chat_template(read_json(folder / "tokenizer_config.json")["chat_template"])
 
 
-def _tensors(tensors: Mapping[str, Array], heads: int) -> Iterator[tuple[str, Array]]:
+def _tensors(tensors, heads):
     """Yield the tensors by their names in a GGUF file, without an output tied to the embedding."""
     for name, values in tensors.items():
         if name == "model.embed_tokens.weight":

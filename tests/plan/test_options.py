@@ -1,12 +1,9 @@
 """Test options of a plan from its file, --set, and the defaults of a user."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +12,7 @@ from serve_eval.plan.options import IN_A_PLAN, ProtocolOptions, keys_in_file
 from serve_eval.plan.plan_file import KEYS, NOT_SAVED, SECTIONS, to_file
 from serve_eval.plan.resolve import resolve
 from serve_eval.plan.settings import CHOICES, read_defaults, spread_keys
-from serve_eval.plugins.setting import Declared, list_declared
+from serve_eval.plugins.setting import list_declared
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec
 from tests.cli.command import serve_eval
 
@@ -50,7 +47,7 @@ PLAN = {
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_every_field_of_a_section_is_an_option(name: str):
+def test_every_field_of_a_section_is_an_option(name):
     options = {key.partition(".")[2] for key, _ in keys_in_file() if key.startswith(f"{name}.")}
     assert options == {field.name for field in fields(SECTIONS[name])}
 
@@ -70,7 +67,7 @@ WORDS = ("a", "drawn")
 """First words of defaults that are not values."""
 
 
-def _told_defaults() -> list[tuple[Declared, str]]:
+def _told_defaults():
     """Return the options whose help names a default value.
 
     Each is a field of the plan or of a section.
@@ -93,7 +90,7 @@ def _told_defaults() -> list[tuple[Declared, str]]:
 @pytest.mark.parametrize(
     ("option", "told"), _told_defaults(), ids=lambda one: getattr(one, "name", one)
 )
-def test_the_default_that_the_help_tells_is_that_of_the_plan(option: Declared, told: str):
+def test_the_default_that_the_help_tells_is_that_of_the_plan(option, told):
     nouns = {"accuracy_spec": AccuracySpec(), "connection": Connection(), "limits": Limits()}
     plan = Plan(model=None, launcher=resolve({"tasks": ["gsm8k"]}, {}, {}).plan.launcher, tasks=())
     section, _, name = option.key.rpartition(".")
@@ -137,7 +134,7 @@ def test_no_flag_is_declared_twice():
         (["gsm8k.num_samples=9"], {"set": ["gsm8k.num_samples=9"]}),
     ],
 )
-def test_a_value_is_that_of_a_plan_file(texts: list[str], found: dict[str, Any]):
+def test_a_value_is_that_of_a_plan_file(texts, found):
     assert spread_keys({"set": texts}) == found
 
 
@@ -155,7 +152,7 @@ RUN = ("run", "-t", "passkey_short", "--no-reference", "--dry-run", "--json", "-
 
 
 @pytest.fixture
-def config(tmp_path, monkeypatch) -> Path:
+def config(tmp_path, monkeypatch):
     """Return the file, in a folder of its own; the current folder is another one."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -165,13 +162,13 @@ def config(tmp_path, monkeypatch) -> Path:
     return file
 
 
-def _plan(*more: str, **environ: str) -> tuple[dict[str, Any], list[str]]:
+def _plan(*more, **environ):
     done = serve_eval(*RUN, *more, **environ)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["plan"], done.stderr.splitlines()
 
 
-def test_a_flag_overrides_a_variable_that_a_plan_that_the_defaults(config: Path):
+def test_a_flag_overrides_a_variable_that_a_plan_that_the_defaults(config):
     config.write_text("limits: {concurrency: 5, order: natural, stream: true}\ndataset_root: /d\n")
     plan, said = _plan()
     assert (plan["limits"]["concurrency"], plan["dataset_root"]) == (5, ["/d"])
@@ -192,7 +189,7 @@ def test_a_flag_overrides_a_variable_that_a_plan_that_the_defaults(config: Path)
     assert not [line for line in said if line.startswith("from variables")]
 
 
-def test_each_flag_is_named_and_no_variable_that_is_not_set(config: Path):
+def test_each_flag_is_named_and_no_variable_that_is_not_set(config):
     hot = (
         "--temperature",
         "0.5",
@@ -232,7 +229,7 @@ def test_each_flag_is_named_and_no_variable_that_is_not_set(config: Path):
         ("api_key: sk-1", "unknown key"),
     ],
 )
-def test_what_the_file_may_not_hold_is_refused_with_its_line(config: Path, text: str, message: str):
+def test_what_the_file_may_not_hold_is_refused_with_its_line(config, text, message):
     config.write_text(f"# mine\n{text}\n")
     done = serve_eval(*RUN)
     assert done.returncode == 2
@@ -240,7 +237,7 @@ def test_what_the_file_may_not_hold_is_refused_with_its_line(config: Path, text:
     assert message in done.stderr
 
 
-def test_a_file_that_others_can_write_is_refused(config: Path):
+def test_a_file_that_others_can_write_is_refused(config):
     config.write_text("no_prompts: true\n")
     assert read_defaults().content == {"no_prompts": True}
     for mode in (0o620, 0o602):
@@ -249,7 +246,7 @@ def test_a_file_that_others_can_write_is_refused(config: Path):
             read_defaults()
 
 
-def test_no_file_of_the_current_folder_is_read(config: Path):
+def test_no_file_of_the_current_folder_is_read(config):
     for name in ("config.yaml", ".serve-eval.yaml", "serve-eval/config.yaml"):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text("limits: {concurrency: 3}\n")
@@ -259,7 +256,7 @@ def test_no_file_of_the_current_folder_is_read(config: Path):
     assert plan["limits"]["concurrency"] == 64
 
 
-def test_commands_with_an_endpoint_as_argument_read_it_too(config: Path):
+def test_commands_with_an_endpoint_as_argument_read_it_too(config):
     config.write_text("references_dir: /nowhere/else\n")
     done = serve_eval("references", "take", "127.0.0.1:9", "-t", "gsm8k", "-m", "m")
     assert done.returncode == 2

@@ -1,9 +1,6 @@
 """Test how a plan is resolved, and refused where requests are too large."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,11 +15,9 @@ from serve_eval.schema import (
     AccuracySpec,
     Connection,
     Limits,
-    MediaPart,
     Message,
     Plan,
     Sample,
-    SendMedia,
     Spec,
     TextPart,
 )
@@ -47,15 +42,11 @@ output_dir: out
 """
 
 
-def _plan(
-    text: str = FULL, settings: dict[str, Any] | None = None, environ: dict[str, str] | None = None
-) -> Plan:
+def _plan(text=FULL, settings=None, environ=None):
     return resolve(parse(text, "plan.yaml", PlanError).value, settings or {}, environ or {}).plan
 
 
-def _problems(
-    text: str = FULL, settings: dict[str, Any] | None = None, environ: dict[str, str] | None = None
-) -> str:
+def _problems(text=FULL, settings=None, environ=None):
     document = parse(text, "plan.yaml", PlanError)
     with pytest.raises(PlanError) as caught:
         resolve(
@@ -166,7 +157,7 @@ def test_the_suites_variables_are_honoured():
 
 
 @pytest.mark.parametrize(("given", "eps"), [("true", 0.01), ("false", None), ("0.05", 0.05)])
-def test_an_early_stop_is_a_switch_or_a_probability(given: str, eps: float | None):
+def test_an_early_stop_is_a_switch_or_a_probability(given, eps):
     assert _plan(f"tasks: [gsm8k]\nearly_stop: {given}\n").early_stop == eps
 
 
@@ -242,7 +233,7 @@ api_key: sk-abcdefgh
         ),
     ],
 )
-def test_a_bad_plan_says_what_is_wrong(text: str, message: str):
+def test_a_bad_plan_says_what_is_wrong(text, message):
     assert message in _problems(text)
 
 
@@ -268,9 +259,7 @@ def test_a_bad_plan_says_what_is_wrong(text: str, message: str):
         ({"limit": 0}, "limit: must be 1 or more"),
     ],
 )
-def test_bad_settings_say_what_is_wrong_and_repeat_no_secret(
-    settings: dict[str, Any], message: str
-):
+def test_bad_settings_say_what_is_wrong_and_repeat_no_secret(settings, message):
     found = _problems(settings=settings)
     assert message in found
     assert "sk-abcdefgh" not in found
@@ -326,7 +315,7 @@ def test_flags_come_after_the_plan_name_by_name():
         ({"kv_transfer": "yes"}, "expect: Expected `bool`"),
     ],
 )
-def test_what_no_run_can_prove_is_refused(expect: object, message: str):
+def test_what_no_run_can_prove_is_refused(expect, message):
     with pytest.raises(PlanError) as raised:
         resolve({**FILE, "expect": expect}, {}, {})
     assert message in str(raised.value)
@@ -341,7 +330,7 @@ DOT = Path(small_media.__file__).with_name("dot.mp4")
 BYTES = (DOT.stat().st_size + 2) // 3 * 4 + len("Hi")
 
 
-def _check(most: int, *parts: MediaPart, send_media: SendMedia = "inline") -> None:
+def _check(most, *parts, send_media="inline"):
     plan = Plan(
         model="m",
         launcher=Spec(name="external"),

@@ -1,12 +1,8 @@
 """Test the presets, efforts and rules that a plan gives to its tasks."""
 
-from __future__ import annotations
-
 import re
 from array import array
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -43,16 +39,16 @@ THINKING = {
 }
 
 
-def _plan(file: dict[str, Any] | None = None, **settings: Any) -> Plan:
+def _plan(file=None, **settings):
     return resolve({"tasks": ["gsm8k"], "model": QWEN3, **(file or {})}, settings, {}).plan
 
 
-def _options(plan: Plan, task: int = 0) -> dict[str, Any]:
+def _options(plan, task=0):
     return dict(plan.tasks[task].options)
 
 
 @pytest.mark.parametrize("name", ["auto", "qwen3-thinking"])
-def test_the_tasks_keep_the_values_and_the_plan_says_where_they_are_from(name: str):
+def test_the_tasks_keep_the_values_and_the_plan_says_where_they_are_from(name):
     plan = _plan({"preset": name})
     assert _options(plan) == THINKING
     assert (plan.preset.name, plan.preset.table) == ("qwen3-thinking", read_presets().version)
@@ -163,7 +159,7 @@ def test_a_task_with_a_wrong_option_is_reported_as_without_a_preset():
         ({"preset": {"nmae": 1}}, "expected a name, or what a run saved, and"),
     ],
 )
-def test_a_wrong_preset_or_effort_is_an_error(file: dict[str, Any], message: str):
+def test_a_wrong_preset_or_effort_is_an_error(file, message):
     with pytest.raises(PlanError) as error:
         _plan(file)
     assert re.search(message, str(error.value))
@@ -177,7 +173,7 @@ def test_an_unknown_model_is_told_how_to_choose():
 
 
 @pytest.mark.parametrize("settings", [{"preset": "gpt-oss"}, {"effort": "none"}])
-def test_a_plan_with_the_values_of_a_preset_takes_no_other(settings: dict[str, str]):
+def test_a_plan_with_the_values_of_a_preset_takes_no_other(settings):
     saved = to_file(_plan({"preset": "auto"}))
     with pytest.raises(PlanError, match="have the values of qwen3-thinking already"):
         resolve(saved, settings, {})
@@ -199,7 +195,7 @@ def test_the_line_about_a_preset_names_what_is_sent_in_the_place_of_its_values()
     "file",
     [{"protocol": {"max_tokens": "auto"}}, {"tasks": [{"gsm8k": {"max_tokens": "auto"}}]}],
 )
-def test_a_plan_holds_a_number_of_tokens(file: dict[str, Any]):
+def test_a_plan_holds_a_number_of_tokens(file):
     with pytest.raises(PlanError, match="auto is a word of the command line") as bad:
         _plan(file)
     assert "Give a number" in str(bad.value) + bad.value.hint
@@ -211,7 +207,7 @@ MAXIMUM = Aggregation(name="largest", of=lambda scored: max(s.value for _, s in 
 
 
 @pytest.fixture
-def taken(tmp_path) -> Reference:
+def taken(tmp_path):
     """Return a reference with scores of the twelve samples."""
     keys = b"".join(map(sample_key, SAMPLES))
     scores = SampleScores(task="t", lo=0.0, hi=1.0, keys=keys, runs=(array("d", [1.0] * 12),))
@@ -258,17 +254,17 @@ def taken(tmp_path) -> Reference:
     ],
 )
 def test_scores_of_the_same_prompts_are_judged_one_by_one(
-    taken: Reference,
-    plan: Plan,
-    change: Callable[[Reference], Reference | None],
-    asked: list[Sample],
-    rule: str,
+    taken,
+    plan,
+    change,
+    asked,
+    rule,
 ):
     dataset = Dataset(samples=asked, files=(), total=len(asked))
     assert choose_rule(plan, build_task(Spec(name="gsm8k")), dataset, change(taken)).name == rule
 
 
-def test_a_value_that_is_no_mean_is_judged_by_the_value(taken: Reference):
+def test_a_value_that_is_no_mean_is_judged_by_the_value(taken):
     task = replace(build_task(Spec(name="gsm8k")), aggregation=MAXIMUM)
     dataset = Dataset(samples=SAMPLES, files=(), total=len(SAMPLES))
     assert choose_rule(PLAN, task, dataset, taken).name == "classic"

@@ -1,8 +1,4 @@
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -48,14 +44,14 @@ READING = "def said(text: str) -> str:\n    return text.strip()\n"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_included(monkeypatch) -> Iterator[None]:
+def _nothing_included(monkeypatch):
     """Undo what a test includes."""
     forget(monkeypatch)
     yield
     forget(monkeypatch)
 
 
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+def forget(monkeypatch):
     """Forget all extensions, as in a new process."""
     open_scope().folders.clear()
     open_scope().withheld.clear()
@@ -65,9 +61,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
         del sys.modules[name]
 
 
-def write_task(
-    folder: Path, name: str = "towns", text: str = "an example of a task in a folder"
-) -> Path:
+def write_task(folder, name="towns", text="an example of a task in a folder"):
     """Write a folder with a task that imports a file next to it."""
     (folder / "tasks").mkdir(parents=True, exist_ok=True)
     (folder / f"tasks/{name}.py").write_text(TASK.format(name=name, text=text))

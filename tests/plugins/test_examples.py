@@ -1,7 +1,5 @@
 """Test the example package and the example folder of docs/extending.md by commands."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -10,7 +8,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +18,7 @@ from serve_eval.cases.questions import questions
 from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.values import load_launcher
-from serve_eval.schema import Endpoint, LaunchContext, Outcome, Response
+from serve_eval.schema import LaunchContext, Outcome, Response
 from tests.cli.command import in_a_process, serve_eval
 from tests.root import ROOT
 
@@ -32,7 +29,7 @@ MODEL = "calculator"
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
+def site(tmp_path_factory):
     """Return a folder with the package installed, without network access."""
     target = tmp_path_factory.mktemp("site")
     pip = [
@@ -57,7 +54,7 @@ def site(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def path(site: Path, monkeypatch) -> Iterator[str]:
+def path(site, monkeypatch):
     """Yield a PYTHONPATH with the package; meanwhile this process finds it too."""
     monkeypatch.syspath_prepend(site)
     extensions._find_installed.cache_clear()
@@ -68,13 +65,13 @@ def path(site: Path, monkeypatch) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def references(tmp_path_factory) -> str:
+def references(tmp_path_factory):
     folder = tmp_path_factory.mktemp("references")
     (folder / "sums.yaml").write_text(f"{MODEL}:\n  - accuracy: 99.0\n    source: declared\n")
     return str(folder)
 
 
-def test_the_list_names_all_four_with_their_package_and_options(path: str):
+def test_the_list_names_all_four_with_their_package_and_options(path):
     done = in_a_process("data", "list", PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     for kind, module, name, option in (
@@ -94,7 +91,7 @@ def test_the_list_names_all_four_with_their_package_and_options(path: str):
 
 @pytest.mark.parametrize(("wrong_by", "code", "outcome"), [(0, 0, "PASS"), (1, 1, "FAIL")])
 def test_task_launcher_and_verdict_rule_make_a_run_together(
-    path: str, references: str, tmp_path, wrong_by: int, code: int, outcome: str
+    path, references, tmp_path, wrong_by, code, outcome
 ):
     asked = [
         "run",
@@ -133,9 +130,7 @@ def test_task_launcher_and_verdict_rule_make_a_run_together(
     assert again.stdout.splitlines()[-1] == " samples  none of 50 changed", again.stderr
 
 
-def test_the_simulated_endpoint_knows_its_task_and_our_rules_judge_it(
-    path: str, references: str, tmp_path
-):
+def test_the_simulated_endpoint_knows_its_task_and_our_rules_judge_it(path, references, tmp_path):
     asked = [
         "run",
         "--launcher",
@@ -154,7 +149,7 @@ def test_the_simulated_endpoint_knows_its_task_and_our_rules_judge_it(
     assert 0 < task["result"]["value"] < 70
 
 
-def test_its_dry_run_shows_its_command_and_a_misspelt_option_is_told(path: str, references: str):
+def test_its_dry_run_shows_its_command_and_a_misspelt_option_is_told(path, references):
     asked = [
         "run",
         "--launcher",
@@ -175,7 +170,7 @@ def test_its_dry_run_shows_its_command_and_a_misspelt_option_is_told(path: str, 
     assert "sums: num_samples must be 1 or more" in wrong.stderr
 
 
-def test_the_named_scorer_scores(path: str):
+def test_the_named_scorer_scores(path):
     make = registry.load("serve_eval.scorers", "near")
     scorer = make(**registry.check_options(make, {"tolerance": 1}, "near"))
     for expected in (4, {"answer": 4.0}):
@@ -190,7 +185,7 @@ def test_the_named_scorer_scores(path: str):
     )
 
 
-def test_a_run_of_a_shipped_task_imports_nothing_of_it(path: str, data_root: Path):
+def test_a_run_of_a_shipped_task_imports_nothing_of_it(path, data_root):
     asked = [
         "run",
         "--tasks",
@@ -212,7 +207,7 @@ PAGE = (ROOT / "docs/extending.md").read_text()
 
 
 @pytest.fixture
-def written(tmp_path, monkeypatch) -> list[list[str]]:
+def written(tmp_path, monkeypatch):
     """Write the page's files into the working directory and return the page's commands."""
     monkeypatch.chdir(tmp_path)
     files = re.findall(
@@ -226,7 +221,7 @@ def written(tmp_path, monkeypatch) -> list[list[str]]:
     return [shlex.split(line) for line in commands.replace("\\\n", "").splitlines()]
 
 
-def test_the_commands_of_the_page_list_and_run_what_it_shows(written: list[list[str]], tmp_path):
+def test_the_commands_of_the_page_list_and_run_what_it_shows(written, tmp_path):
     (_, *listing), (_, *run) = written
     told = serve_eval(*listing)
     assert told.returncode == 0, told.stderr
@@ -261,7 +256,7 @@ def test_the_commands_of_the_page_list_and_run_what_it_shows(written: list[list[
     assert "the rule within said FAIL" in none.stdout
 
 
-def test_the_scorer_of_the_page_scores_the_case_of_the_page(written: list[list[str]]):
+def test_the_scorer_of_the_page_scores_the_case_of_the_page(written):
     asked = ("run", "--include-path", "my-evals", "--cases", "my-cases.yaml", "--no-reference")
     for accuracy in (1.0, 0.0):
         model = ("--launcher", "simulated", "--set", f"launcher.accuracy={accuracy}")
@@ -272,9 +267,7 @@ def test_the_scorer_of_the_page_scores_the_case_of_the_page(written: list[list[s
 
 
 @pytest.mark.parametrize(("said", "value"), [("Yes, it is.", 1.0), ("No.", 0.0), ("True.", 0.0)])
-def test_the_case_of_the_page_gives_a_right_answer_its_point(
-    written: list[list[str]], said: str, value: float
-):
+def test_the_case_of_the_page_gives_a_right_answer_its_point(written, said, value):
     extensions.include(["my-evals"])
     [asked] = questions(file.read(["my-cases.yaml"]), "openings").asked
     response = Response(text=said, finish_reason="stop")
@@ -297,9 +290,7 @@ UNQUOTED = {
 @pytest.mark.parametrize("scorer", ["opening", "{any_of: {scorer: opening}}"])
 @pytest.mark.parametrize("value", UNQUOTED)
 @pytest.mark.parametrize("key", ["", "answer"])
-def test_an_expected_value_that_yaml_reads_as_another_is_refused(
-    written: list[list[str]], value: str, scorer: str, key: str
-):
+def test_an_expected_value_that_yaml_reads_as_another_is_refused(written, value, scorer, key):
     """A scorer of one's own would get True for yes, and give every right answer 0."""
     reading, plain = UNQUOTED[value]
     expected = f"{{answer: {value}}}" if key else value
@@ -320,9 +311,7 @@ def test_an_expected_value_that_yaml_reads_as_another_is_refused(
 @pytest.mark.parametrize(
     "expected", ['"yes"', "true", "3.1", "null", "12", "2026-01-02", "'~'", "[yes please, no more]"]
 )
-def test_an_expected_value_that_reads_as_it_is_written_is_taken(
-    written: list[list[str]], expected: str
-):
+def test_an_expected_value_that_reads_as_it_is_written_is_taken(written, expected):
     Path("c.yaml").write_text(
         f"c:\n  - {{case: a, input: {{prompt: x}}, scorer: opening, expected: {expected}}}\n"
     )
@@ -330,7 +319,7 @@ def test_an_expected_value_that_reads_as_it_is_written_is_taken(
     assert len(questions(file.read(["c.yaml"]), "c").asked) == 1
 
 
-def test_unquoted_values_by_axis_are_refused_once(written: list[list[str]]):
+def test_unquoted_values_by_axis_are_refused_once(written):
     Path("c.yaml").write_text(
         "c:\n  scorer: opening\n  cases:\n    - case: a\n      axes: [k]\n"
         '      input: {prompt: "${k}", k: {m: 1, n: 2}}\n'
@@ -343,14 +332,12 @@ def test_unquoted_values_by_axis_are_refused_once(written: list[list[str]]):
     assert "expected.values.n: YAML reads no as true or false" in refused.stderr
 
 
-def test_the_launcher_of_the_page_tells_of_its_server(
-    written: list[list[str]], tmp_path, monkeypatch
-):
+def test_the_launcher_of_the_page_tells_of_its_server(written, tmp_path, monkeypatch):
     (tmp_path / "address").write_text("http://node7:8000/v1\n")
     extensions.include(["my-evals"])
     launcher = load_launcher("neighbour")
 
-    async def started() -> Endpoint:
+    async def started():
         context = LaunchContext(model="m", log_dir=tmp_path)
         async with launcher.launch(
             context, **launcher.check_options({"file": str(tmp_path / "address")})
@@ -365,9 +352,7 @@ def test_the_launcher_of_the_page_tells_of_its_server(
     assert endpoint.info.extra == {"address_file": str(tmp_path / "address")}
 
 
-def test_a_launcher_that_tells_in_another_form_is_named_with_its_line(
-    written: list[list[str]], tmp_path
-):
+def test_a_launcher_that_tells_in_another_form_is_named_with_its_line(written, tmp_path):
     file = tmp_path / "my-evals/launchers/neighbour.py"
     text = (
         file.read_text()

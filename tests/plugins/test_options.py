@@ -19,7 +19,6 @@ from serve_eval.plugins.declarations import (
     read_options,
 )
 from serve_eval.plugins.setting import Setting
-from serve_eval.schema import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +45,16 @@ class _Struct(msgspec.Struct, kw_only=True, rename={"inner": "outer"}):
     words: list[str] = []
 
 
-def _by_structure(context: object, options: _Whole) -> None: ...
+def _by_structure(context: object, options: _Whole): ...
 def _by_keyword(
     context: object, *, model: Annotated[str, Setting("What.")], words: list[str] | None = None
-) -> None: ...
-def _by_any(context: object, **options: object) -> None: ...
-def _by_mapping(context: object, options: dict[str, Any]) -> None: ...
-def _by_optional(context: object, *, options: _Whole) -> None: ...
+): ...
+def _by_any(context: object, **options: object): ...
+def _by_mapping(context: object, options: dict[str, Any]): ...
+def _by_optional(context: object, *, options: _Whole): ...
 
 
-def _by_described(_: object, options: Annotated[_Whole, "of a launcher"]) -> None: ...
+def _by_described(_: object, options: Annotated[_Whole, "of a launcher"]): ...
 
 
 def test_own_fields_come_first_and_a_changed_default_keeps_its_place():
@@ -97,11 +96,11 @@ def test_a_struct_has_the_names_of_plans_and_keeps_its_bounds():
         (_by_optional, None),
     ],
 )
-def test_a_structure_is_the_parameter_options(function: Any, structure: type | None):
+def test_a_structure_is_the_parameter_options(function, structure):
     assert find_structure(function) is structure
 
 
-def planned(launcher: str | dict[str, Any], *settings: str) -> Plan:
+def planned(launcher, *settings):
     return resolve_launcher(
         {"launcher": launcher}, {"model": "m", "set": list(settings)}, {}, lambda *path: f"{path}: "
     )
@@ -123,7 +122,7 @@ def planned(launcher: str | dict[str, Any], *settings: str) -> Plan:
         (["gpus=[1, 2]"], {"gpus": [1, 2]}),
     ],
 )
-def test_an_option_below_another_is_set(settings: list[str], options: dict[str, Any]):
+def test_an_option_below_another_is_set(settings, options: dict[str, Any]):
     given = [f"launcher.{text}" for text in settings]
     assert planned("trtllm_disaggregated", *given).launcher.options == options
 
@@ -204,7 +203,7 @@ def test_what_a_plan_says_beside_it_stays():
         ("trtllm", ".x=1", "expected NAME.OPTION=VALUE"),
     ],
 )
-def test_what_there_is_not_is_answered_with_what_there_is(launcher: str, setting: str, told: str):
+def test_what_there_is_not_is_answered_with_what_there_is(launcher, setting, told):
     with pytest.raises(PlanError) as caught:
         planned(
             {"name": launcher, **({"image": "x"} if launcher == "container" else {})},
@@ -233,7 +232,7 @@ def test_the_line_of_a_plan_is_that_of_the_nested_option():
 
 
 def test_options_without_any_below_are_answered_as_before():
-    def plain(*, count: int = 1) -> None: ...
+    def plain(*, count: int = 1): ...
 
     with pytest.raises(PlanError, match=r"^t\.cuont: unknown option\. Did you mean 'count'\?$"):
         registry.check_options(plain, {"cuont": 1}, "t")

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
-from pathlib import Path
 
 import pytest
 
@@ -123,7 +122,7 @@ BAD = {
 
 
 @pytest.fixture
-def bad(tmp_path) -> Path:
+def bad(tmp_path):
     folder = write_task(tmp_path / "bad")
     for name, (text, _) in BAD.items():
         (folder / f"tasks/{name}.py").write_text(text)
@@ -132,14 +131,14 @@ def bad(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_file_that_is_no_task_is_an_error_with_its_line(bad: Path, name: str):
+def test_a_file_that_is_no_task_is_an_error_with_its_line(bad, name):
     extensions.include([str(bad)])
     with pytest.raises(PlanError) as caught:
         registry.load(TASKS, name)
     assert str(caught.value).startswith(f"{bad}/tasks/{BAD[name][1]}")
 
 
-def test_the_list_tells_what_is_wrong_and_lists_the_others(bad: Path):
+def test_the_list_tells_what_is_wrong_and_lists_the_others(bad):
     few = serve_eval("data", "list", "tasks", "--include-path", bad)
     assert (few.returncode, len(few.stdout.splitlines()) <= LINES) == (2, True)
     assert f"\n  absent: error: {bad}/tasks/absent.py:1: Mod" in few.stdout
@@ -211,9 +210,7 @@ def test_a_launcher_has_to_say_what_it_would_start(tmp_path):
         ),
     ],
 )
-def test_a_function_that_cannot_be_called_is_refused_before_a_run(
-    tmp_path, kind: str, text: str, handed: str
-):
+def test_a_function_that_cannot_be_called_is_refused_before_a_run(tmp_path, kind, text, handed):
     (tmp_path / kind).mkdir()
     (tmp_path / kind / "odd.py").write_text(text)
     extensions.include([str(tmp_path)])
@@ -284,9 +281,7 @@ def test_an_unexpected_error_is_that_of_the_code_it_came_through(tmp_path):
 FOREIGN = "raise SystemExit('the code of others was run')\n"
 
 
-def _serve_eval(
-    at: Path, *path: Path, command: tuple[str, ...] = ("data", "list", "launchers")
-) -> tuple[int, str, str]:
+def _serve_eval(at, *path, command: tuple[str, ...] = ("data", "list", "launchers")):
     """Run the command in an empty folder, with these folders first on `sys.path`."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "serve_eval", *command],
@@ -301,7 +296,7 @@ def _serve_eval(
 
 
 @pytest.mark.parametrize("file", ["launchers/__init__.py", "launchers.py"])
-def test_one_that_is_found_first_does_no_harm_and_does_not_run(tmp_path, file: str):
+def test_one_that_is_found_first_does_no_harm_and_does_not_run(tmp_path, file):
     other = tmp_path / "site" / file
     other.parent.mkdir(parents=True)
     other.write_text(FOREIGN)

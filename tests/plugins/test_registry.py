@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -24,14 +23,14 @@ from serve_eval.schema import Spec
 
 
 def _example(
-    first: int,
+    first,
     *,
     count: int = 3,
     share: float | None = None,
     kind: Literal["a", "b"] = "a",
     needed: str,
     names: list[str] = [],  # noqa: B006
-) -> None:
+):
     """Take some options."""
 
 
@@ -93,11 +92,11 @@ def test_every_bad_option_is_reported():
         ("bb", "Invalid enum value 'bb'. Did you mean 'b'?"),
     ],
 )
-def test_a_word_that_is_no_choice_comes_with_those_that_are(value: str, said: str):
-    def either(*, kind: bool | Literal["a", "b"] | None = None) -> None:
+def test_a_word_that_is_no_choice_comes_with_those_that_are(value, said):
+    def either(*, kind: bool | Literal["a", "b"] | None = None):
         pass
 
-    def plain(*, kind: Literal["a", "b"] = "a") -> None:
+    def plain(*, kind: Literal["a", "b"] = "a"):
         pass
 
     for function in (either, plain):
@@ -109,18 +108,18 @@ def test_a_word_that_is_no_choice_comes_with_those_that_are(value: str, said: st
 @pytest.mark.parametrize(
     ("value", "taken"), [(500, "500"), ("500", "500"), (1.5, "1.5"), ("html", "html"), (None, None)]
 )
-def test_a_word_that_looks_like_a_number_may_be_written_as_one(value: object, taken: str | None):
-    def plain(*, kind: Literal["500", "1.5", "html"] | None = None) -> None:
+def test_a_word_that_looks_like_a_number_may_be_written_as_one(value, taken):
+    def plain(*, kind: Literal["500", "1.5", "html"] | None = None):
         pass
 
     assert registry.check_options(plain, {"kind": value}, "t") == {"kind": taken}
 
 
 @pytest.mark.parametrize("value", [501, 5.5, True, ["html"], {"html": 1}])
-def test_a_value_that_is_no_word_comes_with_all_words_that_are(value: object):
+def test_a_value_that_is_no_word_comes_with_all_words_that_are(value):
     words = Literal["500", "a", "b", "c", "d", "e", "f", "g", "h", "i"]
 
-    def plain(*, kind: words = "a") -> None:
+    def plain(*, kind: words = "a"):
         pass
 
     plain.__annotations__["kind"] = words
@@ -324,7 +323,7 @@ def test_keyword_parameters_are_explained_by_a_setting_or_by_meanings(tmp_path):
         ),
     ],
 )
-def test_a_structure_that_is_none_is_refused(tmp_path, before: str, after: str, said: str):
+def test_a_structure_that_is_none_is_refused(tmp_path, before, after, said):
     _write(tmp_path, "launchers", STRUCTURED.replace(before, after))
     extensions.include([str(tmp_path)])
     with pytest.raises(PlanError, match=rf"launchers/mine\.py: launch: .*{said}"):
@@ -364,9 +363,7 @@ def test_the_bets_of_an_early_stop_are_taken_for_rules_of_ours_alone(tmp_path):
         ("verdicts", RULE + "check = {}\n", r"check must be a function, not \{\}"),
     ],
 )
-def test_what_a_file_says_in_another_form_is_refused_with_its_name(
-    tmp_path, kind: str, text: str, said: str
-):
+def test_what_a_file_says_in_another_form_is_refused_with_its_name(tmp_path, kind, text, said):
     _write(tmp_path, kind, text)
     extensions.include([str(tmp_path)])
     load = load_launcher if kind == "launchers" else load_verdict_rule
@@ -374,6 +371,6 @@ def test_what_a_file_says_in_another_form_is_refused_with_its_name(
         load("mine")
 
 
-def _write(folder: Path, kind: str, text: str) -> None:
+def _write(folder, kind, text):
     (folder / kind).mkdir()
     (folder / kind / "mine.py").write_text(text)

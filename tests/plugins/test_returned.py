@@ -1,11 +1,8 @@
 """A wrong type that a file of the user returns is an error that names the file, not ours."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -109,18 +106,18 @@ GOOD_RULE = (
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def _write(kind: str, text: str) -> Path:
+def _write(kind, text):
     file = Path(f"mine/{kind}/mine.py")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     return file.absolute()
 
 
-def _refused(file: Path, *arguments: str) -> str:
+def _refused(file, *arguments):
     """Run a command that is refused because of the file, and return what it says of it."""
     done = serve_eval(*arguments, "--include-path", "mine")
     assert done.returncode == 2, done.stderr
@@ -158,7 +155,7 @@ SIMULATED = ("--launcher", "simulated", "--model", "m", "--no-reference", "-o", 
     ],
 )
 @pytest.mark.parametrize("named", ["mine", "{any_of: {scorer: mine}}"])
-def test_a_scorer_is_checked(change: dict[str, str], told: str, named: str):
+def test_a_scorer_is_checked(change, told, named):
     good = {"problems": "[]", "answers": "('r', 'w')", "made": "", "fields": FIELDS}
     file = _write("scorers", SCORER.format(**{**good, **change}))
     text = CASES.replace("SCORER", named)
@@ -212,7 +209,7 @@ def test_a_scorer_is_checked(change: dict[str, str], told: str, named: str):
         ),
     ],
 )
-def test_a_task_is_checked(change: dict[str, str], told: str):
+def test_a_task_is_checked(change, told):
     file = _write("tasks", TASK.format(**{**GOOD_TASK, **change}))
     assert _refused(file, "run", "--tasks", "mine", *SIMULATED).startswith(told)
 
@@ -251,7 +248,7 @@ def test_a_task_is_checked(change: dict[str, str], told: str):
         ({"yields": "if 0:\n        yield"}, "launch() must yield an Endpoint exactly once"),
     ],
 )
-def test_a_launcher_is_checked(change: dict[str, str], told: str):
+def test_a_launcher_is_checked(change, told):
     file = _write("launchers", LAUNCHER.format(**{**GOOD_LAUNCHER, **change}))
     _write("tasks", TASK.format(**GOOD_TASK))
     how = ("--launcher", "mine", "--model", "m", "--no-reference", "-o", "OUT")
@@ -263,12 +260,12 @@ ASKED = ("--tasks", "mine", "--include-path", "mine", "--launcher", "simulated")
 RIGHT = ("--set", "launcher.accuracy=1.0")
 
 
-def _write_reference() -> None:
+def _write_reference():
     Path("refs").mkdir()
     Path("refs/mine.yaml").write_text("m:\n  - accuracy: 100.0\n    source: ours\n")
 
 
-def _report() -> Any:
+def _report():
     [task] = json.loads(Path("OUT/report.json").read_text())["tasks"]
     return task
 
@@ -313,9 +310,7 @@ def _report() -> Any:
         ),
     ],
 )
-def test_a_run_is_saved_whatever_its_rule_returns_and_can_be_judged_again(
-    body: str, told: str, tmp_path
-):
+def test_a_run_is_saved_whatever_its_rule_returns_and_can_be_judged_again(body, told, tmp_path):
     file = _write("verdicts", RULE.format(body=body))
     _write("tasks", TASK.format(**GOOD_TASK))
     _write_reference()
@@ -384,7 +379,7 @@ PICKED = f"{{i: one for i, one in enumerate(({', '.join(SCORES)}))}}"
 
 
 @pytest.mark.parametrize("kind", ["tasks", "scorers"])
-def test_a_score_is_checked_and_given_again_after_mending(kind: str):
+def test_a_score_is_checked_and_given_again_after_mending(kind):
     good = {"problems": "[]", "answers": "('r', 'w')", "made": "", "fields": FIELDS}
     task = {**GOOD_TASK, "samples": GOOD_TASK["samples"].replace("4", str(len(SCORES)))}
     task["dataset"] = task["dataset"].replace("4", str(len(SCORES)))
@@ -424,7 +419,7 @@ NUMBERS = "a mapping from texts to finite numbers"
         ("secondary=lambda scored: {'a': float('nan')}", f"secondary() must return {NUMBERS}"),
     ],
 )
-def test_a_figure_that_cannot_be_shown_is_left_out(more: str, told: str):
+def test_a_figure_that_cannot_be_shown_is_left_out(more, told):
     file = _write("tasks", TASK.format(**{**GOOD_TASK, "more": more}))
     _write_reference()
     done = serve_eval("run", *ASKED, *RIGHT, *JUDGED)
@@ -458,7 +453,7 @@ COUNTED = GOOD_TASK["score"].replace("CORRECT)", "CORRECT, parts={'a': 1.0})")
         ("aggregation=Aggregation(name='rate', of=lambda scored: 1 / 0)", "ZeroDivisionError: div"),
     ],
 )
-def test_answers_are_kept_whatever_their_aggregation_returns(more: str, told: str):
+def test_answers_are_kept_whatever_their_aggregation_returns(more, told):
     _write("tasks", TASK.format(**{**GOOD_TASK, "more": more}))
     _write_reference()
     done = serve_eval("run", *ASKED, *RIGHT, *JUDGED)
@@ -479,7 +474,7 @@ def test_answers_are_kept_whatever_their_aggregation_returns(more: str, told: st
         ("value=lambda sums: 1 / 0", "Sums.value() raised ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_run_is_saved_whatever_its_sums_return(sums: str, told: str):
+def test_a_run_is_saved_whatever_its_sums_return(sums, told):
     more = SUMS.replace("{}", sums)
     file = _write("tasks", TASK.format(**{**GOOD_TASK, "score": COUNTED, "more": more}))
     _write_reference()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.plan.resolve import resolve
 from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.scope import keep_in_scope, scope, with_scope
-from serve_eval.schema import Plan, Report, Spec
+from serve_eval.schema import Plan, Spec
 from tests.cli.command import serve_eval
 from tests.plugins.conftest import write_task
 
@@ -34,7 +33,7 @@ def scorer():
 """
 
 
-def _plan(*folders: Path) -> Plan:
+def _plan(*folders):
     launcher = Spec(name="simulated", options={"accuracy": 1.0})
     paths = tuple(map(str, folders))
     return Plan(
@@ -46,13 +45,13 @@ def _plan(*folders: Path) -> Plan:
     )
 
 
-def _checksum(report: Report) -> str:
+def _checksum(report):
     found = report.environment["extensions"]
     assert isinstance(found, dict)
     return str(found["tasks.towns"].sha256)
 
 
-def _origin(report: Report) -> str:
+def _origin(report):
     found = report.environment["extensions"]
     assert isinstance(found, dict)
     assert list(found) == ["tasks.towns"]
@@ -122,7 +121,7 @@ def test_what_is_kept_is_made_once_in_a_scope_and_not_known_beside_it():
     made = []
 
     @keep_in_scope
-    def make(name: str) -> int:
+    def make(name):
         made.append(name)
         return len(made)
 
@@ -145,7 +144,7 @@ async def test_a_run_that_fails_leaves_nothing_of_its_folder(tmp_path):
     assert "towns" not in registry.names(TASKS)
 
 
-def _as_dict(plan: Plan) -> dict[str, object]:
+def _as_dict(plan):
     return {name: getattr(plan, name) for name in plan.__dataclass_fields__}
 
 
@@ -187,7 +186,7 @@ async def test_plans_and_commands_leave_nothing(tmp_path, monkeypatch):
         assert f"from {folder}/tasks/towns.py" in told.stdout
         assert told.returncode == 0, told.stderr
 
-    def outside() -> list[str]:
+    def outside():
         for folder in folders:
             resolve(
                 {
@@ -212,7 +211,7 @@ def test_a_scoped_function_is_called_as_it_was(tmp_path):
     folder = write_task(tmp_path)
 
     @with_scope
-    def names(*, more: str) -> list[str]:
+    def names(*, more: str):
         """List the tasks."""
         extensions.include([more])
         return registry.names(TASKS)
@@ -256,7 +255,7 @@ def load(roots, wanted):
         ('prompt="Say a."', 'prompt=(Message(role="user"),)', "Message needs 'content'"),
     ],
 )
-def test_a_field_that_a_noun_lacks_is_a_plan_error(right: str, wrong: str, said: str, tmp_path):
+def test_a_field_that_a_noun_lacks_is_a_plan_error(right, wrong, said, tmp_path):
     flags = ["-t", "words", "--launcher", "simulated", "-m", "m", "--no-reference", "--dry-run"]
     for name, text in [("good", TASK), ("bad", TASK.replace(right, wrong))]:
         file = tmp_path / name / "tasks/words.py"
@@ -296,7 +295,7 @@ def judge(result, reference, hypothesis, pairs) -> Verdict:
 """
 
 
-def _write(folder: Path, kind: str, name: str, text: str) -> Path:
+def _write(folder, kind, name, text):
     file = folder / kind / f"{name}.py"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
@@ -312,9 +311,7 @@ def _write(folder: Path, kind: str, name: str, text: str) -> Path:
     ],
 )
 @pytest.mark.parametrize("inner", [False, True])
-def test_a_field_that_a_scorer_lacks_is_a_plan_error(
-    right: str, wrong: str, said: str, inner: bool, tmp_path
-):
+def test_a_field_that_a_scorer_lacks_is_a_plan_error(right, wrong, said, inner, tmp_path):
     cases = tmp_path / "cases.yaml"
     one = "{any_of: {scorer: ending}}" if inner else "ending"
     case = f"{{case: a, input: {{prompt: Say a.}}, expected: {'[a]' if inner else 'a'}}}"
@@ -336,9 +333,7 @@ def test_a_field_that_a_scorer_lacks_is_a_plan_error(
         ("task=result.task, ", "", "Verdict needs 'task'"),
     ],
 )
-def test_a_field_that_a_verdict_lacks_is_told_with_its_line(
-    right: str, wrong: str, said: str, tmp_path
-):
+def test_a_field_that_a_verdict_lacks_is_told_with_its_line(right, wrong, said, tmp_path):
     _write(tmp_path, "tasks", "words", TASK)
     file = _write(tmp_path, "verdicts", "lenient", RULE.replace(right, wrong))
     (tmp_path / "refs").mkdir()

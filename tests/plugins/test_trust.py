@@ -1,12 +1,9 @@
 """Test what a run with the user's code records, and what must be named again."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -36,7 +33,7 @@ HINT = "If you trust it: --include-path "
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch) -> Path:
+def run(tmp_path, monkeypatch):
     """Return a finished run of a task in a folder, which this process has then forgotten."""
     code = write_task(tmp_path / "code")
     done = serve_eval(*ASK, "--no-reference", "-o", tmp_path / "out", "--include-path", code)
@@ -45,7 +42,7 @@ def run(tmp_path, monkeypatch) -> Path:
     return tmp_path / "out"
 
 
-def test_the_run_keeps_which_code_made_it(run: Path, tmp_path):
+def test_the_run_keeps_which_code_made_it(run, tmp_path):
     assert json.loads((run / "plan.json").read_text())["plan"]["include_path"] == [
         str(tmp_path / "code")
     ]
@@ -73,7 +70,7 @@ def test_the_run_keeps_which_code_made_it(run: Path, tmp_path):
     ],
 )
 def test_a_saved_folder_of_code_is_not_looked_into_until_it_is_named_anew(
-    run: Path, tmp_path, command: tuple[str, ...], monkeypatch
+    run, tmp_path, command, monkeypatch
 ):
     code = tmp_path / "code"
     monkeypatch.chdir(tmp_path)
@@ -107,7 +104,7 @@ def test_the_line_to_go_on_with_has_what_is_to_be_named_anew(tmp_path):
     assert permissions([]) == ""
 
 
-def test_the_folder_may_have_moved(run: Path, tmp_path):
+def test_the_folder_may_have_moved(run, tmp_path):
     answers = (run / "samples/towns.jsonl").read_bytes()
     moved = (tmp_path / "code").rename(tmp_path / "elsewhere")
     again = serve_eval("run", "--resume", run, "--include-path", moved)
@@ -115,7 +112,7 @@ def test_the_folder_may_have_moved(run: Path, tmp_path):
     assert (run / "samples/towns.jsonl").read_bytes() == answers
 
 
-def test_a_changed_file_is_told_where_the_answers_are_older(run: Path, tmp_path):
+def test_a_changed_file_is_told_where_the_answers_are_older(run, tmp_path):
     before = json.loads((run / "environment.json").read_text())[0]["extensions"]["tasks.towns"][
         "sha256"
     ][:12]
@@ -126,7 +123,7 @@ def test_a_changed_file_is_told_where_the_answers_are_older(run: Path, tmp_path)
     assert f"earlier answers were made with {before}" in told
 
 
-def test_other_questions_under_its_name_are_refused(run: Path, tmp_path):
+def test_other_questions_under_its_name_are_refused(run, tmp_path):
     file = tmp_path / "code/tasks/towns.py"
     file.write_text(file.read_text().replace("Town {i}", "The place {i}"))
     done = serve_eval("run", "--resume", run, "--include-path", tmp_path / "code")
@@ -249,14 +246,14 @@ def judge(result, reference, hypothesis, pairs=None, *, points: float = 5.0):
 '''
 
 
-def _resume(text: str) -> list[str]:
+def _resume(text):
     """Return the arguments of the first command in a text that resumes a run."""
     [found, *_] = re.findall(r"serve-eval (run --resume .*?)(?: scores these|\n|$)", text)
     return shlex.split(found)
 
 
 @pytest.fixture(params=["raises", "{any_of: {scorer: raises}}"])
-def failed(request, tmp_path, monkeypatch) -> tuple[Path, str]:
+def failed(request, tmp_path, monkeypatch):
     """Return the folder of a run whose scorer raises, and what the run printed."""
     code, cases = tmp_path / "my evals", tmp_path / "cases.yaml"
     (code / "scorers").mkdir(parents=True)
@@ -277,9 +274,7 @@ def failed(request, tmp_path, monkeypatch) -> tuple[Path, str]:
     return out, done.stdout
 
 
-def test_every_printed_command_names_the_folder_of_a_scorer(
-    failed: tuple[Path, str], tmp_path, monkeypatch
-):
+def test_every_printed_command_names_the_folder_of_a_scorer(failed, tmp_path, monkeypatch):
     out, printed = failed
     code = tmp_path / "my evals"
     flags = f"--include-path '{code}' --include-path {tmp_path / 'other'}"
@@ -311,9 +306,7 @@ def test_every_printed_command_names_the_folder_of_a_scorer(
         ("references", "register", "--references-dir", "registered", "--reason", "x"),
     ],
 )
-def test_a_scorer_that_a_case_names_is_asked_for_as_a_task_is(
-    failed: tuple[Path, str], command: tuple[str, ...], tmp_path
-):
+def test_a_scorer_that_a_case_names_is_asked_for_as_a_task_is(failed, command, tmp_path):
     refused = serve_eval(*command, failed[0])
     code = tmp_path / "my evals"
     assert refused.returncode == 2
@@ -324,7 +317,7 @@ def test_a_scorer_that_a_case_names_is_asked_for_as_a_task_is(
     )
 
 
-def test_a_folder_that_moved_is_named_as_it_was(failed: tuple[Path, str], tmp_path):
+def test_a_folder_that_moved_is_named_as_it_was(failed, tmp_path):
     (tmp_path / "my evals").rename(tmp_path / "elsewhere")
     refused = serve_eval("judge", failed[0])
     assert f"takes its scorer 'raises' from {tmp_path}/my evals, whose" in refused.stderr
@@ -332,14 +325,14 @@ def test_a_folder_that_moved_is_named_as_it_was(failed: tuple[Path, str], tmp_pa
     assert judged.returncode == 4, judged.stderr
 
 
-def test_a_scorer_that_no_folder_has_is_unknown_as_before(failed: tuple[Path, str], tmp_path):
+def test_a_scorer_that_no_folder_has_is_unknown_as_before(failed, tmp_path):
     (tmp_path / "my evals/scorers/raises.py").unlink()
     refused = serve_eval("judge", failed[0])
     assert "unknown scorer 'raises'" in refused.stderr
 
 
 @pytest.fixture
-def broken(tmp_path, monkeypatch) -> Path:
+def broken(tmp_path, monkeypatch):
     """Return a run with a task and a rule of two folders; the rule can no longer be imported."""
     tasks, rules, refs = write_task(tmp_path / "tasks"), tmp_path / "rules", tmp_path / "refs"
     (rules / "verdicts").mkdir(parents=True)
@@ -363,7 +356,7 @@ def broken(tmp_path, monkeypatch) -> Path:
     return out
 
 
-def test_a_rule_that_is_replaced_is_not_asked_for(broken: Path, tmp_path):
+def test_a_rule_that_is_replaced_is_not_asked_for(broken, tmp_path):
     tasks = tmp_path / "tasks"
     refused = serve_eval("judge", broken, "--verdict", "classic")
     assert f"takes its task 'towns' from {tasks}, whose code" in refused.stderr
@@ -373,7 +366,7 @@ def test_a_rule_that_is_replaced_is_not_asked_for(broken: Path, tmp_path):
     assert " PASS " in judged.stdout
 
 
-def test_only_the_folders_that_have_what_is_needed_are_named(broken: Path, tmp_path):
+def test_only_the_folders_that_have_what_is_needed_are_named(broken, tmp_path):
     refused = serve_eval("judge", broken, "--include-path", tmp_path / "tasks")
     assert refused.stderr.endswith(
         f"takes its verdict rule 'within' from {tmp_path / 'rules'}, whose code runs only if you"

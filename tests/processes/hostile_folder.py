@@ -1,9 +1,5 @@
 """Fill a folder with modules that must not run, named as those that serve-eval imports."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 OURS = ("launchers", "serve_eval")
 STANDARD = ("random", "json", "typing", "__future__", "signal", "socket", "selectors", "pickle")
 OF_OTHERS = ("numpy", "aiohttp", "msgspec", "torch", "uvloop", "yaml")
@@ -12,7 +8,7 @@ NAMES = (*OURS, *STANDARD, *OF_OTHERS, *AT_START)
 RAN = "a module of the current folder ran"
 
 
-def fill(folder: Path, *, without: tuple[str, ...] = ()) -> Path:
+def fill(folder, *, without=()):
     """Write the modules and files of configuration; return the file that they would write to."""
     mark = folder.parent / f"{folder.name}.ran"
     text = (

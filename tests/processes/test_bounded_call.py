@@ -1,7 +1,5 @@
 """Test calls in separate processes, and processes with limits."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,9 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,11 +23,11 @@ HANG = ("^(a+)+$", "a" * 60 + "!")
 
 
 class _Unreadable:
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return int, ("none",)
 
 
-def made(start: int) -> Callable[..., Any]:
+def made(start):
     """Return a function that does what its first argument says to its process."""
     seen = [start]
 
@@ -93,29 +89,29 @@ def made(start: int) -> Callable[..., Any]:
     return call
 
 
-def _too_late(*_: object) -> None:
+def _too_late(*_):
     raise TimeoutError("too late")
 
 
-def talking() -> Callable[..., Any]:
+def talking():
     print("printed while it is made", flush=True)
     os.write(2, b"written while it is made\n")
     signal.setitimer(signal.ITIMER_REAL, 0.1)
     return made(0)
 
 
-def refusing() -> Callable[..., Any]:
+def refusing():
     raise KeyError("no such thing")
 
 
 @pytest.fixture(scope="module")
-def apart() -> Iterator[Apart]:
+def apart():
     makers = {"f": (made, (10,)), "refusing": (refusing, ())}
     with Apart(makers, limit_s=1.0, at_once=1) as found:
         yield found
 
 
-def _alive(pid: int) -> bool:
+def _alive(pid):
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -123,7 +119,7 @@ def _alive(pid: int) -> bool:
     return state != "Z"
 
 
-def _gone(*pids: int) -> bool:
+def _gone(*pids):
     deadline = time.monotonic() + 20
     while any(map(_alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -143,9 +139,7 @@ def _gone(*pids: int) -> bool:
         ("unwritable", "AttributeError: "),
     ],
 )
-def test_whatever_a_call_does_is_told_and_the_next_one_is_answered(
-    apart: Apart, what: str, told: str
-):
+def test_whatever_a_call_does_is_told_and_the_next_one_is_answered(apart, what, told):
     before = apart.call("f", "count")
     found = apart.call("f", what)
     assert isinstance(found, Unfinished)
@@ -161,7 +155,7 @@ def test_whatever_a_call_does_is_told_and_the_next_one_is_answered(
 
 
 @pytest.mark.parametrize("handled", [True, False])
-def test_an_alarm_is_heard_by_the_call_that_set_it_alone(apart: Apart, handled: bool):
+def test_an_alarm_is_heard_by_the_call_that_set_it_alone(apart, handled):
     found = apart.call("f", "alarm")
     assert isinstance(found, Unfinished)
     assert found.told.startswith("TimeoutError: too late ("), (
@@ -192,7 +186,7 @@ def test_what_a_call_prints_goes_to_standard_error_and_what_its_making_prints_no
     assert (told.out, told.err) == ("", "printed by a call\n")
 
 
-def test_an_exception_is_told_with_the_line_that_raised_it(apart: Apart):
+def test_an_exception_is_told_with_the_line_that_raised_it(apart):
     found = apart.call("f", "raise", "1e400 \ud800")
     line = next(
         n
@@ -204,21 +198,21 @@ def test_an_exception_is_told_with_the_line_that_raised_it(apart: Apart):
     )
 
 
-def test_a_function_that_cannot_be_made_keeps_no_other_from_being_called(apart: Apart):
+def test_a_function_that_cannot_be_made_keeps_no_other_from_being_called(apart):
     found = apart.call("refusing")
     assert isinstance(found, Unfinished)
     assert found.told.startswith("KeyError: 'no such thing'")
     assert apart.call("f", "count")[0] > 10
 
 
-def test_arguments_that_cannot_be_sent_are_told(apart: Apart):
+def test_arguments_that_cannot_be_sent_are_told(apart):
     found = apart.call("f", "raise", lambda: None)
     assert isinstance(found, Unfinished)
     assert "pickle" in found.told
 
 
 @pytest.mark.parametrize("kind", ["child", "child apart"])
-def test_what_a_call_started_ends_with_its_process(kind: str):
+def test_what_a_call_started_ends_with_its_process(kind):
     with Apart({"f": (made, (0,))}, limit_s=1.0, at_once=1) as apart:
         hung, left = apart.call("f", kind), 0
         assert _alive(hung)
@@ -245,7 +239,7 @@ def test_a_call_is_made_again_where_an_earlier_one_left_behind_what_ends_the_pro
         assert (before[0], found) == (11, "slept"), "a new process must not be ended"
 
 
-def test_a_function_that_comes_back_in_two_processes_answers_once(apart: Apart):
+def test_a_function_that_comes_back_in_two_processes_answers_once(apart):
     first = apart.call("f", "count")
     assert apart.call("f", "fork", True) == "came back"
     assert apart.call("f", "count") == (first[0] + 1, first[1])
@@ -253,7 +247,7 @@ def test_a_function_that_comes_back_in_two_processes_answers_once(apart: Apart):
     assert apart.call("f", "count") == (first[0] + 2, first[1])
 
 
-def test_a_value_that_cannot_be_read_is_told(apart: Apart):
+def test_a_value_that_cannot_be_read_is_told(apart):
     found = apart.call("f", "unreadable")
     assert isinstance(found, Unfinished)
     assert found.told.startswith("its value cannot be read: ValueError: ")
@@ -296,19 +290,19 @@ time.sleep(60)
 """
 
 
-def slow() -> Callable[..., Any]:
+def slow():
     re.match(*HANG)
     raise AssertionError
 
 
-def cpu(pid: int) -> float:
+def cpu(pid):
     """Return the CPU seconds of a process; once in `slow`, it has more than its imports take."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize("when", ["calling", "making"])
-def test_no_process_outlives_one_that_is_killed(when: str):
+def test_no_process_outlives_one_that_is_killed(when):
     command = [sys.executable, "-c", _OWNER, when]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
@@ -330,14 +324,14 @@ def test_memory_is_bounded_where_that_is_asked_for():
         assert found.raised == "MemoryError"
 
 
-def made_of() -> Callable[[int], int]:
+def made_of():
     return lambda size: len(bytes(size))
 
 
 MIB = 2**20
 
 
-def _run(folder: Path, code: str, given: bytes = b"", *, limit_s: float = 60.0) -> LimitedEnd:
+def _run(folder, code, given=b"", *, limit_s=60.0):
     script = folder / "script.py"
     script.write_text(f"import os, signal, sys\n{code}\n")
     return run_limited(script, given, limit_s=limit_s, memory_bytes=256 * MIB)
@@ -355,7 +349,7 @@ def _run(folder: Path, code: str, given: bytes = b"", *, limit_s: float = 60.0) 
         ("bytearray(2**30)", "it ended with the status 1"),
     ],
 )
-def test_what_was_written_before_the_end_is_kept(code: str, why: str, tmp_path):
+def test_what_was_written_before_the_end_is_kept(code, why, tmp_path):
     ended = _run(tmp_path, f"os.write(1, b'before')\n{code}", b"x" * MIB)
     assert ended == LimitedEnd(b"before", why)
 
@@ -416,14 +410,14 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         ),
     ],
 )
-def test_the_soft_limit_is_raised_as_far_as_it_may(soft: int, hard: int, wanted: int, said: str):
+def test_the_soft_limit_is_raised_as_far_as_it_may(soft, hard, wanted, said):
     code = CODE.format(soft=soft, hard=hard, wanted=wanted)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert said in done.stdout + done.stderr
 
 
 @pytest.fixture
-def kernel(tmp_path, monkeypatch) -> Path:
+def kernel(tmp_path, monkeypatch):
     for name in ("STAT", "QUOTA", "USAGE"):
         monkeypatch.setattr(resources, name, tmp_path / name)
     return tmp_path
@@ -440,14 +434,14 @@ def kernel(tmp_path, monkeypatch) -> Path:
         ("nothing", None),
     ],
 )
-def test_cores_are_busy_where_they_are_not_idle(kernel: Path, later: str, share: float | None):
+def test_cores_are_busy_where_they_are_not_idle(kernel, later, share):
     (kernel / "STAT").write_text("cpu 100 0 0 100 0 0 0 0 0 0\ncpu0 1 1\n")
     load = CoreLoad()
     (kernel / "STAT").write_text(f"{later}\ncpu0 1 1\n")
     assert load.share() == pytest.approx(share)
 
 
-def test_a_quota_of_a_container_counts_if_more_of_it_is_used(kernel: Path, monkeypatch):
+def test_a_quota_of_a_container_counts_if_more_of_it_is_used(kernel, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(resources.time, "monotonic", lambda: clock[0])
     (kernel / "STAT").write_text("cpu 0 0 0 0 0 0 0 0 0 0\n")
@@ -462,5 +456,5 @@ def test_a_quota_of_a_container_counts_if_more_of_it_is_used(kernel: Path, monke
     assert load.share() == pytest.approx(0.01)
 
 
-def test_a_machine_without_these_files_tells_nothing(kernel: Path):
+def test_a_machine_without_these_files_tells_nothing(kernel):
     assert CoreLoad().share() is None

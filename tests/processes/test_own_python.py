@@ -1,7 +1,5 @@
 """Test that no folder adds code to processes of serve-eval."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -35,7 +33,7 @@ from tests.processes.hostile_folder import AT_START, NAMES, OURS, fill
         ("/a:/b:/a", ["/a", "/b"]),
     ],
 )
-def test_only_absolute_folders_reach_a_process_of_ours(given: str, kept: list[str]):
+def test_only_absolute_folders_reach_a_process_of_ours(given, kept):
     found = build_environment({"PYTHONPATH": given, "X": "1"})
     assert found.pop("X") == "1"
     places = found["PYTHONPATH"].split(":") if found else []
@@ -43,7 +41,7 @@ def test_only_absolute_folders_reach_a_process_of_ours(given: str, kept: list[st
 
 
 @pytest.mark.parametrize("name", ["PATH", "PYTHONPATH", "LD_LIBRARY_PATH"])
-def test_lists_of_folders_are_passed_on_without_relative_ones(name: str):
+def test_lists_of_folders_are_passed_on_without_relative_ones(name):
     assert inherit({name: ":/a:bin:/b:."}) == {name: "/a:/b"}
     assert inherit({name: "."}) == {}
     assert inherit({name: ".:/a"}, [name]) == {name: ".:/a"}
@@ -97,9 +95,7 @@ allow_missing_reference: true
 SUITE = "plans: [plan.yaml]\n"
 
 
-def _run(
-    folder: Path, *words: str, timeout_s: float = 120, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def _run(folder, *words, timeout_s=120, **variables):
     variables = {"XDG_STATE_HOME": str(folder.parent / "state"), **variables}
     return subprocess.run(
         words,
@@ -112,13 +108,13 @@ def _run(
     )
 
 
-def _check(done: subprocess.CompletedProcess[str], mark: Path, *codes: int) -> None:
+def _check(done, mark, *codes):
     assert not mark.exists(), mark.read_text()
     assert done.returncode in (codes or (0,)), done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
+def finished(tmp_path_factory):
     """Return a finished run of the simulated server, in a folder without modules."""
     folder = tmp_path_factory.mktemp("finished")
     done = _run(folder, str(SCRIPT), "run", *SIMULATED, "--no-reference", "-o", "run")
@@ -127,7 +123,7 @@ def finished(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("launcher", [EMBEDDED, SIMULATED], ids=["embedded", "simulated"])
-def test_a_run_in_a_foreign_folder(tmp_path, launcher: tuple[str, ...]):
+def test_a_run_in_a_foreign_folder(tmp_path, launcher):
     mark = fill(tmp_path / "work")
     words = (str(SCRIPT), "run", *launcher, "--no-reference", "-o", "out")
     _check(_run(tmp_path / "work", *words), mark, 3)
@@ -135,7 +131,7 @@ def test_a_run_in_a_foreign_folder(tmp_path, launcher: tuple[str, ...]):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [":/nowhere", ".", "./", "../work:", "/nowhere::/elsewhere"])
-def test_a_relative_import_path_adds_no_folder(tmp_path, path: str):
+def test_a_relative_import_path_adds_no_folder(tmp_path, path):
     """Python itself runs sitecustomize of such a folder; everything after its start is ours."""
     own = ("typing", "__future__", "signal", "socket", "selectors", "pickle", "json", "random")
     mark = fill(tmp_path / "work", without=(*AT_START, *OURS, *own))
@@ -145,7 +141,7 @@ def test_a_relative_import_path_adds_no_folder(tmp_path, path: str):
 
 
 @pytest.mark.parametrize("path", ["", ":", "."])
-def test_our_processes_do_not_take_their_start_from_such_a_path(tmp_path, path: str):
+def test_our_processes_do_not_take_their_start_from_such_a_path(tmp_path, path):
     mark = fill(tmp_path / "work")
     env = build_environment({**environment(), "PYTHONPATH": path})
     done = subprocess.run(
@@ -161,7 +157,7 @@ def test_our_processes_do_not_take_their_start_from_such_a_path(tmp_path, path: 
 
 
 @pytest.mark.parametrize("path", ["", ".", ":"])
-def test_python_m_leaves_the_current_folder_out(tmp_path, path: str):
+def test_python_m_leaves_the_current_folder_out(tmp_path, path):
     """Python looks for serve_eval there itself, so this folder has none."""
     mark = fill(tmp_path / "work", without=("serve_eval", *AT_START))
     words = (sys.executable, "-m", "serve_eval", "run", *EMBEDDED, "--no-reference", "-o", "out")
@@ -178,7 +174,7 @@ def test_a_folder_that_is_named_absolutely_stays(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_resuming_the_run_folder_that_one_stands_in(finished: Path, tmp_path):
+def test_resuming_the_run_folder_that_one_stands_in(finished, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     mark = fill(folder)
@@ -206,7 +202,7 @@ def test_resuming_the_run_folder_that_one_stands_in(finished: Path, tmp_path):
     ],
     ids=lambda words: words[0],
 )
-def test_commands_that_read_a_folder(finished: Path, tmp_path, words: tuple[str, ...]):
+def test_commands_that_read_a_folder(finished, tmp_path, words):
     shutil.copytree(finished, tmp_path / "run")
     mark = fill(tmp_path / "run")
     _check(_run(tmp_path / "run", str(SCRIPT), *words), mark, 0, 2, 3, 4)
@@ -256,9 +252,7 @@ class TestIt(AccuracyTests):
     ],
     ids=["plain", "no cache", "importlib", "xdist"],
 )
-def test_a_repository_with_such_names_is_tested_by_pytest(
-    tmp_path, flags: tuple[str, ...], own: set[str]
-):
+def test_a_repository_with_such_names_is_tested_by_pytest(tmp_path, flags, own):
     """pytest puts this folder on its own import path; the processes of a test do not get it."""
     mark = fill(tmp_path / "work", without=(*{*NAMES} - own, "evil"))
     (tmp_path / "work/test_it.py").write_text(TEST)

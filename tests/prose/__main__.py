@@ -1,7 +1,5 @@
 """Print how the text of checkouts reads, side by side: `python -m tests.prose [ROOT ...]`."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
@@ -9,7 +7,7 @@ from tests.prose import count
 from tests.prose.count import LISTED
 
 
-def main() -> None:
+def main():
     """Print the counts of each checkout, then the worst files of the last one."""
     parser = argparse.ArgumentParser(prog="python -m tests.prose", description=__doc__)
     parser.add_argument("roots", nargs="*", type=Path, default=[Path()], metavar="ROOT")
@@ -40,14 +38,14 @@ def main() -> None:
         print("\n".join(count.worst_files(root, given.worst)))
 
 
-def _print_figures(roots: list[Path]) -> None:
+def _print_figures(roots):
     columns = [count.figures(root) for root in roots]
     width = max(map(len, columns[0]))
     for name in columns[0]:
         print(f"{name:{width}}  " + "  ".join(f"{column[name]:>20}" for column in columns))
 
 
-def _print_findings(root: Path, below: str) -> None:
+def _print_findings(root, below):
     folder = root / below
     for file in count.python_files(root, count.PACKAGES + count.OTHERS):
         if file.is_relative_to(folder):

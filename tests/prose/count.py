@@ -8,7 +8,6 @@ import random
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -77,41 +76,41 @@ class Prose:
     text: str
 
 
-def python_files(root: Path, folders: tuple[str, ...]) -> list[Path]:
+def python_files(root, folders):
     """Return the Python files below some folders of a checkout."""
     return [file for folder in folders for file in sorted((root / folder).rglob("*.py"))]
 
 
-def docstrings(file: Path) -> Sequence[Prose]:
+def docstrings(file):
     """Return the docstrings of a file: of the module, classes, functions, and of constants."""
     return _parse_texts(file)[0]
 
 
 @cache
-def comments(file: Path) -> Sequence[Prose]:
+def comments(file):
     """Return the comments of a file, those of consecutive lines as one."""
     return tuple(_find_comments(file))
 
 
-def messages(file: Path) -> Sequence[Prose]:
+def messages(file):
     """Return the strings of a file that are no docstrings and have at least MIN_WORDS words."""
     return _parse_texts(file)[1]
 
 
 @cache  # several checks read the same files, and parsing is most of their time
-def _parse_texts(file: Path) -> tuple[Sequence[Prose], Sequence[Prose]]:
+def _parse_texts(file):
     nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
     return tuple(_find_docstrings(file, nodes)), tuple(_find_messages(file, nodes))
 
 
-def _find_docstrings(file: Path, nodes: Sequence[ast.AST]) -> Iterator[Prose]:
+def _find_docstrings(file, nodes):
     for node in nodes:
         match node:
             case ast.Expr(value=ast.Constant(value=str() as text)):
                 yield Prose(file, node.lineno, text)
 
 
-def _find_comments(file: Path) -> Iterator[Prose]:
+def _find_comments(file):
     block = []
     source = file.read_text("utf-8")
     if "#" not in source:
@@ -127,7 +126,7 @@ def _find_comments(file: Path) -> Iterator[Prose]:
         yield Prose(file, block[0][0], " ".join(text for _, text in block))
 
 
-def _find_messages(file: Path, nodes: Sequence[ast.AST]) -> Iterator[Prose]:
+def _find_messages(file, nodes):
     known = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
     for node in nodes:
         if isinstance(node, ast.JoinedStr):
@@ -143,7 +142,7 @@ def _find_messages(file: Path, nodes: Sequence[ast.AST]) -> Iterator[Prose]:
             yield Prose(file, node.lineno, text)
 
 
-def find_pages(root: Path) -> Iterator[Prose]:
+def find_pages(root):
     """Yield each paragraph of the pages, without fenced code and the text in backticks."""
     for pattern in PAGES:
         for file in sorted(root.glob(pattern)):
@@ -159,7 +158,7 @@ MIN_LINES = 30
 """Shorter files hold too little text to judge."""
 
 
-def draw_files(root: Path, number: int, seed: int) -> list[str]:
+def draw_files(root, number, seed):
     """Return `number` files of the packages, as paths below `root`, in the order of the draw."""
     files = [
         str(file.relative_to(root))
@@ -169,7 +168,7 @@ def draw_files(root: Path, number: int, seed: int) -> list[str]:
     return random.Random(seed).sample(files, number)
 
 
-def draw_messages(root: Path, number: int, seed: int) -> list[str]:
+def draw_messages(root, number, seed):
     """Return `number` messages of the packages as FILE:LINE and text, in the order of the draw."""
     found = [
         f"{file.relative_to(root)}:{prose.line}  {' '.join(prose.text.split())}"
@@ -190,7 +189,7 @@ TOOL = Path(__file__).parent
 """This package names the phrases that it looks for."""
 
 
-def figures(root: Path) -> Mapping[str, str]:
+def figures(root):
     """Return one row for each count, in the order in which they are printed."""
     readme = (root / "README.md").read_text("utf-8")
     pages = sorted((root / "docs").glob("*.md"))
@@ -216,7 +215,7 @@ def figures(root: Path) -> Mapping[str, str]:
     }
 
 
-def worst_files(root: Path, count: int) -> list[str]:
+def worst_files(root, count):
     """Return the files with most question openings and listed phrases, the worst first."""
     found = Counter(
         prose.file
@@ -229,7 +228,7 @@ def worst_files(root: Path, count: int) -> list[str]:
     return [f"{times:4}  {file.relative_to(root)}" for file, times in found.most_common(count)]
 
 
-def asking_docstrings(files: Iterable[Path]) -> tuple[list[str], int]:
+def asking_docstrings(files):
     """Return the docstrings that open with a question word, and how many there are about.
 
     Only files with a text in triple quotes that opens so are parsed.
@@ -244,13 +243,13 @@ def asking_docstrings(files: Iterable[Path]) -> tuple[list[str], int]:
     return asking, count
 
 
-def opens_with_question(text: str) -> bool:
+def opens_with_question(text):
     """Say whether the first word of a text is a question word."""
     words = text.split(maxsplit=1)
     return bool(words) and words[0].strip(".,:;'\"`").lower() in QUESTION_WORDS
 
 
-def asking_sentences(proses: Iterable[Prose]) -> Iterator[tuple[Prose, str]]:
+def asking_sentences(proses):
     """Yield the sentences of pages that begin with a clause such as "What it is" and ask nothing.
 
     Headings and questions may begin so.
@@ -260,14 +259,14 @@ def asking_sentences(proses: Iterable[Prose]) -> Iterator[tuple[Prose, str]]:
             yield prose, found[1].strip()
 
 
-def listed(proses: Iterable[Prose]) -> Iterator[tuple[Prose, str]]:
+def listed(proses):
     """Yield the listed phrases of some texts, each with the text that it stands in."""
     for prose in proses:
         for found in PHRASES.finditer(" ".join(prose.text.split())):
             yield prose, found[0]
 
 
-def listed_in_code(root: Path) -> Iterator[tuple[Prose, str]]:
+def listed_in_code(root):
     """Yield the listed phrases in the docstrings, comments and messages of the packages.
 
     Only files are parsed that have one without their quotes, line ends and signs of comments.
@@ -279,7 +278,7 @@ def listed_in_code(root: Path) -> Iterator[tuple[Prose, str]]:
             yield from listed(kind(file))
 
 
-def long_lines(root: Path) -> Iterator[str]:
+def long_lines(root):
     """Yield FILE:LINE of each line of Python that is too long."""
     for file in python_files(root, PACKAGES + OTHERS):
         for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
@@ -287,7 +286,7 @@ def long_lines(root: Path) -> Iterator[str]:
                 yield f"{file.relative_to(root)}:{number}"
 
 
-def long_page_lines(root: Path) -> Iterator[str]:
+def long_page_lines(root):
     """Yield FILE:LINE of each line of a page that is too long and could be wrapped."""
     for pattern in PAGES:
         for file in sorted(root.glob(pattern)):
@@ -299,13 +298,13 @@ def long_page_lines(root: Path) -> Iterator[str]:
                     yield f"{file.relative_to(root)}:{number}"
 
 
-def _share(files: list[Path]) -> str:
+def _share(files):
     texts = [prose.text for file in files for prose in docstrings(file)]
     asking = sum(map(opens_with_question, texts))
     return f"{asking} of {len(texts)} ({100 * asking / max(len(texts), 1):.1f} %)"
 
 
-def _words_per_line(root: Path) -> float:
+def _words_per_line(root):
     lines = [
         line
         for file in python_files(root, ("serve_eval",))
@@ -315,7 +314,7 @@ def _words_per_line(root: Path) -> float:
     return sum(len(line.split()) for line in lines) / max(len(lines), 1)
 
 
-def _index(root: Path) -> set[Path]:
+def _index(root):
     index = root / "docs" / "README.md"
     if not index.exists():
         return set()

@@ -1,7 +1,5 @@
 """The text of the project keeps to CONTRIBUTING.md, as far as a script can tell."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.prose import count
@@ -10,7 +8,7 @@ from tests.root import ROOT
 
 
 @pytest.mark.parametrize("folders", [count.PACKAGES, count.OTHERS])
-def test_docstrings_do_not_open_with_a_question_word(folders: tuple[str, ...]):
+def test_docstrings_do_not_open_with_a_question_word(folders):
     asking, docstrings = count.asking_docstrings(count.python_files(ROOT, folders))
     assert docstrings > 1000
     assert asking == []
@@ -43,7 +41,7 @@ def test_no_sentence_of_a_page_opens_with_a_question_word():
         ("Whatever it is. Howl.", []),
     ],
 )
-def test_a_sentence_that_opens_with_a_clause_is_found(tmp_path, text: str, found: list[str]):
+def test_a_sentence_that_opens_with_a_clause_is_found(tmp_path, text, found):
     (tmp_path / "README.md").write_text(text)
     assert [hit[1] for hit in count.asking_sentences(count.find_pages(tmp_path))] == found
 
@@ -94,7 +92,7 @@ def test_each_kind_of_text_is_found(tmp_path):
         ("", False),
     ],
 )
-def test_the_first_word_decides(text: str, asks: bool):
+def test_the_first_word_decides(text, asks):
     assert count.opens_with_question(text) is asks
 
 
@@ -106,7 +104,7 @@ def test_the_first_word_decides(text: str, asks: bool):
         ("a doorway, toldness, besiege", []),
     ],
 )
-def test_phrases_are_whole_words(text: str, found: list[str]):
+def test_phrases_are_whole_words(text, found):
     assert [hit[0] for hit in PHRASES.finditer(text)] == found
 
 

@@ -3,12 +3,9 @@
 That its values are those of the cards can only be read there.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +14,6 @@ from serve_eval.protocol import chat_template
 from serve_eval.protocol.chat_template import ChatTemplate, Rendering, read, renderer
 from serve_eval.protocol.presets import (
     EFFORTS,
-    PresetRow,
     choose_options,
     describe_options,
     merge_bodies,
@@ -40,7 +36,7 @@ def test_there_are_rows_for_more_than_thirty_families():
 
 
 @ROWS
-def test_a_row_has_a_source_and_the_day_of_reading_not_after_the_tables(row: PresetRow):
+def test_a_row_has_a_source_and_the_day_of_reading_not_after_the_tables(row):
     assert re.fullmatch(r"https://[\w./-]+", row.source)
     assert re.fullmatch(r"(https://[\w./-]+)?", row.switch_source)
     assert date.fromisoformat(row.read) <= date.fromisoformat(TABLE.version)
@@ -48,7 +44,7 @@ def test_a_row_has_a_source_and_the_day_of_reading_not_after_the_tables(row: Pre
 
 
 @ROWS
-def test_every_row_and_each_of_its_efforts_makes_requests(row: PresetRow):
+def test_every_row_and_each_of_its_efforts_makes_requests(row):
     for effort in ("", *row.effort):
         options = choose_options(row, effort, row, TABLE)
         task = build_task(Spec(name="gsm8k", options={"apply_chat_template": True, **options}))
@@ -57,7 +53,7 @@ def test_every_row_and_each_of_its_efforts_makes_requests(row: PresetRow):
 
 
 @ROWS
-def test_an_effort_of_another_mode_has_that_modes_sampling(row: PresetRow):
+def test_an_effort_of_another_mode_has_that_modes_sampling(row):
     for effort, told in dict(row.effort).items():
         other = row if told.row is None else TABLE.find(told.row)
         assert other.family == row.family
@@ -89,7 +85,7 @@ def test_an_effort_of_another_mode_has_that_modes_sampling(row: PresetRow):
         ("my-org/my-model", None),
     ],
 )
-def test_a_model_is_found_by_the_last_part_of_its_id(model: str, name: str | None):
+def test_a_model_is_found_by_the_last_part_of_its_id(model, name):
     found = TABLE.find_for([model])
     assert (found and found.name) == name
 
@@ -168,7 +164,7 @@ SYNTHETIC = '{"method": "mtp", "rejection_sample_method": "synthetic"}'
         "vllm serve m --load-format dummy",
     ],
 )
-def test_each_form_is_found(content: Any):
+def test_each_form_is_found(content):
     [found] = find_meaningless(content, "launcher")
     assert found.effect in str(found)
 
@@ -191,7 +187,7 @@ def test_each_form_is_found(content: Any):
         "{not json --load",
     ],
 )
-def test_sound_settings_are_not(content: Any):
+def test_sound_settings_are_not(content):
     assert list(find_meaningless(content, "launcher")) == []
 
 
@@ -216,7 +212,7 @@ def test_a_place_leads_to_the_setting():
         (None, 0),
     ],
 )
-def test_the_description_of_a_server_is_read(told: Any, count: int):
+def test_the_description_of_a_server_is_read(told, count):
     assert len(list(find_in_description(told, "the server"))) == count
 
 
@@ -240,12 +236,12 @@ CHATML_TEXT = (
 
 
 def _render(
-    text: str,
+    text,
     *,
-    today: date | None = None,
-    tokens: dict[str, str] | None = None,
-    **variables: object,
-) -> str:
+    today=None,
+    tokens=None,
+    **variables,
+):
     template = ChatTemplate(text=text, tokens=tokens or {}, file=Path("tokenizer_config.json"))
     return renderer(template, variables=variables, today=today)(TURNS)
 
@@ -272,9 +268,7 @@ def _render(
          "True True False []"),
     ],
 )  # fmt: skip
-def test_templates_render_as_transformers_renders_them(
-    text: str, variables: dict[str, Any], shown: str
-):
+def test_templates_render_as_transformers_renders_them(text, variables, shown):
     assert _render(text, tokens={"bos_token": "<s>"}, **variables) == shown
 
 
@@ -301,7 +295,7 @@ def test_a_template_that_shows_the_date_needs_one_that_stays():
         ("{{ messages[0].content + 1 }}", "chat template fails"),
     ],
 )
-def test_what_a_template_must_not_or_cannot_do_is_refused(text: str, why: str):
+def test_what_a_template_must_not_or_cannot_do_is_refused(text, why):
     with pytest.raises(PlanError, match=why) as refused:
         _render(text)
     assert "tokenizer_config.json" in str(refused.value)
@@ -314,7 +308,7 @@ def test_images_are_left_to_the_server():
         renderer(template, variables={}, today=None)(turns)
 
 
-def _folder(tmp_path: Path, **files: str) -> Path:
+def _folder(tmp_path, **files):
     for name, content in files.items():
         (tmp_path / name.replace("__", ".")).write_text(content)
     return tmp_path
@@ -347,9 +341,7 @@ def _folder(tmp_path: Path, **files: str) -> Path:
         ),
     ],
 )  # fmt: skip
-def test_templates_and_tokens_are_found_where_models_have_them(
-    tmp_path, files: dict[str, str], text: str, tokens: dict[str, str]
-):
+def test_templates_and_tokens_are_found_where_models_have_them(tmp_path, files, text, tokens):
     found = read(_folder(tmp_path, **files))
     assert (found.text, found.tokens) == (text, tokens)
 
@@ -364,7 +356,7 @@ def test_templates_and_tokens_are_found_where_models_have_them(
     ],
     ids=range(4),
 )
-def test_a_folder_without_a_template_is_refused(tmp_path, files: dict[str, str]):
+def test_a_folder_without_a_template_is_refused(tmp_path, files):
     with pytest.raises(PlanError):
         read(_folder(tmp_path, **files))
 
@@ -409,7 +401,7 @@ LOOPS = f"{_LOOP}{_LOOP}{_LOOP}{{% endfor %}}{{% endfor %}}{{% endfor %}}"
         ("{{ raise_exception('no system prompt') }}", "the chat template fails: no system prompt"),
     ],
 )
-def test_a_template_that_never_ends_or_fails_is_told_of(text: str, told: str, monkeypatch):
+def test_a_template_that_never_ends_or_fails_is_told_of(text, told, monkeypatch):
     monkeypatch.setattr(chat_template, "RENDERING_S", 1.0 if text == LOOPS else 20.0)
     template = ChatTemplate(text=text, tokens={}, file=Path("a.jinja"))
     render = Rendering(template, variables={}, today=None)
@@ -441,7 +433,7 @@ def test_a_number_that_takes_for_ever_is_given_up_while_the_template_is_made(
     ],
     ids=["brackets", "ifs", "digits", "long"],
 )
-def test_a_text_that_no_model_has_as_its_template_is_refused_at_once(text: str, told: str):
+def test_a_text_that_no_model_has_as_its_template_is_refused_at_once(text, told):
     with pytest.raises(PlanError, match=rf"a\.jinja: the chat template .*{told}"):
         Rendering(
             ChatTemplate(text=text, tokens={}, file=Path("a.jinja")), variables={}, today=None

@@ -1,12 +1,9 @@
 """Test choices that mean the same for every task: their prompts, and their fingerprints."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,7 @@ from serve_eval.errors import NotComparableError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.plan.plan_file import to_file
-from serve_eval.plan.prepared_task import PreparedTask, derive_seed, request_of
+from serve_eval.plan.prepared_task import derive_seed, request_of
 from serve_eval.plan.resolve import resolve
 from serve_eval.protocol.shared import ONLY_IF_SET, apply, build_task
 from serve_eval.schema import (
@@ -27,9 +24,6 @@ from serve_eval.schema import (
     Outcome,
     Override,
     Plan,
-    Prompt,
-    Request,
-    Response,
     Sample,
     SamplingParams,
     Score,
@@ -45,11 +39,11 @@ TEMPLATE = (
 LONG = Override(max_tokens=512, stop=("\n",), extra={"top_k": 3, "min_p": 0.1})
 
 
-def _score(sample: Sample, response: Response) -> Score:
+def _score(sample, response):
     return Score(value=0.0, outcome=Outcome.WRONG)
 
 
-def _task(prompt: Prompt = "Hi", **more: Any) -> Task:
+def _task(prompt="Hi", **more):
     def load(roots, wanted):
         samples = [
             Sample(id="1", prompt=prompt, target=""),
@@ -74,21 +68,21 @@ def _task(prompt: Prompt = "Hi", **more: Any) -> Task:
     )
 
 
-def _requests(task: Task) -> list[Request]:
+def _requests(task):
     return [request_of(task, sample) for sample in task.load(DataRoots(), 2).samples]
 
 
-def _asked(given: dict[str, Any], prompt: Prompt = "Hi") -> Request:
+def _asked(given, prompt="Hi"):
     return _requests(apply(_task(prompt), given))[0]
 
 
 @pytest.fixture
-def tokenizer(tmp_path) -> str:
+def tokenizer(tmp_path):
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
     return str(tmp_path)
 
 
-def _user(text: str) -> Message:
+def _user(text):
     return Message(role="user", content=text)
 
 
@@ -108,7 +102,7 @@ SYSTEM = Message(role="system", content="Be brief. ")
         ({"system_prompt": ""}, "Hi", "Hi"),
     ],
 )
-def test_prompts_are_texts_or_turns_as_chosen(given: dict[str, Any], prompt: Prompt, asked: Prompt):
+def test_prompts_are_texts_or_turns_as_chosen(given, prompt, asked):
     assert _asked(given, prompt).prompt == asked
 
 
@@ -133,9 +127,7 @@ def test_several_turns_are_no_plain_text():
         ({"stop": None}, "Hi", ("Question:",)),
     ],
 )
-def test_stop_strings_of_a_base_model_are_not_sent_by_chat_unless_declared(
-    given: dict[str, Any], prompt: Prompt, stop: tuple[str, ...]
-):
+def test_stop_strings_of_a_base_model_are_not_sent_by_chat_unless_declared(given, prompt, stop):
     task = apply(_task(prompt), given)
     assert (_requests(task)[0].sampling.stop, task.protocol["stop"]) == (stop, list(stop))
 
@@ -175,7 +167,7 @@ def test_what_is_chosen_for_the_task_comes_before_what_a_sample_asks_itself():
 
 
 @pytest.mark.parametrize("word", ["off", False])
-def test_thinking_is_switched_in_the_servers_template(word: Any):
+def test_thinking_is_switched_in_the_servers_template(word):
     given = {
         "apply_chat_template": True,
         "thinking": word,
@@ -212,7 +204,7 @@ def test_other_answer_lengths_need_another_context():
 
 
 def test_a_template_of_a_folder_is_rendered_here_and_sent_without_special_tokens(
-    tokenizer: str,
+    tokenizer,
 ):
     chat = {"apply_chat_template": True, "tokenizer": tokenizer}
     request = _asked({**chat, "system_prompt": "S", "thinking": "on"})
@@ -241,7 +233,7 @@ def test_a_template_of_a_folder_is_rendered_here_and_sent_without_special_tokens
         ({"apply_chat_template": True, "tokenizer": "/nowhere"}, "no chat template"),
     ],
 )
-def test_choices_that_exclude_each_other_are_refused(given: dict[str, Any], why: str):
+def test_choices_that_exclude_each_other_are_refused(given, why):
     with pytest.raises(PlanError, match=why):
         apply(_task(), given)
 
@@ -251,7 +243,7 @@ def test_log_probabilities_are_not_asked_for_by_chat():
         apply(_task(prompt_logprobs=True), {"apply_chat_template": True})
 
 
-def test_every_choice_is_in_the_protocol_and_only_if_it_was_made(tokenizer: str):
+def test_every_choice_is_in_the_protocol_and_only_if_it_was_made(tokenizer):
     assert apply(_task(), {}).protocol == {
         "num_fewshot": 5,
         "apply_chat_template": False,
@@ -356,14 +348,14 @@ def test_a_problem_of_a_task_comes_with_what_to_do():
         resolve({"tasks": [{"mmlu": options}]}, {}, {})
 
 
-def test_a_tokenizer_is_found_again_from_another_folder(tokenizer: str, monkeypatch):
+def test_a_tokenizer_is_found_again_from_another_folder(tokenizer, monkeypatch):
     monkeypatch.chdir(Path(tokenizer).parent)
     options = {"apply_chat_template": True, "tokenizer": Path(tokenizer).name}
     plan = resolve({"tasks": [{"mmlu": options}]}, {}, {}).plan
     assert plan.tasks[0].options["tokenizer"] == tokenizer
 
 
-def _judged(data_root: Path, references: Path | None, **options: Any) -> PreparedTask:
+def _judged(data_root, references, **options):
     plan = Plan(
         launcher=Spec(name="simulated"),
         model="nvidia/MiniMax-M3-NVFP4",
@@ -379,12 +371,12 @@ def _judged(data_root: Path, references: Path | None, **options: Any) -> Prepare
     return p
 
 
-def _prepared(data_root: Path, references: Path | None, **options: Any) -> str | None:
+def _prepared(data_root, references, **options):
     return _judged(data_root, references, **options).why_no_reference
 
 
 def test_a_shipped_reference_judges_the_protocol_that_it_was_taken_under(
-    data_root: Path, tokenizer: str, tmp_path
+    data_root, tokenizer, tmp_path
 ):
     assert _prepared(data_root, None) is None
     assert _prepared(data_root, None, suite_exact=True) is None
@@ -403,7 +395,7 @@ def test_a_shipped_reference_judges_the_protocol_that_it_was_taken_under(
 
 
 def test_the_report_says_what_the_suite_does_otherwise_than_a_tasks_defaults(
-    data_root: Path,
+    data_root,
 ):
     assert (
         _judged(data_root, None).protocol
@@ -413,7 +405,7 @@ def test_the_report_says_what_the_suite_does_otherwise_than_a_tasks_defaults(
 
 
 def test_a_reference_is_not_compared_with_a_run_under_a_choice_that_it_knows_nothing_of(
-    data_root: Path,
+    data_root,
 ):
     plan = Plan(
         model="meta-llama/Llama-3.1-8B-Instruct",
@@ -437,9 +429,7 @@ FLAGS = """
 """
 
 
-def test_every_flag_becomes_an_option_of_every_task_and_shows_in_the_dry_run(
-    tmp_path, data_root: Path
-):
+def test_every_flag_becomes_an_option_of_every_task_and_shows_in_the_dry_run(tmp_path, data_root):
     file = tmp_path / "plan.yaml"
     file.write_text(
         f"model: m\ntasks: [gsm8k]\ndataset_root: {data_root}\nlimit: 2\nno_reference: true\n"
@@ -470,7 +460,7 @@ def test_every_flag_becomes_an_option_of_every_task_and_shows_in_the_dry_run(
 
 @pytest.mark.usefixtures("simulated_here")
 def test_a_run_with_a_template_of_our_own_is_answered_by_the_completions_route(
-    tmp_path, data_root: Path, tokenizer: str
+    tmp_path, data_root, tokenizer
 ):
     options = {
         "apply_chat_template": True,

@@ -17,24 +17,22 @@ MODULE = "serve_eval.pytest_plugin.plugin"
 NO_OTHERS = ("-p", "no:kmock", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
 
-def build_command(*arguments: str) -> list[str]:
+def build_command(*arguments):
     """Return a command line; the plug-in is named if no installed package declares it."""
     return [sys.executable, "-m", "pytest", *_name_plugins(), *arguments]
 
 
-def _name_plugins() -> tuple[str, ...]:
+def _name_plugins():
     declared = any(one.value == MODULE for one in metadata.entry_points(group="pytest11"))
     return NO_OTHERS if declared else (*NO_OTHERS, "-p", MODULE)
 
 
-def build_environment(**variables: str) -> dict[str, str]:
+def build_environment(**variables):
     """Return the environment of a user whose terminal has 80 columns."""
     return environment(**{"PYTHONPATH": str(ROOT), "COLUMNS": "80", **variables})
 
 
-def run_pytest(
-    folder: Path, *arguments: str, timeout_s: float = 240, fork: bool = True, **variables: str
-) -> subprocess.CompletedProcess[str]:
+def run_pytest(folder, *arguments, timeout_s=240, fork=True, **variables):
     """Run pytest in a folder and return what it printed.
 
     Without `fork`, it is a new process, and so is the server of the launcher `simulated`. The

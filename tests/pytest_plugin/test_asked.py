@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from serve_eval.pytest_plugin import AccuracyTests
 from serve_eval.pytest_plugin.asked import build_plan, merge_levels, read_base
 from serve_eval.pytest_plugin.keywords import say_for_tests
 from serve_eval.pytest_plugin.results import _speak_to_tests, describe_error
-from serve_eval.schema import AccuracySpec, Plan, Spec
+from serve_eval.schema import AccuracySpec, Spec
 from tests.pytest_plugin.run_pytest import run_pytest
 from tests.report.summary.made import RESULT, VERDICT, make_report, task
 from tests.scripted_server import external
@@ -19,9 +18,7 @@ from tests.scripted_server import external
 CLASS = {"model_name": "my-org/my-model", "launcher": "embedded"}
 
 
-def _build(
-    *levels: dict[str, Any], base: dict[str, Any] | None = None, base_url: str | None = None
-) -> Plan:
+def _build(*levels, base=None, base_url=None):
     return build_plan(merge_levels(["word_problems"], *levels), base or {}, base_url, {})
 
 
@@ -50,7 +47,7 @@ def test_options_of_the_launcher_are_joined_over_all_levels():
 
 
 @pytest.mark.parametrize("named", [{}, {"launcher": "external"}])
-def test_an_address_of_a_test_replaces_the_launcher_of_its_class(named: dict[str, str]):
+def test_an_address_of_a_test_replaces_the_launcher_of_its_class(named):
     plan = _build(CLASS, {"base_url": "host:9", **named}, base_url="other:1")
     assert plan.launcher == external("http://host:9/v1")
     assert plan.reference_model == "my-org/my-model"
@@ -105,7 +102,7 @@ def test_an_attribute_of_the_class_that_is_not_set_leaves_the_plan_of_all_tests(
 
 
 @pytest.mark.parametrize("task", ["word_problems", {"word_problems": {"max_tokens": 3}}])
-def test_an_option_of_a_task_is_told_in_the_form_that_works(task: Any):
+def test_an_option_of_a_task_is_told_in_the_form_that_works(task):
     with pytest.raises(PlanError) as raised:
         build_plan(merge_levels([task], CLASS, {"num_samples": 50, "shots": 5}), {}, None, {})
     told, other = raised.value.problems
@@ -144,7 +141,7 @@ def test_a_number_of_samples_is_told_to_be_the_limit():
 
 @pytest.mark.parametrize("more", [{}, {"model_path": "/models/m"}])
 @pytest.mark.parametrize("address", ["host:9", None])
-def test_options_that_no_launcher_takes_are_an_error(more: dict[str, str], address: str | None):
+def test_options_that_no_launcher_takes_are_an_error(more, address):
     given = {"launcher_options": {"damage": "int3", "ready_timeout_s": 5}, "limt": 3}
     with pytest.raises(PlanError) as raised:
         _build({"model_name": "m", **more}, given, base_url=address)
@@ -168,7 +165,7 @@ def test_options_of_a_running_endpoint_need_no_launcher():
     ["embedded", {"name": "embedded", "cache_blocks": 4}, {"embedded": {"cache_blocks": 4}}],
 )
 @pytest.mark.parametrize("in_file", [True, False])
-def test_the_launcher_of_the_plan_of_all_tests_takes_options(named: Any, in_file: bool):
+def test_the_launcher_of_the_plan_of_all_tests_takes_options(named, in_file):
     level = {"launcher_options": {"damage": "int3"}}
     base = {"launcher": named} if in_file else {}
     plan = _build({} if in_file else {"launcher": named}, level, base=base, base_url="host:9")
@@ -177,7 +174,7 @@ def test_the_launcher_of_the_plan_of_all_tests_takes_options(named: Any, in_file
 
 
 @pytest.mark.parametrize("back", [{"launcher": None}, {"base_url": "host:9"}])
-def test_options_go_with_the_launcher_that_a_test_replaces(back: dict[str, Any]):
+def test_options_go_with_the_launcher_that_a_test_replaces(back):
     of_class = {**CLASS, "launcher_options": {"damage": "int3"}}
     plan = _build(of_class, back, base_url="host:9")
     assert plan.launcher.options == {"base_url": "http://host:9/v1"}
@@ -284,7 +281,7 @@ def test_an_attribute_without_effect_is_an_error_and_own_constants_are_not(tmp_p
         ),
     ],
 )
-def test_flags_are_keywords_and_commands_stay(hint: str, said: str):
+def test_flags_are_keywords_and_commands_stay(hint, said):
     assert say_for_tests(hint) == said
 
 
@@ -311,7 +308,7 @@ def test_what_a_server_said_is_quoted_as_it_is():
         ("sample_timeout", "sample_timeout_s"),
     ],
 )
-def test_a_mistyped_keyword_is_compared_with_all_that_a_test_takes(wrong: str, meant: str):
+def test_a_mistyped_keyword_is_compared_with_all_that_a_test_takes(wrong, meant):
     with pytest.raises(PlanError) as raised:
         build_plan(merge_levels(["gsm8k"], {wrong: 4}), {}, "host:1", {})
     assert raised.value.problems == [f"{wrong}: unknown option. Did you mean {meant!r}?"]

@@ -1,7 +1,6 @@
 """Test `compare` of a test: how it ends, and what it leaves behind."""
 
 import re
-from pathlib import Path
 
 import pytest
 from junitparser import Error, Failure, JUnitXml
@@ -30,7 +29,7 @@ class TestSides(AccuracyTests):
 """
 
 
-def _list_results(folder: Path) -> list[object]:
+def _list_results(folder):
     cases = [case for suite in JUnitXml.fromfile(str(folder / "j.xml")) for case in suite]
     return [one for case in cases for one in case.result]
 
@@ -138,7 +137,7 @@ def test_run_and_compare_have_the_same_properties(tmp_path):
         ),
     ],
 )
-def test_a_comparison_ends_as_an_evaluation(tmp_path, body: str, end: str, told: str):
+def test_a_comparison_ends_as_an_evaluation(tmp_path, body, end, told):
     (tmp_path / "test_it.py").write_text(SIMULATED.format(body=body))
     done = run_pytest(tmp_path, *KEPT, "-ra", "--serve-eval-strict", COLUMNS="200")
     assert end in done.stdout.splitlines()[-1], done.stdout

@@ -3,7 +3,6 @@
 import os
 import signal
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
@@ -16,7 +15,7 @@ from serve_eval.report.ci_result import CiCase, CiState
 from serve_eval.schema import REHEARSED
 from tests.cli.command import serve_eval
 from tests.pytest_plugin.run_pytest import run_pytest
-from tests.scripted_server import Reply, ScriptedServer, answer, models, stall
+from tests.scripted_server import ScriptedServer, answer, models, stall
 from tests.standin.deployments import free_port
 
 
@@ -30,9 +29,7 @@ from tests.standin.deployments import free_port
         (CiState.PASSED, True, None, ""),
     ],
 )
-def test_a_test_ends_as_its_worst_verdict(
-    state: CiState, strict: bool, ending: type[BaseException] | None, text: str
-):
+def test_a_test_ends_as_its_worst_verdict(state, strict, ending, text):
     result = EvaluatedTest(state=state, text="summary", reason="reason", properties={})
     assert result.passed is (ending is None)
     if ending is None:
@@ -77,7 +74,7 @@ RAISES = {
 }
 
 
-def hang(folder: Path) -> Reply:
+def hang(folder):
     """Answer nothing; the time limit of the test that runs in a folder is then soon reached.
 
     The upkeep of the run wakes each quarter of a second from about now: the limit is between two.
@@ -91,7 +88,7 @@ def hang(folder: Path) -> Reply:
 
 
 @pytest.mark.parametrize("name", RAISES)
-def test_a_server_that_hangs_is_an_error(tmp_path, name: str):
+def test_a_server_that_hangs_is_an_error(tmp_path, name):
     """It answers some samples and then none, until the time limit of the test."""
     answered = 0
 
@@ -161,7 +158,7 @@ class TestIt(AccuracyTests):
 FILES = ("--serve-eval-notify", "line.txt", "--junitxml", "junit.xml", "-rA")
 
 
-def _run(folder: Path, *arguments: str, tests: str = TESTS) -> tuple[str, dict[str, str]]:
+def _run(folder, *arguments, tests=TESTS):
     """Return what pytest printed, and each test's element and message in the JUnit file."""
     (folder / "test_it.py").write_text(tests)
     (folder / "summary.md").write_text("")
@@ -240,7 +237,7 @@ class TestElsewhere(AccuracyTests):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["flag", "option"])
-def test_a_moved_class_is_rehearsed_with_its_own_launcher(tmp_path, how: str):
+def test_a_moved_class_is_rehearsed_with_its_own_launcher(tmp_path, how):
     option = '"rehearse": True' if how == "option" else ""
     flags = ("--serve-eval-rehearse", "--serve-eval-strict") if how == "flag" else ()
     tests = MOVED.replace("OPTIONS}", f"{option}}}")
@@ -311,7 +308,7 @@ def test_lines_that_waive_nothing_are_all_reported(tmp_path):
         ("a/", "a/test_a.py::T::test_b", True),
     ],
 )
-def test_a_line_covers_what_pytest_would_select_for_it(test: str, nodeid: str, covered: bool):
+def test_a_line_covers_what_pytest_would_select_for_it(test, nodeid, covered):
     one = WaivedTest(test=test, mark="skip", reason="")
     assert one.covers(nodeid) is covered
 
@@ -358,9 +355,7 @@ def test_xfail_covers_a_regression_and_no_infrastructure(tmp_path):
         (("--ignore", "test_it.py"), False),
     ],
 )
-def test_a_waiver_without_a_test_is_warned_of_once(
-    tmp_path, arguments: tuple[str, ...], warned: bool
-):
+def test_a_waiver_without_a_test_is_warned_of_once(tmp_path, arguments, warned):
     (tmp_path / "test_it.py").write_text(
         "import pytest\ndef test_a(): pass\n"
         "@pytest.mark.parametrize('n', [1])\ndef test_b(n): pass\n"

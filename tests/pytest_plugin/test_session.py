@@ -2,14 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
 from serve_eval.errors import NoRoomError
-from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.pytest_plugin.options import NO_ADDRESS
 from serve_eval.pytest_plugin.plugin import UNUSED_ADDRESS
 from serve_eval.pytest_plugin.workbench import KeptServers
@@ -64,13 +61,13 @@ def test_unknown_of_serve_eval(serve_eval): serve_eval.evaluate()
 """
 
 
-def _write(folder: Path) -> int:
+def _write(folder):
     port = free_port()
     (folder / "test_it.py").write_text(TESTS.replace("DEAD", str(port)))
     return port
 
 
-def _explain(out: str, test: str) -> str:
+def _explain(out, test):
     """Return what pytest printed about the error of one test."""
     found = re.search(rf"_ ERROR at setup of {test} _+\n(.*?)\n(?:_{{9}}|={{9}})", out, re.DOTALL)
     assert found is not None, out
@@ -121,16 +118,14 @@ def test_other(): pass
 NO_VARIABLES = {"SERVE_EVAL_BASE_URL": "", "OPENAI_BASE_URL": ""}
 
 
-def _write_addresses(folder: Path) -> int:
+def _write_addresses(folder):
     port = free_port()
     (folder / "test_it.py").write_text(TESTS_ADDRESSES.replace("PORT", str(port)))
     return port
 
 
 @pytest.mark.parametrize(("strict", "ended"), [((), "skipped"), (("--serve-eval-strict",), "err")])
-def test_a_test_that_takes_back_its_launcher_needs_an_address(
-    tmp_path, strict: tuple[str, ...], ended: str
-):
+def test_a_test_that_takes_back_its_launcher_needs_an_address(tmp_path, strict, ended):
     _write_addresses(tmp_path)
     done = run_pytest(tmp_path, *strict, "-ra", "-k", "call or marker", **NO_VARIABLES)
     assert f"2 {ended}" in done.stdout.splitlines()[-1], done.stdout
@@ -138,9 +133,7 @@ def test_a_test_that_takes_back_its_launcher_needs_an_address(
 
 
 @pytest.mark.parametrize("flags", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)])
-def test_an_address_of_the_command_line_that_no_test_asked_is_told(
-    tmp_path, flags: tuple[str, ...]
-):
+def test_an_address_of_the_command_line_that_no_test_asked_is_told(tmp_path, flags):
     port = _write_addresses(tmp_path)
     address = ("--serve-eval-base-url", f"localhost:{port}")
     done = run_pytest(tmp_path, *flags, *address, "-k", "own", **NO_VARIABLES)
@@ -184,15 +177,13 @@ def test_of_several_models_that_of_the_class_is_asked(tmp_path):
 class Machine:
     """A machine with room for some servers. `running` are the names of those that run."""
 
-    def __init__(self, room: int):
+    def __init__(self, room):
         self.room = room
         self.running = []
         self.started = []
 
     @asynccontextmanager
-    async def launch(
-        self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
-    ) -> AsyncIterator[Endpoint]:
+    async def launch(self, plan, prepared, folder):
         name = str(plan.model)
         if len(self.running) == self.room:
             raise NoRoomError("all GPUs are in use")
@@ -204,12 +195,12 @@ class Machine:
             self.running.remove(name)
 
 
-def _plan(model: str, timeout_s: float = 60.0) -> Plan:
+def _plan(model, timeout_s=60.0):
     limits = Limits(sample_timeout_s=timeout_s)
     return Plan(model=model, launcher=Spec(name="embedded"), tasks=(), limits=limits)
 
 
-def _run(tmp_path: Path, room: int, plans: Sequence[Plan]) -> Machine:
+def _run(tmp_path, room, plans):
     machine = Machine(room)
 
     async def main():
@@ -279,7 +270,7 @@ NAME = r"test_it\.py::TestLine::test_"
 COUNTS = "30 asked, 0 failed, 0 repaired"
 
 
-def _run_session(folder: Path, *arguments: str, **variables: str) -> str:
+def _run_session(folder, *arguments, **variables):
     """Return the line of a session; its variables have no address of a CI job."""
     (folder / "test_it.py").write_text(LINE_TESTS.replace("DEAD", str(free_port())))
     none = dict.fromkeys(("GITHUB_ACTIONS", "CI_JOB_URL", "BUILD_URL"), "")
@@ -293,7 +284,7 @@ def _run_session(folder: Path, *arguments: str, **variables: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_the_worst_test_speaks_with_the_counts_of_all(tmp_path, workers: tuple[str, ...]):
+def test_the_worst_test_speaks_with_the_counts_of_all(tmp_path, workers):
     line = _run_session(tmp_path, *workers, "--junitxml", "junit.xml", "-k", "not own_check")
     counts = "of 6 tests: 1 FAIL, 2 ERROR, 1 PASS, 1 XFAIL, 1 SKIPPED"
     told = rf"FAIL word_problems embedded \({NAME}damaged\): {DROP}; {COUNTS}(; likely: .+)?"
@@ -322,7 +313,7 @@ def test_the_worst_test_speaks_with_the_counts_of_all(tmp_path, workers: tuple[s
         ("other", "ERROR pytest: no result; no test of accuracy ran"),
     ],
 )  # fmt: skip
-def test_each_ending_has_a_line(tmp_path, chosen: str, line: str):
+def test_each_ending_has_a_line(tmp_path, chosen, line):
     said = _run_session(tmp_path, "-k", chosen)
     assert re.fullmatch(line, said), said
 
@@ -340,7 +331,7 @@ def test_a_file_that_is_not_collected_is_an_error_and_the_job_is_named(tmp_path)
 
 
 @pytest.mark.parametrize("file", ["-", "absent/line.txt", "."])
-def test_a_file_that_cannot_be_written_is_a_wrong_use(tmp_path, file: str):
+def test_a_file_that_cannot_be_written_is_a_wrong_use(tmp_path, file):
     done = run_pytest(tmp_path, "--serve-eval-notify", file)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "--serve-eval-notify" in done.stderr
@@ -387,7 +378,7 @@ def test_other(): raise AssertionError
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("-n", "2", "-q")])
-def test_annotations_and_the_summary_are_written_once(tmp_path, flags: tuple[str, ...]):
+def test_annotations_and_the_summary_are_written_once(tmp_path, flags):
     (tmp_path / "test_it.py").write_text(TESTS_GITHUB.replace("DEAD", str(free_port())))
     (tmp_path / "waives.txt").write_text("test_it.py::TestIt::test_known XFAIL (bug 7)\n")
     summary = tmp_path / "summary.md"

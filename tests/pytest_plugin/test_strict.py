@@ -32,7 +32,7 @@ NOTHING = "serve-eval: no accuracy test measured anything: 3 skipped, no address
 
 
 @pytest.mark.parametrize("how", ["flag", "ini"])
-def test_under_strict_a_test_without_an_address_is_an_error(tmp_path, how: str):
+def test_under_strict_a_test_without_an_address_is_an_error(tmp_path, how):
     (tmp_path / "test_it.py").write_text(WITHOUT)
     ini = "serve_eval_strict = true\n" if how == "ini" else ""
     (tmp_path / "pytest.ini").write_text(f"[pytest]\n{ini}")
@@ -52,7 +52,7 @@ def test_under_strict_a_test_without_an_address_is_an_error(tmp_path, how: str):
 @pytest.mark.parametrize(
     "flags", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow), ("-q", "--no-summary")]
 )
-def test_a_session_that_measured_nothing_says_so(tmp_path, flags: tuple[str, ...]):
+def test_a_session_that_measured_nothing_says_so(tmp_path, flags):
     (tmp_path / "test_it.py").write_text(WITHOUT)
     line = ("--serve-eval-notify", "line.txt")
     done = run_pytest(tmp_path, *flags, *line, SERVE_EVAL_BASE_URL="", OPENAI_BASE_URL="")
@@ -169,7 +169,7 @@ SAID = "measured nothing: the test ended without a call of evaluate() or compare
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_test_that_measured_nothing_does_not_pass(tmp_path, strict: bool):
+def test_a_test_that_measured_nothing_does_not_pass(tmp_path, strict):
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "summary.md").touch()
     given = ("--serve-eval-notify", "line.txt", "--junitxml", "junit.xml", "-ra")
@@ -226,7 +226,7 @@ def test_a_sample_that_detects_no_possible_drop_does_not_decide(tmp_path):
 
 
 @pytest.mark.parametrize(("points", "counts"), [("27", "1 failed"), ("28", "1 passed")])
-def test_the_largest_drop_that_may_go_unseen_is_an_option(tmp_path, points: str, counts: str):
+def test_the_largest_drop_that_may_go_unseen_is_an_option(tmp_path, points, counts):
     """The classic rule detects drops of 27.8 points with 40 samples."""
     (tmp_path / "test_it.py").write_text(TESTS_DECIDING)
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nserve_eval_max_detects = {points}\n")
@@ -236,7 +236,7 @@ def test_the_largest_drop_that_may_go_unseen_is_an_option(tmp_path, points: str,
 
 
 @pytest.mark.parametrize("points", ["few", "-1", "inf"])
-def test_points_that_are_none_are_a_usage_error(tmp_path, points: str):
+def test_points_that_are_none_are_a_usage_error(tmp_path, points):
     done = run_pytest(tmp_path, f"--serve-eval-max-detects={points}")
     assert done.returncode == 4
     assert f"serve_eval_max_detects: {points}: expected a number of points" in done.stderr
@@ -268,7 +268,7 @@ class TestIt(AccuracyTests):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_floor_of_ones_own_is_asserted_where_no_reference_is_wanted(tmp_path, strict: bool):
+def test_a_floor_of_ones_own_is_asserted_where_no_reference_is_wanted(tmp_path, strict):
     (tmp_path / "test_it.py").write_text(TESTS_OWN_FLOOR)
     flags = ("--serve-eval-strict",) if strict else ()
     line = ("--serve-eval-notify", "line.txt", "--serve-eval-output", "runs")
@@ -355,7 +355,7 @@ CATEGORY = "serve_eval.pytest_plugin.AccuracyWarning"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("-rP",), ("-n", "1")])
-def test_warnings_of_green_tests_are_shown_once(tmp_path, flags: tuple[str, ...]):
+def test_warnings_of_green_tests_are_shown_once(tmp_path, flags):
     (tmp_path / "test_it.py").write_text(TESTS_WARNINGS)
     done = run_pytest(tmp_path, "-k", "few", *flags)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,7 +8,6 @@ prints, for each folder, how many recipes became plans, and why others did not.
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
@@ -17,7 +16,6 @@ from pathlib import Path
 from serve_eval.cli import _dry_run
 from serve_eval.errors import ServeEvalError
 from serve_eval.plan.resolve import resolve
-from serve_eval.workflows.init.recipe import DeploymentRecipe
 from serve_eval.workflows.init.recipe_plans import read_recipes, write_plan
 from serve_eval.yaml_source import parse
 
@@ -37,11 +35,11 @@ class Conversion:
     others: int = 0
 
     @property
-    def plans(self) -> int:
+    def plans(self):
         return sum(self.forms.values())
 
 
-def convert(folder: Path) -> Conversion:
+def convert(folder):
     """Return what came of the recipes below a folder."""
     found = Conversion()
     for file in sorted(folder.rglob("*.y*ml")):
@@ -62,7 +60,7 @@ def convert(folder: Path) -> Conversion:
     return found
 
 
-def check(recipe: DeploymentRecipe, source: str) -> str:
+def check(recipe, source):
     """Return why a dry run refuses the plan of a recipe; empty if it does not."""
     try:
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
@@ -72,18 +70,18 @@ def check(recipe: DeploymentRecipe, source: str) -> str:
         return str(error)
 
 
-def _read(recipe: DeploymentRecipe, source: str) -> dict[str, object]:
+def _read(recipe, source):
     text = write_plan(recipe, source, Path("plan.yaml"))
     return parse(text, "plan.yaml", ValueError).value
 
 
-def _launcher(recipe: DeploymentRecipe, source: str) -> str:
+def _launcher(recipe, source):
     launcher = _read(recipe, source)["launcher"]
     assert isinstance(launcher, dict)
     return str(launcher["name"])
 
 
-def list_lines(folder: Path) -> Iterator[str]:
+def list_lines(folder):
     """Yield the result of a folder for people."""
     began = time.monotonic()
     found = convert(folder)

@@ -6,9 +6,7 @@ and SemiAnalysisAI/InferenceX. `make test-recipes RECIPES=...` runs this test.
 
 import copy
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -25,7 +23,7 @@ FOLDERS = [Path(one) for one in os.environ.get("SERVE_EVAL_RECIPES", "").split("
 
 @pytest.mark.skipif(not FOLDERS, reason="SERVE_EVAL_RECIPES names no folder")
 @pytest.mark.parametrize("folder", FOLDERS, ids=str)
-def test_each_recipe_for_trtllm_becomes_a_plan_that_a_dry_run_takes(folder: Path):
+def test_each_recipe_for_trtllm_becomes_a_plan_that_a_dry_run_takes(folder):
     found = convert(folder)
     assert found.failed == {}
     assert found.plans
@@ -49,7 +47,7 @@ ODD = st.sampled_from(
 )
 
 
-def _list_places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def _list_places(value, place=()):
     if place:
         yield place
     if isinstance(value, dict):
@@ -66,7 +64,7 @@ PLACES = {name: list(_list_places(documents)) for name, documents in DOCUMENTS.i
 @pytest.mark.parametrize("name", DOCUMENTS)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_a_wrong_value_is_refused_or_converted(name: str, data: st.DataObject, tmp_path_factory):
+def test_a_wrong_value_is_refused_or_converted(name, data, tmp_path_factory):
     content = copy.deepcopy(DOCUMENTS[name])
     place = data.draw(st.sampled_from(PLACES[name]))
     inner = content

@@ -1,7 +1,6 @@
 """Convert recipes of each form through `serve-eval setup init`, and count their nodes."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,11 +19,11 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def _plan(file: str = "plan.yaml") -> dict[str, Any]:
+def _plan(file="plan.yaml"):
     return parse(Path(file).read_text(), file, ValueError).value
 
 
-def convert(name: str, more: str = "") -> tuple[dict[str, Any], str]:
+def convert(name, more=""):
     """Return the plan of a recipe, which a dry run takes, and its text."""
     done = serve_eval(f"setup init --from {EXAMPLES}/{name} {more}", exits=0)
     assert "would be refused" not in done.stdout
@@ -100,7 +99,7 @@ def test_variants_become_plans_of_their_own():
         ("s*", ["small", "sizes_0", "sizes_1"]),
     ],
 )
-def test_a_variant_is_chosen_as_srtctl_does(selector: str, names: list[str]):
+def test_a_variant_is_chosen_as_srtctl_does(selector, names):
     found = read_recipes(EXAMPLES / "srt_variants.yaml", selector)
     assert [one.variant for one in found] == names
 
@@ -136,7 +135,7 @@ def test_lists_of_unlike_lengths_are_refused():
         ("dynamo_vllm.yaml", "a recipe for vLLM, whose recipes are not converted"),
     ],
 )
-def test_recipes_of_other_engines_are_named_and_refused(name: str, words: str):
+def test_recipes_of_other_engines_are_named_and_refused(name, words):
     refused = serve_eval(f"setup init --from {EXAMPLES}/{name}", exits=2, tells=words)
     assert "serve-eval setup init URL" in refused.stderr
     assert not Path("plan.yaml").exists()
@@ -160,7 +159,7 @@ def test_a_slurm_benchmark_is_read():
 @pytest.mark.parametrize(
     ("written", "time"), [("02:00:00", "02:00:00"), ("12:30:00", "12:30:00"), ("'90'", "90")]
 )
-def test_a_time_limit_keeps_its_length(written: str, time: str):
+def test_a_time_limit_keeps_its_length(written, time):
     Path("recipe.yaml").write_text(
         f"slurm: {{job_time: {written}}}\nworker_config: {{ctx: {{}}, gen: {{}}}}\n"
     )
@@ -187,7 +186,7 @@ def test_an_orchestrators_file_is_read():
     ("key", "value", "refused"),
     [("num_workers", 2, False), ("disagg_coordinator_url", "http://127.0.0.1:9000", True)],
 )
-def test_keys_of_a_fleet_are_the_orchestrators(key: str, value: object, refused: bool):
+def test_keys_of_a_fleet_are_the_orchestrators(key, value, refused):
     Path("recipe.yaml").write_text(
         f"{key}: {value}\n"
         "context_servers: {num_instances: 1, urls: [localhost:8001]}\n"
@@ -259,14 +258,14 @@ def test_an_address_and_a_recipe_exclude_each_other():
         ("backend: {type: trtllm}\nresources: {decode_workers: 1}\n", "one side only"),
     ],
 )
-def test_files_that_are_no_recipes_are_refused(text: str, words: str):
+def test_files_that_are_no_recipes_are_refused(text, words):
     Path("recipe.yaml").write_text(text)
     serve_eval("setup init --from recipe.yaml", exits=2, tells=words)
     serve_eval("setup init --from nowhere.yaml", exits=2)
 
 
 @pytest.mark.parametrize("name", ["srt_alone.yaml", "llm_args.yaml", "separate/disagg_config.yaml"])
-def test_a_model_that_the_command_names_is_not_left_to_fill_in(name: str):
+def test_a_model_that_the_command_names_is_not_left_to_fill_in(name):
     found = serve_eval(f"setup init --from {EXAMPLES}/{name} -o open.yaml")
     assert " fill in  model: " in found.stdout
     plan, text = convert(name, "--model org/mine")
@@ -335,9 +334,7 @@ def test_roles_of_srt_slurm_are_its_sections_under_other_names():
     ("selector", "name", "ranks"),
     [("", "small", 2), ("override_small", "small", 2), ("base", "base", 8)],
 )
-def test_the_base_that_variants_override_is_chosen_by_its_name(
-    selector: str, name: str, ranks: int
-):
+def test_the_base_that_variants_override_is_chosen_by_its_name(selector, name, ranks):
     [found] = read_recipes(EXAMPLES / "srt_roles_variants.yaml", selector)
     assert (found.variant, found.single.ranks, found.single.gpus) == (name, ranks, ranks)
     [first] = read_recipes(EXAMPLES / "srt_variants.yaml", "base")
@@ -374,7 +371,7 @@ def test_a_file_without_a_base_names_its_variants():
         ("{}", "no servers"),
     ],
 )
-def test_wrong_roles_are_refused_by_name(roles: str, words: str):
+def test_wrong_roles_are_refused_by_name(roles, words):
     Path("recipe.yaml").write_text(f"schema: 2\nengine: trtllm\nroles: {roles}\n")
     serve_eval("setup init --from recipe.yaml", exits=2, tells=words)
 
@@ -395,7 +392,7 @@ def test_wrong_roles_are_refused_by_name(roles: str, words: str):
         ("engine: trtllm\nbackend: {type: trtllm}\nroles: {agg: {}}\n", "backend and roles"),
     ],
 )
-def test_the_engine_of_roles_is_read(text: str, words: str):
+def test_the_engine_of_roles_is_read(text, words):
     Path("recipe.yaml").write_text(text)
     serve_eval("setup init --from recipe.yaml", exits=2, tells=words)
 
@@ -417,9 +414,7 @@ def test_the_engine_of_roles_is_read(text: str, words: str):
         ((1, 2, 1, 2), "gpus_per_node: 8", "need 1 node with 8 GPUs; the recipe has 2"),
     ],
 )
-def test_the_nodes_that_a_plan_needs_are_named(
-    ranks: tuple[int, int, int, int], options: str, said: str
-):
+def test_the_nodes_that_a_plan_needs_are_named(ranks, options, said):
     given = zip(("prefill", "decode"), (ranks[:2], ranks[2:]), strict=True)
     roles = "".join(
         f"  {role}: {{nodes: 1, workers: {count}, args: {{tensor_parallel_size: {width}}}}}\n"
@@ -443,7 +438,7 @@ def test_the_nodes_that_a_plan_needs_are_named(
         ("{name: slurm, gpus_per_node: 4, trtllm: {tp: 12}}", "need 3 nodes with 4 GPUs each"),
     ],
 )
-def test_a_dry_run_names_the_machines_that_ranks_need(launcher: str, said: str):
+def test_a_dry_run_names_the_machines_that_ranks_need(launcher, said):
     Path("plan.yaml").write_text(
         f"model: m\ntasks: [word_problems]\nno_reference: true\nlauncher: {launcher}\n"
     )

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -84,7 +83,7 @@ RESULT = TaskResult(
         ),
     ],
 )
-def test_the_line_has_what_people_publish(fields: dict[str, Any], told: dict[str, Any], line: str):
+def test_the_line_has_what_people_publish(fields, told, line):
     result = replace(RESULT, **fields, stability=replace(STABILITY, **told))
     assert describe_repeats(result) == line
 
@@ -110,7 +109,7 @@ def test_the_bound_of_cut_answers_says_if_missing_ones_are_right_in_it_too():
         ((2, 2), None, "7 turned wrong, 5 turned right, of the first answers"),
     ],
 )
-def test_what_turned_says_of_how_many_answers(runs: tuple[int, int], pairs: int | None, said: str):
+def test_what_turned_says_of_how_many_answers(runs, pairs, said):
     numbers = {"reference_runs": runs[0], "candidate_runs": runs[1], "answer_pairs": pairs}
     found = SimpleNamespace(down=7, up=5, **numbers)
     assert count_turned(found) == said
@@ -124,7 +123,7 @@ def test_the_agreement_has_pass_at_fewer_answers_and_ties():
     assert said.endswith("2 of 30 prompts tied: the mean of the leading answers counts")
 
 
-def _line(name: str, outcome: Outcome, answer: str | None = None, **more: Any) -> ScoreRecord:
+def _line(name, outcome, answer=None, **more):
     value = float(outcome is Outcome.CORRECT)
     return ScoreRecord(id=name, outcome=outcome, value=value, answer=answer, target="7", **more)
 

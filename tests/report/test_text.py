@@ -4,7 +4,6 @@ import base64
 import hashlib
 import io
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -24,7 +23,7 @@ from serve_eval.report.ci_result import MOST, OneLine, describe_drop, lead, writ
 from serve_eval.report.document import make_page
 from serve_eval.report.layout import fit_tables, say, wrap
 from serve_eval.report.lines import p_text
-from serve_eval.report.page.content import DataTable, PageContent, ScriptData
+from serve_eval.report.page.content import DataTable, ScriptData
 from serve_eval.report.page.writer import render_page
 from serve_eval.report.summary.figures import write_number
 from serve_eval.report.task_line import split_change
@@ -64,16 +63,14 @@ def test_the_line_has_all_that_a_night_needs():
         (0.25, None, False, ("better by 0.2500",)),
     ],
 )
-def test_a_drop_is_positive_and_so_is_a_gain(
-    change: float, interval: tuple[float, float] | None, points: bool, said: tuple[str, ...]
-):
+def test_a_drop_is_positive_and_so_is_a_gain(change, interval, points, said):
     assert split_change(change, interval, points=points) == said
 
 
 @given(ANY, ANY, ANY, ANY, ANY, ANY, ANY, st.booleans())
 def test_it_is_one_plain_line_whatever_its_parts_hold(
-    outcome: str, about: str, figures: str, counts: str, cause: str, others: str, place: str,
-    sure: bool,
+    outcome, about, figures, counts, cause, others, place,
+    sure,
 ):  # fmt: skip
     line = write_line(
         OneLine(
@@ -89,7 +86,7 @@ def test_it_is_one_plain_line_whatever_its_parts_hold(
 
 
 @given(st.text(st.sampled_from(list("ab1 _*`[]()<>~#!\\|&$@:;-+.\n")), max_size=60))
-def test_markdown_shows_the_line_as_it_is(text: str):
+def test_markdown_shows_the_line_as_it_is(text):
     line = write_line(OneLine(outcome="FAIL", about=text))
     [_, inline, _] = MarkdownIt("gfm-like", {"linkify": False}).parse(escape_line(line))
     children = inline.children or ()
@@ -113,7 +110,7 @@ COUNTS = "of 41 tests: 1 FAIL, 12 ERROR, 20 PASS, 1 XPASS, 1 XFAIL, 6 SKIPPED"
 
 
 @pytest.mark.parametrize("times", [0, 1, 9])
-def test_causes_and_names_are_shortened_before_counts(times: int):
+def test_causes_and_names_are_shortened_before_counts(times):
     long = times * "a long and winding word "
     line = write_line(
         OneLine(
@@ -143,7 +140,7 @@ def test_a_long_name_of_a_test_stands_whole_where_there_is_room():
 LONG = "alone: generation server http://node:8001/v1: 52 of 52 wrong, the others 0 of 48"
 
 
-def _print(text: str, *, terminal: bool) -> list[str]:
+def _print(text, *, terminal):
     console = Console(file=io.StringIO(), record=True, width=40, force_terminal=terminal)
     say(console, text)
     return console.export_text().splitlines()
@@ -172,7 +169,7 @@ def _print(text: str, *, terminal: bool) -> list[str]:
         ("", [""]),
     ],
 )
-def test_a_long_line_goes_on_below_its_beginning(text: str, lines: list[str]):
+def test_a_long_line_goes_on_below_its_beginning(text, lines):
     assert _print(text, terminal=True) == lines
     assert _print(text, terminal=False) == [text]
 
@@ -189,7 +186,7 @@ WORDS = st.lists(st.text("abc日\n", min_size=0, max_size=30), max_size=20).map(
 
 @settings(max_examples=40)
 @given(WORDS, st.integers(4, 40))
-def test_wrapped_lines_keep_every_word_whole_and_fit(text: str, width: int):
+def test_wrapped_lines_keep_every_word_whole_and_fit(text, width):
     lines = [line.plain for line in wrap(Text(text), width)]
     assert " ".join(lines).split() == text.split()
     assert all(cell_len(line) <= width or len(line.split()) == 1 for line in lines)
@@ -203,7 +200,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize(("width", "lines"), [(120, 3), (48, 10)])
-def test_a_table_that_does_not_fit_is_turned_and_never_cut(width: int, lines: int):
+def test_a_table_that_does_not_fit_is_turned_and_never_cut(width, lines):
     out = io.StringIO()
     cells = [[Text(cell) for cell in row] for row in ROWS]
     Console(file=out, width=width).print(*fit_tables(NAMES, cells, width), sep="\n\n")
@@ -225,12 +222,12 @@ def test_a_table_that_does_not_fit_is_turned_and_never_cut(width: int, lines: in
         ("日本語 ü", "日本語 ü"),
     ],
 )
-def test_control_sequences_are_removed(text: str, cleaned: str):
+def test_control_sequences_are_removed(text, cleaned):
     assert clean(text) == cleaned
 
 
 @given(st.text())
-def test_nothing_that_controls_a_terminal_is_left(text: str):
+def test_nothing_that_controls_a_terminal_is_left(text):
     assert not [
         c
         for c in clean(text)
@@ -242,7 +239,7 @@ def test_nothing_that_controls_a_terminal_is_left(text: str):
     ("p", "text"),
     [(1.0, "1.0000"), (0.0049, "0.0049"), (0.0001, "0.0001"), (9e-5, "< .0001"), (0.0, "< .0001")],
 )
-def test_a_tiny_p_is_given_as_a_bound(p: float, text: str):
+def test_a_tiny_p_is_given_as_a_bound(p, text):
     assert p_text(p) == text
 
 
@@ -257,12 +254,12 @@ def test_a_tiny_p_is_given_as_a_bound(p: float, text: str):
         (0.004, 2, "0.004"),
     ],
 )
-def test_a_small_number_keeps_its_size(value: float, decimals: int, text: str):
+def test_a_small_number_keeps_its_size(value, decimals, text):
     assert write_number(value, decimals) == text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 6))
-def test_only_zero_is_written_as_zero(value: float, decimals: int):
+def test_only_zero_is_written_as_zero(value, decimals):
     assert (float(write_number(value, decimals)) == 0.0) == (value == 0.0)
 
 
@@ -278,22 +275,22 @@ class _Outline(HTMLParser):
         self.texts = []
         self.values = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]):
+    def handle_starttag(self, tag, attrs):
         self.elements.append(f"{tag} {[name for name, _ in attrs]}")
         self.values += [value or "" for _, value in attrs]
 
-    def handle_data(self, data: str):
+    def handle_data(self, data):
         self.texts.append(data)
 
 
-def _outline(content: PageContent) -> _Outline:
+def _outline(content):
     found = _Outline()
     found.feed(render_page(content))
     return found
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_text_is_the_same_elements_whatever_it_says(name: str):
+def test_a_text_is_the_same_elements_whatever_it_says(name):
     plain, hostile = _outline(make_content("plain")), _outline(make_content(HOSTILE[name]))
     assert hostile.elements == plain.elements
     shown = reveal(HOSTILE[name].encode(errors="backslashreplace").decode())
@@ -322,7 +319,7 @@ def test_the_policy_allows_the_script_and_the_style_of_the_page_and_nothing_else
     assert not re.findall(r"\bstyle=|\bon[a-z]+=\"", page)
 
 
-def _list_scripts() -> list[Path]:
+def _list_scripts():
     return sorted(Path(str(ASSETS)).glob("scripts/*.js"))
 
 
@@ -387,7 +384,7 @@ FIGURES = {
 
 
 @pytest.fixture(scope="module")
-def contents(tmp_path_factory) -> Iterator[Mapping[str, PageContent]]:
+def contents(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SERVE_EVAL_NO_PICTURES", "1")
         folder = tmp_path_factory.mktemp("stories")
@@ -404,9 +401,7 @@ def contents(tmp_path_factory) -> Iterator[Mapping[str, PageContent]]:
 
 
 @pytest.mark.parametrize("story", FIRST)
-def test_the_verdict_comes_first_and_the_figures_are_those_given(
-    story: str, contents: Mapping[str, PageContent]
-):
+def test_the_verdict_comes_first_and_the_figures_are_those_given(story, contents):
     state, badge, headline = FIRST[story]
     content = contents[story]
     assert (content.state, content.badge) == (state, badge)
@@ -421,7 +416,7 @@ def test_the_verdict_comes_first_and_the_figures_are_those_given(
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_foreign_text_is_shown_as_text(story: str):
+def test_foreign_text_is_shown_as_text(story):
     page = render_page(make_story_page(story))
     assert page.count("<script") == 1
     assert "<img" not in page
@@ -430,7 +425,7 @@ def test_foreign_text_is_shown_as_text(story: str):
 
 
 def test_runs_without_a_result_and_then_the_worst_ones_come_first_with_links(
-    contents: Mapping[str, PageContent],
+    contents,
 ):
     matrix = next(s for s in contents["suite"].sections if isinstance(s, DataTable))
     assert [row[0].text for row in matrix.rows] == ["<b>run", "a-7b", "b-70b"]
@@ -451,7 +446,5 @@ def test_runs_without_a_result_and_then_the_worst_ones_come_first_with_links(
         ("7B-8B", None),
     ],
 )
-def test_attributes_with_a_number_and_a_unit_are_numbers(
-    value: bool | int | str, found: tuple[float, str] | None
-):
+def test_attributes_with_a_number_and_a_unit_are_numbers(value, found):
     assert read_number(value) == found

@@ -4,22 +4,18 @@ A test is skipped only if the tool is not installed or the kernel gives no user 
 the tools themselves report. A sandbox of ours that does not hold is a failure.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from serve_eval.sandbox.isolation import ISOLATIONS, Wrap, as_user
+from serve_eval.sandbox.isolation import ISOLATIONS, as_user
 from serve_eval.sandbox.probe import UNUSED_UIDS, strongest
-from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import ExecutionResult, Isolation, Program
+from serve_eval.schema import Program
 
 FIRST, *OTHERS = ISOLATIONS
 PLAIN = {
@@ -31,7 +27,7 @@ REQUIRED = "SERVE_EVAL_ISOLATIONS_REQUIRED"
 """Environment variable: if set, a missing isolation is a failure instead of a skip."""
 
 
-def unavailable(name: str) -> str | None:
+def unavailable(name):
     """Return why this machine cannot have an isolation at all, None if it can."""
     tool, *_ = PLAIN[name]
     if shutil.which(tool) is None:
@@ -47,7 +43,7 @@ def unavailable(name: str) -> str | None:
     )
 
 
-def held(name: str, isolations: Mapping[str, Wrap] = ISOLATIONS) -> tuple[Sandbox, Isolation]:
+def held(name, isolations=ISOLATIONS):
     """Return the sandbox of an isolation.
 
     Skips if the machine cannot have one; raises if ours does not hold.
@@ -64,18 +60,18 @@ def held(name: str, isolations: Mapping[str, Wrap] = ISOLATIONS) -> tuple[Sandbo
     scope="session",
     params=[FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
 )
-def isolated(request) -> tuple[Sandbox, Isolation]:
+def isolated(request):
     return held(request.param)
 
 
 @pytest.fixture(scope="session", params=[FIRST, *OTHERS])
-def each(request) -> tuple[Sandbox, Isolation]:
+def each(request):
     """Parametrise with every isolation, in the quick tests too: for the few that are worth it."""
     return held(request.param)
 
 
 @pytest.fixture
-def run(isolated: tuple[Sandbox, Isolation]) -> Callable[..., ExecutionResult]:
+def run(isolated):
     """Run one program from within a test."""
     return lambda code, checks="", stdin="", wall_s=10.0: asyncio.run(
         isolated[0].run(Program(code=code, checks=checks, stdin=stdin, wall_s=wall_s))
@@ -83,12 +79,12 @@ def run(isolated: tuple[Sandbox, Isolation]) -> Callable[..., ExecutionResult]:
 
 
 @pytest.fixture
-def mark() -> str:
+def mark():
     """Return a word that identifies processes."""
     return f"mark{uuid.uuid4().hex}"
 
 
-def marked(mark: str) -> list[int]:
+def marked(mark):
     """Return the processes of this machine with this name."""
     found = []
     for place in Path("/proc").iterdir():

@@ -3,19 +3,15 @@
 Built-in values arrive whole, others as their parts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import struct
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from serve_eval.sandbox._reading import Reader, from_plain
 from serve_eval.sandbox._values import RefusedValue, Writer, plain
-from serve_eval.schema import ExecutionResult, ExitReason, Isolation, Program
-from tests.sandbox.conftest import Sandbox
+from serve_eval.sandbox.sandbox import Sandbox
+from serve_eval.schema import ExitReason, Program
 
 CODE = """
 import collections, math
@@ -171,7 +167,7 @@ SEEN = {
 }
 
 
-def test_checks_see_values_as_they_are(isolated: tuple[Sandbox, Isolation]):
+def test_checks_see_values_as_they_are(isolated):
     async def all_of_them():
         sandbox = Sandbox(isolated[0].wrap, isolated[0].interpreter, uid=isolated[0].uid, at_once=2)
         return list(
@@ -188,12 +184,12 @@ def test_checks_see_values_as_they_are(isolated: tuple[Sandbox, Isolation]):
     assert "built-ins, functions and iterators" in found["objects of the checks"].stderr
 
 
-def test_a_failure_tells_the_line_of_the_program(run: Callable[..., ExecutionResult]):
+def test_a_failure_tells_the_line_of_the_program(run):
     ran = run("def f(x):\n    return [][x]\n", "f(1)")
     assert "IndexError: list index out of range\n  in the program, line 2, in f" in ran.stderr
 
 
-def _read(message: bytes) -> Any:
+def _read(message):
     def never(*told):
         raise RefusedValue("nothing of the kind is there")
 
@@ -219,20 +215,20 @@ def _read(message: bytes) -> Any:
         (b"(" + struct.pack("<I", 1)) * 900 + b"N",
     ],
 )
-def test_a_message_that_is_none_is_no_value(message: bytes):
+def test_a_message_that_is_none_is_no_value(message):
     with pytest.raises((ValueError, KeyError, IndexError, TypeError)):
         _read(message)
 
 
 def test_what_a_subclass_says_of_itself_does_not_cross():
     class Liar(int):
-        def __eq__(self, other: object) -> bool:
+        def __eq__(self, other):
             return True
 
-        def __hash__(self) -> int:
+        def __hash__(self):
             return 0
 
-        def __add__(self, other: int) -> int:
+        def __add__(self, other):
             return 99
 
     found = from_plain(plain([Liar(3)]))

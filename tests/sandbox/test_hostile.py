@@ -6,8 +6,6 @@ Each limits itself in case the sandbox does not: at most 64 processes, 256 MB an
 tries to kill only a decoy.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -15,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,7 +21,7 @@ from serve_eval.errors import SandboxError
 from serve_eval.sandbox import seccomp
 from serve_eval.sandbox.isolation import ISOLATIONS, namespaces
 from serve_eval.sandbox.sandbox import LIMITS, OUTPUT_BYTES, SCRATCH_BYTES, Sandbox
-from serve_eval.schema import ExecutionResult, ExitReason, Isolation, Program
+from serve_eval.schema import ExitReason, Program
 from tests.sandbox.conftest import OTHERS, held, marked, unavailable
 from tests.sandbox.hostile.run import Attempt, run_all, table
 from tests.sandbox.hostile.table import ATTEMPTS
@@ -46,25 +43,25 @@ OPEN_FILTER = seccomp.build()[-8:]
 """The last line of the filter alone, which allows every call."""
 
 
-def _stopped(sandbox: Sandbox, isolation: Isolation, attempts: Sequence[Attempt]) -> None:
+def _stopped(sandbox, isolation, attempts):
     results, reached = run_all(sandbox, isolation, attempts)
     assert [one for one in results if one.got_out or not one.as_meant] == [], table(results)
     assert reached == []
     assert len(results) == len(attempts)
 
 
-def test_no_hostile_program_gets_out(isolated: tuple[Sandbox, Isolation]):
+def test_no_hostile_program_gets_out(isolated):
     assert len(ATTEMPTS) >= 60
     _stopped(*isolated, ATTEMPTS)
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_nor_one_of_each_kind_under_the_other_isolation(name: str):
+def test_nor_one_of_each_kind_under_the_other_isolation(name):
     _stopped(*held(name), [one for one in ATTEMPTS if one.name in QUICK])
 
 
 def test_the_evidence_shows_a_program_that_does_get_out(
-    isolated: tuple[Sandbox, Isolation],
+    isolated,
 ):
     kept = Attempt(
         name="kept", tries="its own folder", code="out(open('/tmp/x', 'w').write('x'))", by="never"
@@ -84,9 +81,7 @@ def test_the_evidence_shows_a_program_that_does_get_out(
     assert [one.as_meant for one in results] == [False, False, False]
 
 
-def test_the_keyring_is_a_fresh_one_also_where_nothing_filters(
-    isolated: tuple[Sandbox, Isolation], monkeypatch
-):
+def test_the_keyring_is_a_fresh_one_also_where_nothing_filters(isolated, monkeypatch):
     monkeypatch.setattr(seccomp, "build", lambda: OPEN_FILTER)
     sandbox, isolation = isolated
     unfiltered = Sandbox(sandbox.wrap, sandbox.interpreter, uid=sandbox.uid, at_once=1)
@@ -102,7 +97,7 @@ def test_the_keyring_is_a_fresh_one_also_where_nothing_filters(
     _stopped(unfiltered, isolation, [ring])
 
 
-async def test_names_of_keys_cannot_be_read(isolated: tuple[Sandbox, Isolation]):
+async def test_names_of_keys_cannot_be_read(isolated):
     code = """for place in "/proc/keys", "/proc/key-users":
     try: assert not open(place).read(), place
     except OSError: pass
@@ -114,7 +109,7 @@ async def test_names_of_keys_cannot_be_read(isolated: tuple[Sandbox, Isolation])
     ("option", "kind"),
     [("--net", "net"), ("--ipc", "ipc"), ("--uts", "uts"), ("--cgroup", "cgroup")],
 )
-def test_namespaces_that_lack_one_make_tests_fail_and_not_skip(option: str, kind: str):
+def test_namespaces_that_lack_one_make_tests_fail_and_not_skip(option, kind):
     def lacking(command, readable, scratch):
         return [word for word in namespaces(command, readable, scratch) if word != option]
 
@@ -146,8 +141,6 @@ def test_where_no_call_is_refused_the_sandbox_is_refused(monkeypatch):
         held(PRESENT[0])
 
 
-Run = Callable[..., ExecutionResult]
-
 _TRY = """
 import os, sys, time
 def attempt(action):
@@ -158,7 +151,7 @@ def attempt(action):
 """
 
 
-def test_nothing_outside_can_be_written(run: Run, tmp_path):
+def test_nothing_outside_can_be_written(run, tmp_path):
     tmp_path.chmod(0o777)
     mine = tmp_path / "mine"
     mine.write_text("as it was")
@@ -193,7 +186,7 @@ open("/tmp/kept", "w").write("x")
 
 
 @pytest.mark.slow
-def test_forks_of_forks_are_over_with_the_program(run: Run):
+def test_forks_of_forks_are_over_with_the_program(run):
     ran = run(
         """import os
 for _ in range(6):  # 64 at most
@@ -206,14 +199,14 @@ while True: pass
     assert ran.ended is ExitReason.TIMEOUT
 
 
-def test_memory_is_bounded(run: Run):
+def test_memory_is_bounded(run):
     # Zeroed pages are not touched, so no memory is taken if the limit does not hold.
     ran = run(f"bytearray({LIMITS['AS'] + (16 << 20)})")
     assert (ran.ended, "MemoryError" in ran.stderr) == (ExitReason.RAISED, True)
     assert run("assert len(bytearray(64 << 20)) == 64 << 20").ended is ExitReason.PASSED
 
 
-def test_files_and_output_are_bounded(run: Run):
+def test_files_and_output_are_bounded(run):
     ran = run(f"""{_TRY}
 piece, written = bytes(1 << 20), 0
 def fill():
@@ -236,7 +229,7 @@ print(attempt(lambda: [os.dup(0) for _ in range({LIMITS["NOFILE"]})]))
         assert OUTPUT_BYTES <= len(flood.stdout) + len(flood.stderr) <= OUTPUT_BYTES + 1000
 
 
-def test_no_descriptor_of_ours_is_inherited(run: Run, isolated: tuple[Sandbox, Isolation]):
+def test_no_descriptor_of_ours_is_inherited(run, isolated):
     code = """import os, stat
 for process in filter(str.isdigit, os.listdir("/proc")):
     try: open_there = os.listdir(f"/proc/{process}/fd")
@@ -269,7 +262,7 @@ for process in filter(str.isdigit, os.listdir("/proc")):
         }, ran.stdout
 
 
-def test_limits_cannot_be_raised(run: Run):
+def test_limits_cannot_be_raised(run):
     ran = run("import resource\nresource.setrlimit(resource.RLIMIT_NPROC, (4096, 4096))")
     assert (ran.ended, "ValueError" in ran.stderr or "PermissionError" in ran.stderr) == (
         ExitReason.RAISED,
@@ -277,7 +270,7 @@ def test_limits_cannot_be_raised(run: Run):
     )
 
 
-def _zombies() -> set[int]:
+def _zombies():
     found = set()
     for place in Path("/proc").iterdir():
         if place.name.isdigit():
@@ -289,9 +282,7 @@ def _zombies() -> set[int]:
     return found
 
 
-async def test_a_cancelled_program_is_over_at_once_and_leaves_no_zombie(
-    isolated: tuple[Sandbox, Isolation], mark: str
-):
+async def test_a_cancelled_program_is_over_at_once_and_leaves_no_zombie(isolated, mark):
     sandbox, isolation = isolated
     code = (
         f"import os\nif os.fork() == 0: os.execv('/bin/sleep', ['{mark}', '10'])\nimport time;"
@@ -315,7 +306,7 @@ async def test_a_cancelled_program_is_over_at_once_and_leaves_no_zombie(
 
 
 @pytest.mark.slow
-def test_a_killed_harness_takes_its_programs_along(isolated: tuple[Sandbox, Isolation], mark: str):
+def test_a_killed_harness_takes_its_programs_along(isolated, mark):
     harness = f"""
 import asyncio
 from serve_eval.sandbox.isolation import ISOLATIONS
@@ -334,7 +325,7 @@ asyncio.run(main())
     _wait(lambda: not marked(mark))
 
 
-def _wait(condition: Callable[[], bool]) -> None:
+def _wait(condition):
     tick = threading.Event()
     for _ in range(1000):
         if condition():

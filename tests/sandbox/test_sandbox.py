@@ -1,14 +1,12 @@
 """Test the reported outcome of a program, and the decisions of the filter."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
 import platform
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ import pytest
 from serve_eval.errors import SandboxError
 from serve_eval.sandbox.isolation import bubblewrap
 from serve_eval.sandbox.probe import strongest
-from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.sandbox.seccomp import (
     ABSENT,
     ALLOW,
@@ -30,7 +27,7 @@ from serve_eval.sandbox.seccomp import (
     SOCKET,
     build,
 )
-from serve_eval.schema import ExecutionResult, ExitReason, Isolation, Program
+from serve_eval.schema import ExecutionResult, ExitReason, Program
 
 Run = Callable[..., ExecutionResult]
 
@@ -140,7 +137,7 @@ ENDS = [
 
 
 def test_how_a_program_ends_is_told_and_never_by_itself(
-    isolated: tuple[Sandbox, Isolation],
+    isolated,
 ):
     async def all_of_them():
         return await asyncio.gather(
@@ -157,7 +154,7 @@ def test_how_a_program_ends_is_told_and_never_by_itself(
     assert "RecursionError" in found["an endless recursion"].stderr
 
 
-def test_a_program_has_its_input_and_its_time(run: Run):
+def test_a_program_has_its_input_and_its_time(run):
     assert run("print(input()[::-1])", stdin="abc\n").stdout == "cba\n"
     late = run(
         "import signal, time\nsignal.signal(signal.SIGTERM, lambda *a: 0)\nprint('so far',"
@@ -167,7 +164,7 @@ def test_a_program_has_its_input_and_its_time(run: Run):
     assert (late.ended, late.exit, late.stdout) == (ExitReason.TIMEOUT, None, "so far\n")
 
 
-def test_as_root_another_user_runs_it_with_no_right(isolated: tuple[Sandbox, Isolation]):
+def test_as_root_another_user_runs_it_with_no_right(isolated):
     isolation = isolated[1]
     assert not isolation.network
     assert isolation.writable == ("/tmp",)
@@ -175,11 +172,11 @@ def test_as_root_another_user_runs_it_with_no_right(isolated: tuple[Sandbox, Iso
     assert re.fullmatch(r"3\.\d+\.\d+", isolation.python)
 
 
-def _as_it_is(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
+def _as_it_is(command, readable, scratch):
     return list(command)
 
 
-def _missing(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
+def _missing(command, readable, scratch):
     return ["/no/such/isolation", *command]
 
 
@@ -199,7 +196,7 @@ async def test_what_does_not_isolate_is_refused_with_what_the_probe_saw():
         (["--ro-bind", "/etc", "/etc"], "it sees /etc/passwd"),
     ],
 )
-def test_a_gap_in_an_isolation_is_seen_by_the_probe(gap: list[str], seen: str):
+def test_a_gap_in_an_isolation_is_seen_by_the_probe(gap, seen):
     def with_gap(command, readable, scratch):
         first, *rest = bubblewrap([*command], readable, scratch)
         place = rest.index("--remount-ro")
@@ -224,7 +221,7 @@ X86, ARM, ARCHES = "x86_64", "aarch64", {"x86_64": 0xC000003E, "aarch64": 0xC000
 COLUMN = {X86: 0, ARM: 1}
 
 
-def decided(machine: str, number: int, *args: int, arch: int | None = None) -> int:
+def decided(machine, number, *args, arch=None):
     """Run the filter of a machine on one call.
 
     It uses only load, three jumps and return.
@@ -250,7 +247,7 @@ def decided(machine: str, number: int, *args: int, arch: int | None = None) -> i
 
 
 @pytest.mark.parametrize("machine", [X86, ARM])
-def test_what_is_named_is_refused_and_the_rest_is_not(machine: str):
+def test_what_is_named_is_refused_and_the_rest_is_not(machine):
     column = COLUMN[machine]
     refused = {numbers[column] for numbers in REFUSED.values()} - {None}
     absent = {numbers[column] for numbers in ABSENT.values()}
@@ -268,7 +265,7 @@ def test_what_is_named_is_refused_and_the_rest_is_not(machine: str):
 
 
 @pytest.mark.parametrize("machine", [X86, ARM])
-def test_calls_are_told_apart_by_their_arguments(machine: str):
+def test_calls_are_told_apart_by_their_arguments(machine):
     column = COLUMN[machine]
     families = {
         family: decided(machine, SOCKET[column], family, 1, 0)

@@ -1,10 +1,6 @@
 """Test what is known of servers: addresses, typed facts, and why answers were cut."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -60,11 +56,11 @@ WRITTEN = {
 """From the report.json of a run before these were types."""
 
 
-def _written(endpoint: Endpoint) -> Any:
+def _written(endpoint):
     return json.loads(msgspec.json.encode(endpoint))["info"]
 
 
-def _endpoint(info: Any) -> Endpoint:
+def _endpoint(info):
     return msgspec.json.decode(
         json.dumps({"base_url": "http://h:1/v1", "info": info}).encode(), type=Endpoint
     )
@@ -129,7 +125,7 @@ def test_what_is_found_out_later_is_added():
         ({1: "a"}, r"expected a ServerInfo or a mapping with names, not \{1: 'a'\}"),
     ],
 )
-def test_a_value_of_another_type_is_refused_with_its_place(info: Any, said: str, tmp_path):
+def test_a_value_of_another_type_is_refused_with_its_place(info, said, tmp_path):
     with pytest.raises(TypeError, match=said):
         Endpoint(base_url="http://h:1/v1", info=info)
     if isinstance(info, dict) and 1 not in info:
@@ -145,7 +141,7 @@ def test_a_session_without_any_is_read(tmp_path):
     assert [session.endpoint.info for session in read_sessions(tmp_path)] == [ServerInfo()]
 
 
-def _note(run: Path, endpoint: dict[str, Any]) -> None:
+def _note(run, endpoint):
     (run / "environment.json").write_text(json.dumps([{"endpoint": endpoint}]))
 
 
@@ -173,7 +169,7 @@ def _note(run: Path, endpoint: dict[str, Any]) -> None:
         ("  host:8000 ", "http://host:8000/v1"),
     ],
 )
-def test_every_form_that_users_paste_is_resolved(given: str, resolved: str):
+def test_every_form_that_users_paste_is_resolved(given, resolved):
     assert normalise_base_url(given) == resolved
     assert normalise_base_url(resolved) == resolved
 
@@ -199,7 +195,7 @@ def test_an_ipv6_address_without_brackets_is_told_so():
         "http://host/v1?api_key=sk-secret",
     ],
 )
-def test_what_is_no_address_or_holds_a_secret_is_refused_without_repeating_it(given: str):
+def test_what_is_no_address_or_holds_a_secret_is_refused_without_repeating_it(given):
     with pytest.raises(PlanError) as caught:
         normalise_base_url(given)
     assert "sk-secret" not in str(caught.value)
@@ -209,7 +205,7 @@ def test_what_is_no_address_or_holds_a_secret_is_refused_without_repeating_it(gi
 LIMIT = 100
 
 
-def _answer(finish: str | None, tokens: int = 0, **more: Any) -> Response:
+def _answer(finish, tokens=0, **more):
     thoughts = more.pop("thoughts", UNSET)
     usage = Usage(completion_tokens=tokens, reasoning_tokens=thoughts)
     return Response(text=more.pop("text", "x"), finish_reason=finish, usage=usage, **more)
@@ -245,7 +241,7 @@ def _answer(finish: str | None, tokens: int = 0, **more: Any) -> Response:
         (_answer("stop", 20, stop_reason="repetition_detected"), Outcome.UNPARSED, None),
     ],
 )
-def test_the_cause_of_a_cut(response: Response, outcome: Outcome, cut: Cut | None):
+def test_the_cause_of_a_cut(response, outcome, cut):
     asked = SamplingParams(max_tokens=LIMIT, stop=("Q:",))
     assert find_cut(response, outcome, asked) is cut
 

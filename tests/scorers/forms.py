@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
-from serve_eval.schema import Response, Scorer
+from serve_eval.schema import Response
 from serve_eval.scorers import boxed, choice, code, numeric, video_choice, yes_no
 
 FILE = Path(__file__).with_name("forms.yaml")
@@ -38,7 +38,7 @@ class Form(NamedTuple):
     defined: Mapping[str, object]
 
 
-def load_forms() -> Iterator[Form]:
+def load_forms():
     """Yield the rows of the table."""
     for source in yaml.safe_load(FILE.read_text("utf-8")):
         for row in source["rows"]:
@@ -55,7 +55,7 @@ def load_forms() -> Iterator[Form]:
             )
 
 
-def read(kind: str, text: str, choices: str = LETTERS) -> Value:
+def read(kind, text, choices=LETTERS):
     """Return what our own scorer reads in a text; None if it is unparsed."""
     response = Response(text=text, finish_reason="stop")
     if kind == "code":
@@ -71,11 +71,11 @@ def read(kind: str, text: str, choices: str = LETTERS) -> Value:
 
 
 @cache
-def _choice(choices: str) -> Scorer:
+def _choice(choices):
     return choice.scorer(choices=tuple(choices))
 
 
-def read_as_defined(kind: str, text: str) -> dict[str, object]:
+def read_as_defined(kind, text):
     """Return what the extractors of lm-eval's and NVIDIA's tasks read in a text."""
     if kind == "number":
         return {
@@ -94,14 +94,14 @@ def read_as_defined(kind: str, text: str) -> dict[str, object]:
     return {}
 
 
-def same(one: Value, other: Value) -> bool:
+def same(one, other):
     """Return True for equal values; numbers are equal if they differ by rounding only."""
     if isinstance(one, float | int) and isinstance(other, float | int):
         return math.isclose(one, other, rel_tol=1e-12)
     return one == other
 
 
-def main() -> None:
+def main():
     """Print per kind how many rows are read as a person does, unparsed, and read otherwise."""
     counts = {}
     for form in load_forms():

@@ -1,10 +1,7 @@
 """Test the scorers of chosen letters, numbers and boxed answers."""
 
-from __future__ import annotations
-
 import json
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -30,9 +27,7 @@ from serve_eval.scorers.numeric import extract_flexible, extract_strict, normali
         ("42", "B", 0.0, Outcome.UNPARSED, None),
     ],
 )
-def test_the_first_letter_decides(
-    text: str, target: str, value: float, outcome: Outcome, answer: str | None
-):
+def test_the_first_letter_decides(text, target, value, outcome, answer):
     score = prefix_match(text, target)
     assert (score.value, score.outcome, score.answer) == (value, outcome, answer)
 
@@ -53,7 +48,7 @@ def test_the_first_letter_decides(
     ],
 )
 def test_the_first_answer_line_decides_and_the_last_one_stands_beside_it(
-    text: str, outcome: Outcome, answer: str | None, last: float
+    text, outcome, answer, last
 ):
     score = answer_letter(text, "B")
     assert (score.outcome, score.answer) == (outcome, answer)
@@ -78,14 +73,12 @@ def test_the_first_answer_line_decides_and_the_last_one_stands_beside_it(
         ("it is c", Outcome.UNPARSED, None, 0),
     ],
 )
-def test_the_stated_letter_or_else_any_that_stands_alone(
-    text: str, outcome: Outcome, answer: str | None, phrase: float
-):
+def test_the_stated_letter_or_else_any_that_stands_alone(text, outcome, answer, phrase):
     score = score_stated_letter(text, "C")
     assert (score.outcome, score.answer, score.parts["phrase"]) == (outcome, answer, phrase)
 
 
-def test_recorded_letters_of_two_models_score_as_their_letter_says(shared: Path):
+def test_recorded_letters_of_two_models_score_as_their_letter_says(shared):
     rows = [
         json.loads(line)
         for line in (shared / "data/recorded/mmlu_helm.jsonl").read_text().splitlines()
@@ -116,7 +109,7 @@ def test_recorded_letters_of_two_models_score_as_their_letter_says(shared: Path)
         ("-3 or - 4", None, "4"),
     ],
 )
-def test_what_each_filter_takes(text: str, strict: str | None, flexible: str | None):
+def test_what_each_filter_takes(text, strict, flexible):
     assert extract_strict(text) == strict
     assert extract_flexible(text) == flexible
 
@@ -131,7 +124,7 @@ def test_what_each_filter_takes(text: str, strict: str | None, flexible: str | N
         ("3.50", "3.50"),
     ],
 )
-def test_the_form_in_which_numbers_are_compared(text: str, normalised: str):
+def test_the_form_in_which_numbers_are_compared(text, normalised):
     assert normalise(text) == normalised
 
 
@@ -139,7 +132,7 @@ NUMBERS = st.text(alphabet="0123456789.,$-# \nab", max_size=30)
 
 
 @given(st.lists(NUMBERS, max_size=12), st.sampled_from([0, 150, 190, 198, 199, 200, 201, 400]))
-def test_both_are_what_the_patterns_of_the_task_say(parts: list[str], gap: int):
+def test_both_are_what_the_patterns_of_the_task_say(parts, gap):
     text = (" " * gap).join(parts)
     found = re.findall(r"(-?[$0-9.,]{2,})|(-?[0-9]+)", text)
     assert extract_flexible(text) == ((found[-1][0] or found[-1][1]) if found else None)
@@ -157,7 +150,7 @@ def test_both_are_what_the_patterns_of_the_task_say(parts: list[str], gap: int):
         "gsm8k_Meta-Llama-3.1-8B-Instruct",
     ],
 )
-def test_recorded_answers_score_as_lm_eval_scored_them(shared: Path, name: str):
+def test_recorded_answers_score_as_lm_eval_scored_them(shared, name):
     golds = [
         json.loads(line)["answer"]
         for line in (shared / "data/gsm8k/test.jsonl").read_text().splitlines()
@@ -175,7 +168,7 @@ def test_recorded_answers_score_as_lm_eval_scored_them(shared: Path, name: str):
 
 
 @given(st.text(alphabet="0123456789-$.,# \nAb١²", max_size=30))
-def test_a_number_in_digits_is_its_own_normal_form(text: str):
+def test_a_number_in_digits_is_its_own_normal_form(text):
     plain = re.sub(r"(?s).*#### ", "", re.sub(r"[,$]", "", text))
     assert normalise(text) == re.sub(r"\.(\n?)\Z", r"\1", plain).lower()
 
@@ -194,7 +187,7 @@ def test_a_number_in_digits_is_its_own_normal_form(text: str):
         ("", ""),
     ],
 )
-def test_the_place_of_the_answer(text: str, place: str):
+def test_the_place_of_the_answer(text, place):
     assert extract(text) == place
 
 
@@ -216,9 +209,7 @@ def test_the_place_of_the_answer(text: str, place: str):
         ("no idea", Outcome.UNPARSED, 0, 0),
     ],
 )
-def test_text_and_number_stand_side_by_side(
-    text: str, outcome: Outcome, string: float, integer: float
-):
+def test_text_and_number_stand_side_by_side(text, outcome, string, integer):
     score = integer_answer(text, "70")
     assert (score.outcome, score.value) == (outcome, string)
     assert score.parts == {"string": string, "integer": integer}

@@ -1,7 +1,5 @@
 """Test what our own scorers read in the forms in which models write answers."""
 
-from __future__ import annotations
-
 import re
 from itertools import permutations
 
@@ -13,7 +11,7 @@ from serve_eval.schema import Outcome, Response
 from serve_eval.scorers._blocks import find_blocks
 from serve_eval.scorers._stated import find_stated
 from serve_eval.scorers.numeric import find_last_number, find_stated_numbers, numbers_in
-from tests.scorers.forms import Form, Value, load_forms, read, read_as_defined, same
+from tests.scorers.forms import load_forms, read, read_as_defined, same
 from tests.scorers.test_offered import made
 
 FORMS = list(load_forms())
@@ -39,21 +37,21 @@ def test_the_table_is_taken_from_tests_of_public_parsers():
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: f"{form.kind} {form.text[:40]!r}")
-def test_a_form_is_read_as_a_person_reads_it_or_the_row_says_why(form: Form):
+def test_a_form_is_read_as_a_person_reads_it_or_the_row_says_why(form):
     found = read(form.kind, form.text, form.choices)
     assert same(found, form.ours)
     assert form.why or (_agrees(found, form.theirs) and same(found, form.person))
 
 
 @pytest.mark.parametrize("kind", ["letter", "number"])
-def test_extractors_that_others_define_read_what_they_always_read(kind: str):
+def test_extractors_that_others_define_read_what_they_always_read(kind):
     rows = [form for form in FORMS if form.kind == kind and form.defined]
     assert len(rows) > 80
     for form in rows:
         assert read_as_defined(kind, form.text) == form.defined, form.text
 
 
-def _agrees(found: Value, theirs: Value) -> bool:
+def _agrees(found, theirs):
     """Return True if a value is the one that a file expects, which may have a unit."""
     if isinstance(theirs, str) and theirs.startswith("not "):
         other = theirs.removeprefix("not ")
@@ -76,7 +74,7 @@ SENTENCES = (
 )  # fmt: skip
 
 
-def _wrap(wrappings: list[str], inner: str) -> str:
+def _wrap(wrappings, inner):
     for wrapping in wrappings:
         inner = wrapping.replace("@", inner)
     return inner
@@ -94,9 +92,7 @@ WRAPPINGS = st.lists(st.sampled_from(LATEX), max_size=4).flatmap(
     letter=st.sampled_from("ABCD"),
     form=st.sampled_from(["@", "(@)", "@)", "[@]", "@."]),
 )
-def test_a_letter_is_read_in_any_nesting_of_wrappings(
-    wrappings: list[str], sentence: str, letter: str, form: str
-):
+def test_a_letter_is_read_in_any_nesting_of_wrappings(wrappings, sentence, letter, form):
     text = sentence.replace("@", _wrap(wrappings, form.replace("@", letter)))
     assert read("letter", text) == letter, text
 
@@ -107,9 +103,7 @@ def test_a_letter_is_read_in_any_nesting_of_wrappings(
     sentence=st.sampled_from(SENTENCES),
     word=st.sampled_from(["yes", "no", "Yes", "NO", "True", "false"]),
 )
-def test_yes_and_no_are_read_in_any_nesting_of_wrappings(
-    wrappings: list[str], sentence: str, word: str
-):
+def test_yes_and_no_are_read_in_any_nesting_of_wrappings(wrappings, sentence, word):
     text = sentence.replace("@", _wrap(wrappings, word))
     assert read("yes_no", text) == ("yes" if word.lower() in ("yes", "true") else "no"), text
 
@@ -134,9 +128,7 @@ NUMBERS = (
     sentence=st.sampled_from(SENTENCES),
     number=st.sampled_from([(value, form) for value, forms in NUMBERS for form in forms]),
 )
-def test_a_number_is_read_in_any_form_and_any_nesting_of_wrappings(
-    wrappings: list[str], sentence: str, number: tuple[str, str]
-):
+def test_a_number_is_read_in_any_form_and_any_nesting_of_wrappings(wrappings, sentence, number):
     value, form = number
     text = sentence.replace("@", _wrap(wrappings, form))
     assert same(read("number", text), float(value)), text
@@ -160,7 +152,7 @@ PIECES = st.sampled_from(
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(PIECES, max_size=80).map("".join), st.integers(0, 200))
-def test_the_end_of_a_text_is_read_as_the_whole_is(text: str, before: int):
+def test_the_end_of_a_text_is_read_as_the_whole_is(text, before):
     text = f"{'So we add 7 and 8. ' * before}{text}"
     numbers = find_stated_numbers(text)
     assert find_last_number(text) == (numbers[-1] if numbers else None)
@@ -179,7 +171,7 @@ BEFORE = ("", "The choices are:\n", "Answer: ", "The answer choices are ", "Let 
     between=st.sampled_from(BETWEEN),
     before=st.sampled_from(BEFORE),
 )
-def test_a_list_of_all_choices_is_no_answer(order: list[str], item: str, between: str, before: str):
+def test_a_list_of_all_choices_is_no_answer(order, item, between, before):
     text = before + between.join(item.replace("@", letter) for letter in order)
     assert read("letter", text) is None, text
 
@@ -187,7 +179,7 @@ def test_a_list_of_all_choices_is_no_answer(order: list[str], item: str, between
 @pytest.mark.parametrize("order", list(permutations(["yes", "no"])))
 @pytest.mark.parametrize("between", [" or ", "/", ", ", " and ", "; ", "\n", " "])
 @pytest.mark.parametrize("before", ["", "Answer: ", "The answer is ", "Is it "])
-def test_yes_or_no_is_no_answer(order: tuple[str, str], between: str, before: str):
+def test_yes_or_no_is_no_answer(order, between, before):
     assert read("yes_no", before + between.join(order)) is None
 
 
@@ -227,7 +219,7 @@ LETTERS = {letter: letter for letter in "ABCDI"}
         ("The answer is \\boxed{\\text{Option C: } 5}", "C"),
     ],
 )
-def test_lists_denials_and_retractions(text: str, said: str | None):
+def test_lists_denials_and_retractions(text, said):
     assert find_stated(text, LETTERS) == said
 
 
@@ -248,7 +240,7 @@ def test_lists_denials_and_retractions(text: str, said: str | None):
         ("9.9\\times10^{999}", [float("inf")]),
     ],
 )
-def test_numbers_of_sentences_with_symbols(text: str, numbers: list[float]):
+def test_numbers_of_sentences_with_symbols(text, numbers):
     assert numbers_in(text) == numbers
 
 
@@ -273,7 +265,7 @@ CODE = "def f(x):\n    return x\n"
         f"[PYTHON]\n{CODE}[/PYTHON]",
     ],
 )
-def test_code_is_read_in_all_the_forms_that_fences_come_in(text: str):
+def test_code_is_read_in_all_the_forms_that_fences_come_in(text):
     assert read("code", text) == CODE
 
 
@@ -299,7 +291,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("piece", HOSTILE)
-def test_long_hostile_texts_are_read(piece: str):
+def test_long_hostile_texts_are_read(piece):
     text = (piece * LONG)[:LONG]
     find_stated(text, LETTERS)
     find_stated_numbers(text)

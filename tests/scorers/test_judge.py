@@ -1,10 +1,7 @@
 """Check what judges are asked, how their verdicts are read, and what they come to."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,10 +16,8 @@ from serve_eval.schema import (
     Judgement,
     Message,
     Outcome,
-    Question,
     Response,
     Sample,
-    Scorer,
     TextPart,
     ToolCall,
 )
@@ -34,19 +29,17 @@ ASKED = Sample(
 )
 
 
-def _scorer(**options: Any) -> Scorer:
+def _scorer(**options):
     make = registry.load("serve_eval.scorers", "judge")
     given = {"judges": JUDGES[:1], **options}
     return make(**registry.check_options(make, given, "scorer.judge"))
 
 
-def _questions(
-    scorer: Scorer, answer: str = "Paris", expected: object = "Paris", sample: Sample = ASKED
-) -> list[Question]:
+def _questions(scorer, answer="Paris", expected="Paris", sample=ASKED):
     return list(scorer.questions(sample, expected, Response(text=answer, finish_reason="stop")))
 
 
-def _text(question: Question) -> str:
+def _text(question):
     (turn,) = question.prompt
     return turn.text
 
@@ -68,9 +61,7 @@ def _text(question: Question) -> str:
         ("", None),
     ],
 )
-def test_a_verdict_stands_in_a_line_of_its_own_and_the_last_one_counts(
-    said: str, value: float | None
-):
+def test_a_verdict_stands_in_a_line_of_its_own_and_the_last_one_counts(said, value):
     (question,) = _questions(_scorer())
     assert question.read(said) == value
 
@@ -89,7 +80,7 @@ def test_a_verdict_stands_in_a_line_of_its_own_and_the_last_one_counts(
         ("Verdict: good", None),
     ],
 )
-def test_points_are_a_share_of_the_most(said: str, value: float | None):
+def test_points_are_a_share_of_the_most(said, value):
     (question,) = _questions(_scorer(metrics=[{"name": "correctness", "points": 10}]))
     assert "N being a number from 0 (not at all) to 10" in _text(question)
     assert question.read(said) == (None if value is None else pytest.approx(value))
@@ -154,7 +145,7 @@ def test_a_pattern_that_would_search_for_ever_finds_nothing():
 
 
 @given(answer=st.text(max_size=200), asked=st.text(max_size=50), expected=st.text(max_size=50))
-def test_no_answer_can_end_its_own_place(answer: str, asked: str, expected: str):
+def test_no_answer_can_end_its_own_place(answer, asked, expected):
     sample = Sample(id="s", prompt=asked, target="")
     own = {"name": "own", "prompt": "${prompt} ${expected} ${answer}"}
     for question in _questions(
@@ -200,7 +191,7 @@ def test_a_metric_that_compares_needs_something_to_compare_with():
     assert not _scorer(metrics=["toxicity"]).problems(None)
 
 
-def _score(scorer: Scorer, *values: tuple[str, str, int, float | None]) -> Any:
+def _score(scorer, *values):
     said = tuple(Judgement(judge=j, metric=m, round=r, value=v) for j, m, r, v in values)
     return scorer.score("Paris", Response(text="x", finish_reason="stop", judgements=said))
 
@@ -320,7 +311,7 @@ def test_what_decides_a_score_is_told_without_addresses():
         ),
     ],
 )
-def test_what_is_wrong_with_the_options_is_said(options: dict[str, Any], problem: str):
+def test_what_is_wrong_with_the_options_is_said(options, problem):
     with pytest.raises(PlanError) as refused:
         _scorer(**options)
     assert problem in str(refused.value)

@@ -1,7 +1,5 @@
 """Test the scorer of formulas with answers that are equal or not."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -47,14 +45,14 @@ pytest.importorskip("math_verify", reason="needs the optional extra math")
 
 
 @pytest.mark.parametrize(("text", "target", "equal"), PAIRS)
-def test_equal_formulas_have_the_point(text: str, target: str, equal: bool):
+def test_equal_formulas_have_the_point(text, target, equal):
     score = score_formula(text, target)
     assert score.value == float(equal), score
     assert score.parts == {TIMED_OUT: 0.0}
 
 
 @pytest.mark.parametrize(("text", "target", "equal"), PAIRS)
-def test_the_result_is_that_of_the_library(text: str, target: str, equal: bool):
+def test_the_result_is_that_of_the_library(text, target, equal):
     from math_verify import ExprExtractionConfig, LatexExtractionConfig
     from math_verify.metric import math_metric
 
@@ -93,7 +91,7 @@ HOSTILE = [
 # An alarm within a callback of the garbage collector is lost there, and comes again.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_hostile_answer_ends_at_the_limit(text: str):
+def test_a_hostile_answer_ends_at_the_limit(text):
     began = time.monotonic()
     score = score_formula(text, "x^2 + 1", time_limit_s=0.5)
     assert time.monotonic() - began < 8.0

@@ -3,11 +3,8 @@
 tests/harness/test_agrees.py compares random texts.
 """
 
-from __future__ import annotations
-
 import re
 import time
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -47,7 +44,7 @@ OPTIONS = ["a red cat", "blue", "$12$", "none of them"]
         ("E", None),
     ],
 )
-def test_the_letter_that_is_given(text: str, letter: str | None):
+def test_the_letter_that_is_given(text, letter):
     assert find_given_letter(text, OPTIONS) == letter
 
 
@@ -82,7 +79,7 @@ def test_the_stated_letter_stands_beside_it():
         ("", ["7"], False),
     ],
 )
-def test_short_answers(text: str, accepted: list[str], right: bool):
+def test_short_answers(text, accepted, right):
     assert (short_answer(text, accepted).value == 1.0) == right
 
 
@@ -98,7 +95,7 @@ PLAINER = (
         "".join
     )
 )
-def test_the_numbers_are_those_of_the_original(text: str):
+def test_the_numbers_are_those_of_the_original(text):
     assert [pattern.findall(text) for pattern in mmmu._NUMBERS[1:]] == [
         pattern.findall(text) for pattern in PLAINER
     ]
@@ -129,7 +126,7 @@ OPTIONS_MMMU_PRO = [f"thing {i}" for i in range(9)]
         ("", None),
     ],
 )
-def test_the_last_line_that_states_a_letter_decides(text: str, letter: str | None):
+def test_the_last_line_that_states_a_letter_decides(text, letter):
     score = mmmu_pro_choice(text, "C", OPTIONS_MMMU_PRO)
     assert score.answer == letter
     assert score.value == float(letter == "C")
@@ -161,7 +158,7 @@ LONG = "A long explanation that says a great deal and does not come to an end. "
         ("", ""),
     ],
 )
-def test_an_answer_is_shortened_as_in_the_suite(text: str, answer: str):
+def test_an_answer_is_shortened_as_in_the_suite(text, answer):
     assert shorten_answer(text, "E") == answer
 
 
@@ -177,7 +174,7 @@ def test_an_answer_is_shortened_as_in_the_suite(text: str, answer: str):
         ("kimi_k3_mmmu", "<think>x</think>Answer: E", "E"),
     ],
 )
-def test_the_post_processors_of_the_suite(by: str, text: str, answer: str):
+def test_the_post_processors_of_the_suite(by, text, answer):
     told = apply_post_process(text, by)
     assert told.endswith(answer) if by == "kimi_k3_mmmu" else told == answer
 
@@ -190,7 +187,7 @@ def test_letters_go_up_to_the_last_option():
 @pytest.mark.parametrize(
     "piece", [" ", "answer ", "Answer: ", "\\boxed{", "(or ", "(", "*", "**", "<|open|>", "A "]
 )
-def test_long_answers_are_read_in_time_that_grows_with_their_length(piece: str):
+def test_long_answers_are_read_in_time_that_grows_with_their_length(piece):
     text = piece * (200_000 // len(piece))
     began = time.process_time()
     for by in ("strip_thinking_mmmu", "kimi_k3_mmmu"):
@@ -218,7 +215,7 @@ def test_long_answers_are_read_in_time_that_grows_with_their_length(piece: str):
         ("", None),
     ],
 )
-def test_the_letter_that_an_answer_gives(text: str, letter: str | None):
+def test_the_letter_that_an_answer_gives(text, letter):
     assert find_letter(text, "E") == letter
 
 
@@ -239,7 +236,7 @@ def test_a_video_has_four_options():
         ("\n \n audio:  a\tb ", "a b"),
     ],
 )
-def test_the_section_of_a_medium_counts(text: str, section: str):
+def test_the_section_of_a_medium_counts(text, section):
     assert find_section("audio", text) == section
 
 
@@ -256,7 +253,7 @@ def test_the_section_of_a_medium_counts(text: str, section: str):
         ("", False),
     ],
 )
-def test_half_of_the_words_may_be_wrong(text: str, right: bool):
+def test_half_of_the_words_may_be_wrong(text, right):
     assert score_about("audio", text, "one two three four").value == float(right)
 
 
@@ -266,7 +263,7 @@ def test_a_silent_clip_has_an_empty_transcript():
 
 
 @pytest.mark.parametrize("piece", [" ", "\n", "answer ", "audio\n", "audio:", "a ", "( "])
-def test_long_answers_are_read_in_bounded_time(piece: str):
+def test_long_answers_are_read_in_bounded_time(piece):
     text = piece * (100_000 // len(piece))
     began = time.process_time()
     score_about("image", text, "A")
@@ -299,9 +296,7 @@ def test_long_answers_are_read_in_bounded_time(piece: str):
         (longbench.code_similarity, "", "", 1.0),
     ],
 )
-def test_what_each_metric_gives(
-    metric: Callable[[str, str], float], text: str, answer: str, value: float
-):
+def test_what_each_metric_gives(metric, text, answer, value):
     assert metric(text, answer) == pytest.approx(value)
 
 
@@ -322,7 +317,7 @@ def test_chinese_words_are_those_that_jieba_finds():
         ("Foodie", "Food", 0.5),  # the longer class is not a part of the right one
     ],
 )
-def test_a_class_is_shared_with_the_others_that_are_named(text: str, answer: str, value: float):
+def test_a_class_is_shared_with_the_others_that_are_named(text, answer, value):
     assert longbench.classification(["Food", "Foodie", "Color"])(text, answer) == value
 
 
@@ -338,7 +333,7 @@ def test_the_best_answer_counts_and_only_code_keeps_its_outer_white_space():
 
 
 @given(st.text(alphabet="abc. \n", max_size=40), st.text(alphabet="abc. \n", max_size=40))
-def test_similarities_lie_between_0_and_1_and_a_text_is_like_itself(text: str, other: str):
+def test_similarities_lie_between_0_and_1_and_a_text_is_like_itself(text, other):
     for metric in (longbench.rouge_l, longbench.code_similarity, longbench.qa_f1):
         assert 0.0 <= metric(text, other) <= 1.0
     line = other.replace("\n", "")
@@ -365,9 +360,7 @@ def test_similarities_lie_between_0_and_1_and_a_text_is_like_itself(text: str, o
     ],
 )
 @pytest.mark.parametrize("target", "ABCD")
-def test_the_greatest_sum_counts_and_of_several_the_first(
-    told: list[list[float]], answer: str, tied: bool, target: str
-):
+def test_the_greatest_sum_counts_and_of_several_the_first(told, answer, tied, target):
     score = likeliest(told, "ABCD", target)
     assert (score.answer, score.parts) == (answer, {TIED: float(tied)})
     assert (score.value, score.outcome is Outcome.CORRECT) == (
@@ -377,7 +370,7 @@ def test_the_greatest_sum_counts_and_of_several_the_first(
 
 
 @given(st.lists(st.floats(-50, 0), min_size=4, max_size=4), st.floats(-20, 0))
-def test_what_all_choices_share_decides_nothing(values: list[float], shared: float):
+def test_what_all_choices_share_decides_nothing(values, shared):
     ordered = sorted(values)
     if ordered[3] - ordered[2] < 1e-6:
         return
@@ -396,7 +389,7 @@ def test_what_all_choices_share_decides_nothing(values: list[float], shared: flo
         (" lost", Outcome.UNPARSED, 0),
     ],
 )
-def test_the_first_run_of_digits_decides(text: str, outcome: Outcome, contained: float):
+def test_the_first_run_of_digits_decides(text, outcome, contained):
     score = first_digits(text, "01868")
     assert score.outcome is outcome
     assert score.parts == {

@@ -1,12 +1,9 @@
 """Test the scores of named scorers for typical answers of models."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,8 +13,7 @@ from hypothesis import strategies as st
 from serve_eval.errors import PlanError, SandboxError
 from serve_eval.plugins import registry
 from serve_eval.sandbox.probe import strongest
-from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import Outcome, Response, Score, ToolCall
+from serve_eval.schema import Outcome, Response, ToolCall
 from serve_eval.scorers import any_of, exact
 from serve_eval.scorers import set as set_scorer
 from serve_eval.scorers._examples import build_match, generate_instance
@@ -28,7 +24,7 @@ from serve_eval.scorers.set import items_in
 from tests.scorers.test_offered import made
 
 
-def _score(name: str, expected: Any, text: str, **options: Any) -> Score:
+def _score(name, expected, text, **options):
     return made(name, options).score(expected, Response(text=text, finish_reason="stop"))
 
 
@@ -46,7 +42,7 @@ def _score(name: str, expected: Any, text: str, **options: Any) -> Score:
         ("...", ""),
     ],
 )
-def test_punctuation_goes_and_what_means_something_stays(text: str, form: str):
+def test_punctuation_goes_and_what_means_something_stays(text, form):
     assert plain(text) == form
 
 
@@ -72,9 +68,7 @@ def test_exact_wants_the_text_and_nothing_else():
         ("b", '"b"', 0.0, 1.0),
     ],
 )
-def test_exact_compares_as_biochatter_does_when_told_to(
-    expected: str, text: str, strict: float, usual: float
-):
+def test_exact_compares_as_biochatter_does_when_told_to(expected, text, strict, usual):
     """The option changes the answer but not the expectation.
 
     It removes only three punctuation marks, at any place.
@@ -87,7 +81,7 @@ def test_exact_compares_as_biochatter_does_when_told_to(
     ("text", "value"),
     [("Air, and OXYGEN", 1.0), ("b.r.e.a.t.h", 1.0), ("nothing", 0.5), ("", 0.0), ("air", 0.5)],
 )
-def test_words_counts_as_biochatter_does_when_told_to(text: str, value: float):
+def test_words_counts_as_biochatter_does_when_told_to(text, value):
     """A list holds synonyms.
 
     In a text any letter counts, here o of oxygen, or e.
@@ -99,7 +93,7 @@ def test_words_counts_as_biochatter_does_when_told_to(text: str, value: float):
 @pytest.mark.parametrize(
     ("name", "options"), [("exact", {"ignore_case": False}), ("words", {"whole_words": True})]
 )
-def test_an_option_without_effect_is_refused(name: str, options: dict[str, bool]):
+def test_an_option_without_effect_is_refused(name, options):
     with pytest.raises(
         PlanError,
         match="as_biochatter decides how answers are compared: leave out the other options",
@@ -108,7 +102,7 @@ def test_an_option_without_effect_is_refused(name: str, options: dict[str, bool]
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Sandbox:
+def sandbox():
     try:
         return asyncio.run(strongest(at_once=1))[0]
     except SandboxError as error:
@@ -145,7 +139,7 @@ PLACES = {"Paris": 1, "New York": 2, "York": 3, "type 2": 4}
         ("\u0131s it type 2", PLACES, 4),
     ],
 )
-def test_what_a_text_states(text: str, meanings: dict[str, Any], said: Any):
+def test_what_a_text_states(text, meanings, said):
     assert find_stated(text, meanings) == said
 
 
@@ -162,7 +156,7 @@ def test_what_a_text_states(text: str, meanings: dict[str, Any], said: Any):
         ("Unknown", Outcome.UNPARSED),
     ],
 )
-def test_yes_and_no_in_what_models_say(text: str, outcome: Outcome):
+def test_yes_and_no_in_what_models_say(text, outcome):
     assert _score("yes_no", True, text).outcome is outcome
 
 
@@ -175,7 +169,7 @@ def test_yes_and_no_in_what_models_say(text: str, outcome: Outcome):
         ("aspirins in doses", 1.0),
     ],
 )
-def test_words_have_a_point_each_by_any_synonym(text: str, value: float):
+def test_words_have_a_point_each_by_any_synonym(text, value):
     assert (
         _score("words", {"words_in_response": ["aspirin", "dose|dosage|amount"]}, text).value
         == value
@@ -215,7 +209,7 @@ def test_a_search_without_an_end_is_ended_and_costs_its_own_point_alone():
         ".",
     ],
 )
-def test_a_text_is_made_up_that_matches(pattern: str):
+def test_a_text_is_made_up_that_matches(pattern):
     import regex
 
     text = build_match(pattern)
@@ -265,7 +259,7 @@ def test_another_version_of_the_scorer_within_any_of_decides_otherwise(
         ("code", "runs the answer"),
     ],
 )
-def test_any_of_says_what_is_wrong_with_its_scorer(scorer: Any, told: str):
+def test_any_of_says_what_is_wrong_with_its_scorer(scorer, told):
     with pytest.raises(PlanError, match=told):
         made("any_of", {"scorer": scorer})
 
@@ -285,7 +279,7 @@ def test_any_of_says_what_is_wrong_with_its_scorer(scorer: Any, told: str):
         ("", []),
     ],
 )
-def test_a_set_is_read_in_each_of_its_forms(text: str, items: list[object]):
+def test_a_set_is_read_in_each_of_its_forms(text, items):
     assert items_in(text) == items
 
 
@@ -316,7 +310,7 @@ def test_a_set_is_measured():
         ("none", []),
     ],
 )
-def test_numbers_of_a_sentence(text: str, numbers: list[float]):
+def test_numbers_of_a_sentence(text, numbers):
     assert numbers_in(text) == numbers
 
 
@@ -354,7 +348,7 @@ SCHEMA = {
         ({"equals": None}, "null", 1.0),
     ],
 )
-def test_json_is_valid_and_equal(expected: Any, text: str, value: float):
+def test_json_is_valid_and_equal(expected, text, value):
     assert _score("json_schema", expected, text).value == value
 
 
@@ -366,7 +360,7 @@ def test_json_that_a_validator_cannot_look_at_is_not_called_invalid():
 
 
 @pytest.mark.parametrize(("step", "value"), [(0.1, 1.0), (0.5, 1.0), (0.3, 0.0)])
-def test_a_number_that_no_float_holds_is_a_multiple_of_what_it_is(step: float, value: float):
+def test_a_number_that_no_float_holds_is_a_multiple_of_what_it_is(step, value):
     assert _score("json_schema", {"schema": {"multipleOf": step}}, "1e999").value == value
     with pytest.raises(OverflowError, match="4000 digits"):
         _score("json_schema", {"schema": {"multipleOf": step}}, "1e99999")
@@ -391,7 +385,7 @@ def test_a_number_that_no_float_holds_is_a_multiple_of_what_it_is(step: float, v
         {"prefixItems": [{"type": "string"}, {"type": "integer"}], "type": "array"},
     ],
 )
-def test_a_value_is_made_up_that_a_schema_allows(schema: Any):
+def test_a_value_is_made_up_that_a_schema_allows(schema):
     import jsonschema
 
     jsonschema.validate(generate_instance(schema), schema)
@@ -411,7 +405,7 @@ def test_where_no_json_can_be_made_up_an_example_is_asked_for():
             made("json_schema", {}).answers({"schema": schema})
 
 
-def _calls(expected: Any, *calls: tuple[str, Any], **options: Any) -> float:
+def _calls(expected, *calls, **options):
     made_calls = tuple(
         ToolCall(name, a if isinstance(a, str) else json.dumps(a)) for name, a in calls
     )
@@ -445,9 +439,7 @@ CITY = {"name": "weather", "arguments": {"city": "Paris", "days": 2}}
         ("no call", [("a", {})], {}, 0.0),
     ],
 )  # fmt: skip
-def test_calls_have_a_point_for_each_name_and_argument(
-    expected: Any, calls: Any, options: dict[str, Any], value: float
-):
+def test_calls_have_a_point_for_each_name_and_argument(expected, calls, options, value):
     assert _calls(expected, *calls, **options) == pytest.approx(value)
 
 
@@ -473,9 +465,7 @@ CHECKED = {"checks": "assert double(2) == 4", "entry_point": "double"}
         ("assert total == 6", "while True: pass", "wrong"),
     ],
 )
-def test_code_is_run_in_the_sandbox_with_its_checks(
-    sandbox: Sandbox, expected: Any, text: str, outcome: str
-):
+def test_code_is_run_in_the_sandbox_with_its_checks(sandbox, expected, text, outcome):
     scorer = made("code", {"time_limit_s": 2.0})
     response = Response(text=text, finish_reason="stop")
     assert not scorer.problems(expected)
@@ -498,7 +488,7 @@ def test_code_is_run_in_the_sandbox_with_its_checks(
         ("set", {"measure": "f2"}),
     ],
 )
-def test_options_that_make_no_sense_are_refused(name: str, options: dict[str, Any]):
+def test_options_that_make_no_sense_are_refused(name, options):
     with pytest.raises(PlanError, match=name):
         made(name, options)
 
@@ -518,7 +508,7 @@ LONG = 300_000
         ("x and " * (LONG // 6), 1),
     ],
 )
-def test_the_items_of_any_text_are_found_in_time_that_grows_with_its_length(text: str, items: int):
+def test_the_items_of_any_text_are_found_in_time_that_grows_with_its_length(text, items):
     assert len(items_in(text)) == items
 
 
@@ -531,6 +521,6 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=12).map("".join))
-def test_the_patterns_of_items_find_what_plainer_ones_find(text: str):
+def test_the_patterns_of_items_find_what_plainer_ones_find(text):
     assert set_scorer._MARKED.findall(text) == _MARKED.findall(text)
     assert set_scorer._BETWEEN.split(text) == _BETWEEN.split(text)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from collections import Counter
 
@@ -24,7 +22,7 @@ pytest.importorskip("rouge_score", reason="needs the optional extra rouge")
         ("", "cat", 0.0, Outcome.WRONG),
     ],
 )
-def test_rouge_1_is_f_of_the_common_words(text: str, target: str, value: float, outcome: Outcome):
+def test_rouge_1_is_f_of_the_common_words(text, target, value, outcome):
     score = rouge1(text, target)
     assert score.value == pytest.approx(value)
     assert score.outcome is outcome
@@ -33,7 +31,7 @@ def test_rouge_1_is_f_of_the_common_words(text: str, target: str, value: float, 
 
 
 @given(st.text(alphabet="ab c.é\n", max_size=30), st.text(alphabet="ab c.é\n", max_size=30))
-def test_rouge_1_is_what_its_definition_says(text: str, target: str):
+def test_rouge_1_is_what_its_definition_says(text, target):
     found, wanted = (Counter(re.findall("[a-z0-9]+", t.lower())) for t in (text, target))
     total = found.total() + wanted.total()
     assert f_measures(text, target)["rouge1"] == pytest.approx(

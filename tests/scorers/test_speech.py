@@ -1,7 +1,5 @@
 """Test the scorers of speech: word errors and translations."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -48,7 +46,7 @@ pytest.importorskip("jiwer", reason="needs the optional extra media")
         ("", ""),
     ],
 )
-def test_a_transcript_is_normalized_like_in_the_suite(text: str, words: str):
+def test_a_transcript_is_normalized_like_in_the_suite(text, words):
     assert normalize_transcript(text) == words
 
 
@@ -65,9 +63,7 @@ def test_a_transcript_is_normalized_like_in_the_suite(text: str, words: str):
         ("...", "!", (0, 0, 0, 0, 0)),
     ],
 )
-def test_edits_are_counted_by_kind(
-    answer: str, reference: str, counts: tuple[int, int, int, int, int]
-):
+def test_edits_are_counted_by_kind(answer, reference, counts):
     words, hits, substitutions, deletions, insertions = counts
     assert count_word_errors(answer, reference) == WordErrors(
         words=words,
@@ -90,9 +86,7 @@ def test_edits_are_counted_by_kind(
         ("[music]", "(laughs)", 0.0, Outcome.CORRECT),
     ],
 )
-def test_a_score_is_the_edits_per_reference_word(
-    answer: str, reference: str, value: float, outcome: Outcome
-):
+def test_a_score_is_the_edits_per_reference_word(answer, reference, value, outcome):
     score = score_transcript(answer, reference)
     assert score.value == pytest.approx(value)
     assert score.outcome is outcome
@@ -103,14 +97,14 @@ words = st.lists(st.sampled_from("abc"), max_size=7)
 
 
 @given(words, words)
-def test_edits_are_the_levenshtein_distance(answer: list[str], reference: list[str]):
+def test_edits_are_the_levenshtein_distance(answer, reference):
     found = count_word_errors(" ".join(answer), " ".join(reference))
     assert found.edits == _distance(reference, answer)
     assert found.words == len(reference)
     assert found.hits + found.substitutions + found.insertions == len(answer)
 
 
-def _distance(a: list[str], b: list[str]) -> int:
+def _distance(a, b):
     if not a or not b:
         return len(a) + len(b)
     return min(
@@ -141,9 +135,7 @@ sacrebleu = pytest.importorskip("sacrebleu", reason="needs the optional extra me
         ("", "", False),
     ],
 )
-def test_the_translation_is_what_follows_the_name_of_the_language(
-    text: str, translation: str, in_form: bool
-):
+def test_the_translation_is_what_follows_the_name_of_the_language(text, translation, in_form):
     assert extract_translation(text, "German") == (translation, in_form)
 
 
@@ -157,7 +149,7 @@ def test_the_translation_is_what_follows_the_name_of_the_language(
         ("", Outcome.WRONG),
     ],
 )
-def test_a_score_is_bleu_of_the_sentence_with_all_its_counts(answer: str, outcome: Outcome):
+def test_a_score_is_bleu_of_the_sentence_with_all_its_counts(answer, outcome):
     score = score_translation(answer, "Guten Tag, Herr Meier.", "German", "13a")
     assert score.outcome is outcome
     assert (score.value == 1.0) is (outcome is Outcome.CORRECT)
@@ -172,7 +164,7 @@ sentences = st.lists(st.sampled_from(["a", "b,", "c.", "d"]), max_size=8).map(" 
 
 @settings(max_examples=50)
 @given(st.lists(st.tuples(sentences, sentences), min_size=1, max_size=8))
-def test_bleu_of_a_corpus_is_that_of_sacrebleu(pairs: list[tuple[str, str]]):
+def test_bleu_of_a_corpus_is_that_of_sacrebleu(pairs):
     scores = [score_translation(one, other, "German", "13a") for one, other in pairs]
     sums = [math.fsum(score.parts[name] for score in scores) for name in COUNTS]
     answers, references = zip(*pairs, strict=True)

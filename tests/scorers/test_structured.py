@@ -1,7 +1,5 @@
 """Test the scorers of structured answers: JSON, tool calls and code."""
 
-from __future__ import annotations
-
 import json
 
 import jsonschema
@@ -17,7 +15,6 @@ from serve_eval.schema import (
     ExitReason,
     Outcome,
     Response,
-    Sample,
     ToolCall,
     Usage,
 )
@@ -65,9 +62,7 @@ TARGET = '{"name": "a", "size": 1}'
         ("", Outcome.UNPARSED, 0, 0, 0),
     ],
 )
-def test_exact_valid_and_parsed_are_counted_apart(
-    text: str, outcome: Outcome, exact: float, valid: float, parsed: float
-):
+def test_exact_valid_and_parsed_are_counted_apart(text, outcome, exact, valid, parsed):
     score = exact_match(text, TARGET, SCHEMA)
     assert score.outcome is outcome
     assert score.value == exact
@@ -75,7 +70,7 @@ def test_exact_valid_and_parsed_are_counted_apart(
 
 
 @pytest.mark.parametrize("schema", ["{", '{"type": 3}', '{"type": "nothing"}'])
-def test_a_broken_schema_is_an_error_of_the_data(schema: str):
+def test_a_broken_schema_is_an_error_of_the_data(schema):
     with pytest.raises(DatasetError, match="not a JSON schema"):
         check_schema(schema)
 
@@ -94,9 +89,7 @@ def test_a_broken_schema_is_an_error_of_the_data(schema: str):
         ),
     ],
 )
-def test_a_schema_that_refers_to_nothing_is_found_out_before_it_is_asked(
-    schema: object, named: str
-):
+def test_a_schema_that_refers_to_nothing_is_found_out_before_it_is_asked(schema, named):
     with pytest.raises(DatasetError, match=f"it refers to {named}, which is not in it"):
         check_schema(json.dumps(schema))
 
@@ -123,7 +116,7 @@ VALUES = st.recursive(
 
 
 @given(st.lists(VALUES, max_size=5), st.sampled_from([2, 0.5, 0.1, 3]))
-def test_unique_items_and_multiples_are_what_jsonschema_says(items: list[object], step: float):
+def test_unique_items_and_multiples_are_what_jsonschema_says(items, step):
     schema = {"uniqueItems": True, "items": {"multipleOf": step}}
     text = json.dumps(items)
     # jsonschema sorts lists and compares neighbours. In Python's order true equals 1, so it may
@@ -135,7 +128,7 @@ def test_unique_items_and_multiples_are_what_jsonschema_says(items: list[object]
     )
 
 
-def _alike(one: object, other: object) -> bool:
+def _alike(one, other):
     return jsonschema.Draft202012Validator({"const": one}).is_valid(other)
 
 
@@ -155,19 +148,19 @@ def test_a_long_list_is_told_apart_in_time_that_grows_with_its_length():
 SAMPLES = {sample.id: sample for sample in task(kinds=list(KINDS)).load(DataRoots(), 1000).samples}
 
 
-def _call(sample: Sample, **more: object) -> Response:
+def _call(sample, **more):
     """Return the right calls to a sample as an answer."""
     calls = read_expectation(sample).calls
     right = Response(text="", finish_reason="tool_calls", tool_calls=calls)
     return msgspec.structs.replace(right, **more)
 
 
-def _change(sample: Sample, arguments: str, name: str | None = None) -> Response:
+def _change(sample, arguments, name=None):
     [call] = read_expectation(sample).calls
     return _call(sample, tool_calls=(ToolCall(name or call.name, arguments),))
 
 
-def _say(text: str, **more: object) -> Response:
+def _say(text, **more):
     return msgspec.structs.replace(Response(text=text, finish_reason="stop"), **more)
 
 
@@ -223,9 +216,7 @@ RIGHT = read_expectation(AUTO).calls[0].arguments
         (SAMPLES["structural_tag-0"], _say("<answer>{}</answer>"), (CallFault.SCHEMA,)),
     ],
 )
-def test_each_error_is_found_alone(
-    sample: Sample, response: Response, faults: tuple[CallFault, ...]
-):
+def test_each_error_is_found_alone(sample, response, faults):
     assert find_faults(sample, response) == faults
 
 
@@ -283,7 +274,7 @@ def test_a_client_sees_the_servers_own_finish_reason():
         ("", ""),
     ],
 )
-def test_a_completion_ends_at_the_first_stop_string(text: str, kept: str):
+def test_a_completion_ends_at_the_first_stop_string(text, kept):
     assert continuation(text, STOP) == kept
 
 
@@ -315,9 +306,7 @@ BLOCK = "def f(x):\n    return x\n"
         ("I cannot do that.", None),
     ],
 )
-def test_of_a_chat_answer_the_last_block_that_defines_the_function_is_taken(
-    text: str, found: str | None
-):
+def test_of_a_chat_answer_the_last_block_that_defines_the_function_is_taken(text, found):
     assert find_defining_block(text, "f") == found
 
 

@@ -14,16 +14,13 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
-    Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
 
 from aiohttp import web
 
@@ -50,28 +47,28 @@ class HttpRequest:
     http: web.Request = field(repr=False)
 
     @cached_property
-    def body(self) -> dict[str, Any]:
+    def body(self):
         """Decode the JSON body; an empty one is {}."""
         return json.loads(self.raw or b"{}")
 
     @property
-    def chat(self) -> bool:
+    def chat(self):
         """Return True for a chat request, False for a text completion."""
         return self.path.endswith("/chat/completions")
 
     @property
-    def prompt(self) -> str:
+    def prompt(self):
         """Return the text of the prompt, or of the last message of a chat."""
         return (
             self.body["prompt"] if "prompt" in self.body else self.body["messages"][-1]["content"]
         )
 
     @property
-    def max_tokens(self) -> int:
+    def max_tokens(self):
         """Return the limit of the answer's length, under either name, or 16 without one."""
         return int(self.body.get("max_completion_tokens", self.body.get("max_tokens", 16)))
 
-    def reset(self) -> None:
+    def reset(self):
         """Break the connection now, without the rest of the answer."""
         if self.http.transport is not None:
             self.http.transport.abort()
@@ -84,14 +81,14 @@ JSON = "application/json"
 
 
 def answer(
-    text: str,
+    text,
     *,
-    finish: str = "stop",
-    usage: tuple[int, int] | None = None,
-    choice: Mapping[str, Any] | None = None,
-    body: Mapping[str, Any] | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Reply:
+    finish="stop",
+    usage=None,
+    choice=None,
+    body=None,
+    headers=None,
+):
     """Answer with a text in the requested form: chat or completion, whole or as a stream.
 
     `usage` holds the tokens of the prompt and of the answer. `choice` and `body` are further fields
@@ -117,13 +114,13 @@ def answer(
     return reply
 
 
-def _choice(chat: bool, streamed: bool, text: str) -> dict[str, Any]:
+def _choice(chat, streamed, text):
     if not chat:
         return {"index": 0, "text": text}
     return {"index": 0, "delta" if streamed else "message": {"role": "assistant", "content": text}}
 
 
-def tool_call(name: str, arguments: str | Mapping[str, Any]) -> Reply:
+def tool_call(name, arguments):
     """Answer a chat with one tool call.
 
     Arguments that are a text are sent unchanged, valid JSON or not.
@@ -153,7 +150,7 @@ class TokenLogprob:
     top: Mapping[str, float] = field(default_factory=dict)
 
 
-def logprobs(tokens: Sequence[TokenLogprob]) -> Reply:
+def logprobs(tokens):
     """Answer with these tokens and their log-probabilities, in the form of the route."""
     text = "".join(token.text for token in tokens)
     of_chat = [
@@ -180,11 +177,11 @@ def logprobs(tokens: Sequence[TokenLogprob]) -> Reply:
 
 
 def stream(
-    events: Iterable[object] | AsyncGenerator[object],
+    events,
     *,
-    line_end: bytes = b"\n",
-    headers: Mapping[str, str] | None = None,
-) -> Reply:
+    line_end=b"\n",
+    headers=None,
+):
     """Send server-sent events.
 
     Bytes are sent unchanged, a text as the data of an event, anything else as JSON. An asynchronous
@@ -212,7 +209,7 @@ def stream(
     return reply
 
 
-async def _each(events: Iterable[object]) -> AsyncGenerator[object]:
+async def _each(events):
     for event in events:
         yield event
 
@@ -220,18 +217,18 @@ async def _each(events: Iterable[object]) -> AsyncGenerator[object]:
 # Other whole responses
 
 
-def json_reply(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+def json_reply(body, status=200, headers=None):
     """Send a JSON body unchanged."""
     return raw(json.dumps(body).encode(), status, content_type=JSON, headers=headers)
 
 
 def raw(
-    body: bytes = b"",
-    status: int = 200,
+    body=b"",
+    status=200,
     *,
-    content_type: str = JSON,
-    headers: Mapping[str, str] | None = None,
-) -> Reply:
+    content_type=JSON,
+    headers=None,
+):
     """Send the bytes of a body, valid JSON or not."""
 
     async def reply(request):
@@ -240,26 +237,26 @@ def raw(
     return reply
 
 
-def fail(status: int, message: str = "", headers: Mapping[str, str] | None = None) -> Reply:
+def fail(status, message="", headers=None):
     """Refuse with an error in trtllm-serve's form; without a message the body is empty."""
     if not message:
         return raw(status=status, headers=headers)
     return json_reply({"object": "error", "message": message, "code": status}, status, headers)
 
 
-def models(*names: str) -> Reply:
+def models(*names):
     """List these models, as /v1/models does."""
     return json_reply(
         {"object": "list", "data": [{"id": name, "object": "model"} for name in names]}
     )
 
 
-def version(text: str) -> Reply:
+def version(text):
     """Return the version of the server, as trtllm-serve's /version does."""
     return json_reply({"version": text})
 
 
-def hand_over(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Reply:
+def hand_over(handler):
     """Answer with a handler of aiohttp, such as one of the simulated endpoint."""
 
     async def reply(request):
@@ -271,7 +268,7 @@ def hand_over(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -
 # Silence and its length
 
 
-def stall() -> Reply:
+def stall():
     """Send nothing until the client hangs up or the server ends."""
 
     async def wait(request):
@@ -281,7 +278,7 @@ def stall() -> Reply:
     return wait
 
 
-def when(event: asyncio.Event, reply: Reply) -> Reply:
+def when(event, reply):
     """Wait for an event of the test before the reply."""
 
     async def wait(request):
@@ -291,7 +288,7 @@ def when(event: asyncio.Event, reply: Reply) -> Reply:
     return wait
 
 
-def after(delay_s: float, reply: Reply) -> Reply:
+def after(delay_s, reply):
     """Wait a time before the reply.
 
     Use it only to test the time itself; `when` is faster and reliable.
@@ -304,7 +301,7 @@ def after(delay_s: float, reply: Reply) -> Reply:
     return wait
 
 
-def hang_up() -> Reply:
+def hang_up():
     """Close the connection in order instead of answering."""
 
     async def reply(request):
@@ -315,7 +312,7 @@ def hang_up() -> Reply:
     return reply
 
 
-def reset() -> Reply:
+def reset():
     """Break the connection instead of answering."""
 
     async def reply(request):
@@ -351,12 +348,12 @@ class ScriptedServer:
 
     def __init__(
         self,
-        script: Script = (),
+        script=(),
         *,
-        paths: Sequence[str] = COMPLETIONS,
-        routes: Mapping[str, Responder] | None = None,
-        probed: bool = False,
-    ) -> None:
+        paths=COMPLETIONS,
+        routes=None,
+        probed=False,
+    ):
         self.requests = []
         self.asked = []
         self.in_flight = self.max_in_flight = 0
@@ -364,25 +361,25 @@ class ScriptedServer:
         self._probed = probed
 
     @property
-    def bodies(self) -> list[dict[str, Any]]:
+    def bodies(self):
         """Return the JSON bodies that the script answered, in order of arrival."""
         return [request.body for request in self.asked]
 
-    def serve(self, *, port: int = 0) -> AbstractAsyncContextManager[str]:
+    def serve(self, *, port=0):
         """Serve in the running event loop and yield the base URL `http://127.0.0.1:PORT/v1`.
 
         Port 0 is a free one.
         """
         return serve_app(self.app(), port=port)
 
-    def serve_in_thread(self) -> AbstractContextManager[str]:
+    def serve_in_thread(self):
         """Serve from a thread and yield the base URL.
 
         Use it for callers that run their own event loop or process.
         """
         return serve_in_thread(self.app())
 
-    def app(self) -> web.Application:
+    def app(self):
         """Build a new application with the same record, for callers that serve it on their own."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         for path, responder in self._routes.items():
@@ -391,12 +388,12 @@ class ScriptedServer:
             app.router.add_route("*" if self._paths == EVERY_PATH else "POST", path, self._scripted)
         return app
 
-    async def _routed(self, responder: Responder, http: web.Request) -> web.StreamResponse:
+    async def _routed(self, responder, http):
         request = _request(http, await http.read())
         self.requests.append(request)
         return await _respond(responder, request)
 
-    async def _scripted(self, http: web.Request) -> web.StreamResponse:
+    async def _scripted(self, http):
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)
         try:
@@ -414,13 +411,13 @@ class ScriptedServer:
             self.in_flight -= 1
 
 
-async def _respond(responder: Responder, request: HttpRequest) -> web.StreamResponse:
+async def _respond(responder, request):
     picked = responder(request)
     made = await picked if isinstance(picked, Awaitable) else picked
     return made if isinstance(made, web.StreamResponse) else await made(request)
 
 
-def _request(http: web.Request, raw: bytes, *, number: int = 0, in_flight: int = 0) -> HttpRequest:
+def _request(http, raw, *, number=0, in_flight=0):
     return HttpRequest(
         method=http.method,
         path=http.path,
@@ -432,12 +429,12 @@ def _request(http: web.Request, raw: bytes, *, number: int = 0, in_flight: int =
     )
 
 
-def external(url: object) -> Spec:
+def external(url):
     """Return the launcher of a plan that asks the server at this address."""
     return Spec(name="external", options={"base_url": url})
 
 
-def serve(server: ScriptedServer | web.Application) -> AbstractAsyncContextManager[str]:
+def serve(server):
     """Serve a scripted server or an application and yield its base URL.
 
     The application may be a simulated endpoint.
@@ -446,7 +443,7 @@ def serve(server: ScriptedServer | web.Application) -> AbstractAsyncContextManag
 
 
 @contextmanager
-def serve_in_thread(app: web.Application) -> Iterator[str]:
+def serve_in_thread(app):
     """Serve an application from a thread until the end of the block, and yield its base URL."""
     loop, url, ended = asyncio.new_event_loop(), Future[str](), asyncio.Event()
 

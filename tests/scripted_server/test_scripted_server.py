@@ -1,11 +1,8 @@
 """Test the test server: the effect of each reply on our client, and the recorded requests."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -25,7 +22,6 @@ from serve_eval.schema import (
 )
 from tests.scripted_server import (
     EVERY_PATH,
-    Reply,
     ScriptedServer,
     TokenLogprob,
     after,
@@ -47,9 +43,7 @@ from tests.scripted_server import (
 CHAT = (Message(role="user", content="Hi"),)
 
 
-def _said(
-    reply: Reply, *, chat: bool = False, streamed: bool = False, stall_s: float = 20.0
-) -> Response | Failure:
+def _said(reply, *, chat=False, streamed=False, stall_s=20.0):
     async def main():
         limits = Limits(
             max_attempts=1, stream=streamed, stall_timeout_s=stall_s, sample_timeout_s=stall_s
@@ -71,7 +65,7 @@ def _said(
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("chat", [False, True])
-def test_an_answer_has_the_form_that_was_asked_for(chat: bool, streamed: bool):
+def test_an_answer_has_the_form_that_was_asked_for(chat, streamed):
     said = _said(answer("four", finish="length", usage=(3, 1)), chat=chat, streamed=streamed)
     assert isinstance(said, Response), said
     assert (said.text, said.finish_reason) == ("four", "length")
@@ -89,7 +83,7 @@ def test_an_answer_has_the_form_that_was_asked_for(chat: bool, streamed: bool):
         (reset(), FailureKind.DISCONNECTED, ""),
     ],
 )
-def test_what_is_no_answer_is_a_failure(reply: Reply, kind: FailureKind, message: str):
+def test_what_is_no_answer_is_a_failure(reply, kind, message):
     said = _said(reply)
     assert isinstance(said, Failure)
     assert said.kind is kind
@@ -115,7 +109,7 @@ def test_a_stream_sends_events_of_every_kind():
     assert said.text == "four"
 
 
-def _post(server: ScriptedServer, *paths: str) -> Sequence[httpx.Response]:
+def _post(server, *paths):
     """Send a question to each path at the same time."""
 
     async def main():
@@ -128,7 +122,7 @@ def _post(server: ScriptedServer, *paths: str) -> Sequence[httpx.Response]:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_tool_is_called(streamed: bool):
+def test_a_tool_is_called(streamed):
     said = _said(tool_call("weather", {"city": "Paris"}), chat=True, streamed=streamed)
     assert isinstance(said, Response), said
     assert said.tool_calls == (ToolCall("weather", '{"city": "Paris"}'),)

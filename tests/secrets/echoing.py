@@ -5,8 +5,6 @@ The search does not use the product's code.
 A case or the number of a request decides the place.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import binascii
@@ -15,29 +13,24 @@ import html
 import json
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from threading import Thread
-from typing import Any
 
 from tests.client.faulty_server import (
     DONE,
     LAST_CHUNK,
     STREAM_HEAD,
-    Act,
     FaultyServer,
-    Received,
     chunked,
     http,
 )
 
 KEY = "sk-live-Q7pRz2VwX9mT4kLd"
 ODD = "pa\"ss\\w/or<d>&'9Q7pRz2V"
-Writing = Callable[[str], str]
 
 
-def behind(before: str) -> Writing:
+def behind(before):
     """Return an encoder to Base64 for a secret with a text before it."""
     return lambda key: base64.b64encode(f"{before}{key}".encode()).decode()
 
@@ -84,7 +77,7 @@ WRITINGS = WHOLE | CUT
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{12,}")
 
 
-def left(text: str, *secrets: str) -> int:
+def left(text, *secrets):
     """Return the length of the longest piece of a secret in a text.
 
     Letter case is ignored, and the text is decoded in every known way.
@@ -104,14 +97,14 @@ def left(text: str, *secrets: str) -> int:
     return longest
 
 
-def left_in(data: bytes, *secrets: str) -> int:
+def left_in(data, *secrets):
     """Return the length of the longest piece of a secret in the bytes of a file."""
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
     return left(data.decode("utf-8", "replace"), *secrets)
 
 
-def _decoded(text: str) -> Iterator[str]:
+def _decoded(text):
     if "%" in text:
         yield urllib.parse.unquote(text)
     if "&" in text:
@@ -188,11 +181,11 @@ class Echoing:
     `rotating` holds the ways for requests that name none, used in turn; `seen` holds the ways used.
     """
 
-    def __init__(self, rotating: Sequence[str]) -> None:
+    def __init__(self, rotating):
         self.rotating, self.seen, self.keys = rotating, set(), set()
         self._number = 0
 
-    def __call__(self, request: Received) -> Act:
+    def __call__(self, request):
         key = request.headers.get("authorization", "").removeprefix("Bearer ") or "no-key-was-sent"
         self.keys.add(key)
         if request.method == "GET" or (
@@ -229,7 +222,7 @@ class Echoing:
         )
 
     @staticmethod
-    def _told(request: Received, key: str) -> bytes:
+    def _told(request, key):
         """Return the endpoint's description of itself."""
         if request.path.endswith("/models"):
             models = [
@@ -254,11 +247,11 @@ class Echoing:
         return json.dumps({"version": f"1.2 {key}", "key": key, "told": [key, {key: key}]}).encode()
 
 
-def _servers(key: str) -> dict[str, str]:
+def _servers(key):
     return {"X-Context-Server": f"{key}:1", "X-Generation-Server": key}
 
 
-def _answer(asked: Mapping[str, Any], way: str, key: str) -> dict[str, Any]:
+def _answer(asked, way, key):
     """Return a sound answer with the key in its text or fields."""
     text = f"Your key is {WRITINGS[way](key)} now." if way in WRITINGS else "The answer is 42."
     wanted = asked.get("max_tokens") or asked.get("max_completion_tokens") or 16
@@ -309,7 +302,7 @@ def _answer(asked: Mapping[str, Any], way: str, key: str) -> dict[str, Any]:
     return {**told, "choices": [{**choice, "text": text}]}
 
 
-def _streams(answer: Mapping[str, Any], key: str) -> Act:
+def _streams(answer, key):
     """Return an act that streams the answer in pieces, none of which contains the key."""
 
     async def act(turn):
@@ -339,14 +332,14 @@ def _streams(answer: Mapping[str, Any], key: str) -> Act:
     return act
 
 
-def _writes(data: bytes) -> Act:
+def _writes(data):
     async def act(turn):
         await turn.write(data)
 
     return act
 
 
-def _ends(data: bytes) -> Act:
+def _ends(data):
     async def act(turn):
         await turn.write(data)
         await turn.finish()
@@ -355,7 +348,7 @@ def _ends(data: bytes) -> Act:
 
 
 @contextmanager
-def echoing(rotating: Sequence[str] = ()) -> Iterator[tuple[str, Echoing]]:
+def echoing(rotating=()):
     """Serve such an endpoint from its own thread and yield its base URL."""
     loop, url, ended, script = (
         asyncio.new_event_loop(),

@@ -3,8 +3,6 @@
 Run `serve MODEL --host HOST --port PORT`. It ends on its own with request number ENDS_AT.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -17,10 +15,10 @@ _numbers = itertools.count(1)
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self._reply({"data": [{"id": sys.argv[2]}], "version": "1.2"})
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         print(f"headers {dict(self.headers)}", flush=True)
         if next(_numbers) == int(os.environ.get("ENDS_AT", "0")):
@@ -31,7 +29,7 @@ class _Handler(BaseHTTPRequestHandler):
             {"choices": [{**choice, "message": {"content": "42"}, "text": "42"}], "usage": usage}
         )
 
-    def _reply(self, told: object) -> None:
+    def _reply(self, told):
         body = json.dumps(told).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
@@ -52,9 +51,7 @@ class Search:
     codes: dict[str, int] = field(default_factory=dict)
     _known: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
-    def command(
-        self, name: str, *arguments: str | os.PathLike[str], key: str = KEY, **environ: str
-    ) -> str:
+    def command(self, name, *arguments, key=KEY, **environ):
         """Run a command line, search its output and files, and return its standard output."""
         variables = {
             "HOME": str(self.root / "home"),
@@ -66,7 +63,7 @@ class Search:
         self.say(name, done.returncode, done.stdout, done.stderr)
         return done.stdout
 
-    def say(self, name: str, code: int, stdout: str, stderr: str) -> None:
+    def say(self, name, code, stdout, stderr):
         """Search a command's output, and the files that it wrote below the folder."""
         self.codes[name] = code
         for stream, text in (("stdout", stdout), ("stderr", stderr)):
@@ -82,12 +79,12 @@ class Search:
                     names.append(str(path.relative_to(self.root)))
         self._note(name, "names of files", "\n".join(names).encode())
 
-    def _note(self, name: str, output: str, data: bytes) -> None:
+    def _note(self, name, output, data):
         longest = left_in(data, *SECRETS)
         self.found[name, output] = max(longest, self.found.get((name, output), 0))
 
 
-def cases(path: Path, ways: Sequence[str]) -> str:
+def cases(path, ways):
     """Write a file with a case for each of these ways in which a server can echo a secret."""
     function = {"name": "search", "parameters": {"type": "object"}}
     tools = {"tools": [{"type": "function", "function": function}]}
@@ -104,7 +101,7 @@ def cases(path: Path, ways: Sequence[str]) -> str:
     return str(path)
 
 
-def search(root: Path) -> Search:
+def search(root):
     """Search the outputs of all commands, in one folder."""
     found = Search(root)
     (root / "home").mkdir()
@@ -122,7 +119,7 @@ def search(root: Path) -> Search:
     return found
 
 
-def glance(root: Path) -> Search:
+def glance(root):
     """Search the outputs of a run, of the commands that read it, and of smoke."""
     found = Search(root)
     (root / "home").mkdir()
@@ -149,7 +146,7 @@ def glance(root: Path) -> Search:
     return found
 
 
-def _asking(file: str) -> list[str]:
+def _asking(file):
     return [
         "-m",
         "m",
@@ -163,7 +160,7 @@ def _asking(file: str) -> list[str]:
     ]
 
 
-def _evaluate(found: Search, url: str, every: str, sound: str) -> None:
+def _evaluate(found, url, every, sound):
     root, runs, at = found.root, _asking(every), ("--base-url", url)
     found.command("run, sound", "run", *at, *_asking(sound), "-o", root / "sound")
     found.command("run", "run", *at, *runs, "-o", root / "run")
@@ -231,7 +228,7 @@ def _evaluate(found: Search, url: str, every: str, sound: str) -> None:
     found.command("suite, a server ends", "run", suite, "-o", root / "ended_suite")
 
 
-def _read(found: Search, url: str, other: str) -> None:
+def _read(found, url, other):
     run, sound = found.root / "run", found.root / "sound"
     found.command("verdict", "judge", run)
     found.command("verdict --json", "judge", run, "--json")
@@ -256,7 +253,7 @@ def _read(found: Search, url: str, other: str) -> None:
     found.command("attribute --json", "check", "workers", run, *workers, "--json")
 
 
-def _compare(found: Search, url: str, other: str, sound: str) -> None:
+def _compare(found, url, other, sound):
     asking = ["-m", "m", "--cases", sound, "--set", "compare.show_flips=40"]
     found.command(
         "compare", "compare", url, other, *asking, "--self", "20", "-o", found.root / "compared"
@@ -276,7 +273,7 @@ def _compare(found: Search, url: str, other: str, sound: str) -> None:
     )
 
 
-def _check(found: Search, url: str, other: str, failing: str) -> None:
+def _check(found, url, other, failing):
     found.command("smoke", "smoke", other, "-m", "m", "--junit", found.root / "smoke.xml")
     found.command(
         "smoke, failing", "smoke", failing, "-m", "m", "--junit", found.root / "failing.xml"
@@ -296,7 +293,7 @@ def _check(found: Search, url: str, other: str, failing: str) -> None:
         )
 
 
-def _watch(found: Search, url: str, other: str, sound: str) -> None:
+def _watch(found, url, other, sound):
     script, alarm = found.root / "alarm.sh", found.root / "alarm"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -332,7 +329,7 @@ def _watch(found: Search, url: str, other: str, sound: str) -> None:
     assert "serve_eval_" in alarm.read_text()
 
 
-def _fail(found: Search, url: str, every: str) -> None:
+def _fail(found, url, every):
     """Run commands that end before all samples are asked."""
     flags = ["--cases", every, "--no-reference", "-o"]
     found.command("run, no model", "run", "--base-url", url, *flags, found.root / "unnamed")
@@ -351,7 +348,7 @@ def _fail(found: Search, url: str, every: str) -> None:
     found.command("run --proxy", "run", *away, *flags, found.root / "proxied", **secret)
 
 
-def _processes(found: Search, url: str, every: str) -> None:
+def _processes(found, url, every):
     """Search what the list of processes shows of a run and its children."""
     command = [sys.executable, "-m", "serve_eval", "run", "--base-url", url, *_asking(every), "-o"]
     command.append(str(found.root / "listed"))
@@ -379,7 +376,7 @@ def _processes(found: Search, url: str, every: str) -> None:
     found.found["run, a process", "list of processes"] = left_in(b"\n".join(lines), *SECRETS)
 
 
-def _command_lines(pid: int) -> Iterator[bytes]:
+def _command_lines(pid):
     """Yield the command lines of all processes below one."""
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -390,7 +387,7 @@ def _command_lines(pid: int) -> Iterator[bytes]:
         return
 
 
-def main() -> None:
+def main():
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         found = search(Path(folder))

@@ -1,7 +1,5 @@
 """Test that no output of any command contains a secret that an endpoint echoed, in any encoding."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.secrets.search import ENOUGH, Search, glance, search
@@ -50,7 +48,7 @@ CODES = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> Search:
+def found(tmp_path_factory):
     return search(tmp_path_factory.mktemp("search"))
 
 
@@ -61,13 +59,13 @@ def test_no_output_of_the_commands_of_every_day_has_a_secret(tmp_path):
 
 
 @pytest.mark.slow
-def test_no_output_has_a_secret_or_half_of_one(found: Search):
+def test_no_output_has_a_secret_or_half_of_one(found):
     assert {place: longest for place, longest in found.found.items() if longest >= ENOUGH} == {}
 
 
 @pytest.mark.slow
 def test_the_search_saw_every_kind_of_output_of_commands_that_came_to_their_end(
-    found: Search,
+    found,
 ):
     assert {output for _, output in found.found} >= OUTPUTS
     assert {name: found.codes[name] for name in CODES} == CODES

@@ -5,8 +5,6 @@ A token is what Python's `tokenize` yields, without comments, line breaks (NL, N
 is: words cost nothing. The command is `make size`; UPDATE=1 writes the budget.
 """
 
-from __future__ import annotations
-
 import tokenize
 import tomllib
 from collections import Counter
@@ -25,13 +23,13 @@ _NOT_COUNTED = frozenset(
 )
 
 
-def count_tokens(file: Path) -> int:
+def count_tokens(file):
     """Return the number of tokens of a file of Python."""
     with file.open("rb") as opened:
         return sum(one.type not in _NOT_COUNTED for one in tokenize.tokenize(opened.readline))
 
 
-def count_packages(root: Path = ROOT) -> dict[str, int]:
+def count_packages(root=ROOT):
     """Return the tokens of each package: `serve_eval/client`, `launchers`, `tests/cli`.
 
     Files directly in `serve_eval` or `tests` are a package of that name.
@@ -43,17 +41,17 @@ def count_packages(root: Path = ROOT) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def _name_package(file: Path) -> str:
+def _name_package(file):
     deep = file.parts[0] in ("serve_eval", "tests") and len(file.parts) > 2
     return "/".join(file.parts[: 2 if deep else 1])
 
 
-def read_budget() -> dict[str, int]:
+def read_budget():
     """Return the tokens that each package may have."""
     return tomllib.loads(BUDGET.read_text())["tokens"]
 
 
-def write_budget(found: dict[str, int]) -> None:
+def write_budget(found):
     """Make the packages of today the budget."""
     rows = "".join(f'"{name}" = {tokens}\n' for name, tokens in found.items())
     BUDGET.write_text(
@@ -61,7 +59,7 @@ def write_budget(found: dict[str, int]) -> None:
     )
 
 
-def list_excesses(found: dict[str, int], budget: dict[str, int]) -> list[str]:
+def list_excesses(found, budget):
     """Return a line for each package that exceeds its budget or has none."""
     lines = []
     for name, tokens in found.items():
@@ -74,7 +72,7 @@ def list_excesses(found: dict[str, int], budget: dict[str, int]) -> list[str]:
     return [*lines, *(f"{name}: no such package" for name in budget if name not in found)]
 
 
-def print_packages(found: dict[str, int], budget: dict[str, int]) -> None:
+def print_packages(found, budget):
     """Print the tokens of each package beside its budget, and the sums."""
     for name, tokens in found.items():
         print(f"{name:32} {tokens:9,} {tokens - budget.get(name, 0):+9,}")

@@ -1,7 +1,5 @@
 """Check the tokens of each package against the budget; with --update, make them the budget."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.size import (
@@ -18,7 +16,7 @@ ADVICE = (
 )
 
 
-def main() -> int:
+def main():
     found = count_packages()
     if "--update" in sys.argv[1:]:
         write_budget(found)
@@ -28,7 +26,7 @@ def main() -> int:
     return check(found, budget)
 
 
-def check(found: dict[str, int], budget: dict[str, int]) -> int:
+def check(found, budget):
     """Print what exceeds the budget, and return the exit code."""
     excesses = list_excesses(found, budget)
     if excesses:

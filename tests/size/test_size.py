@@ -1,7 +1,5 @@
 """Test that a package that grows is told, by what counts as a token."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.size import __main__ as size
@@ -19,7 +17,7 @@ def test_a_package_above_its_budget_and_one_without_are_told():
 
 
 @pytest.mark.parametrize(("allowed", "code"), [(1000, 0), (981, 0), (980, 1)])
-def test_more_than_the_tolerated_share_is_exit_code_1(allowed: int, code: int, capsys):
+def test_more_than_the_tolerated_share_is_exit_code_1(allowed, code, capsys):
     assert size.check({"launchers": 1000}, {"launchers": allowed}) == code
     assert ("make size UPDATE=1" in capsys.readouterr().err) == bool(code)
 

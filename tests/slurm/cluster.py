@@ -10,8 +10,6 @@ devices that every machine has: it assigns them and sets CUDA_VISIBLE_DEVICES, a
 them.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -20,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -37,7 +34,7 @@ MEMORY_MB = 50
 """Memory for each core by default; nodes have twice as much."""
 
 
-def missing() -> str | None:
+def missing():
     """Return why SLURM cannot run here, or None if it can."""
     if sys.platform != "linux" or os.getuid() != 0:
         return "a SLURM of our own needs Linux and root"
@@ -49,7 +46,7 @@ def missing() -> str | None:
 
 
 @contextmanager
-def cluster(*, plain: bool = False) -> Iterator[dict[str, str]]:
+def cluster(*, plain=False):
     """Run munged, slurmctld and two slurmd for the block.
 
     A `plain` SLURM manages no GPUs, but memory: a job gets MEMORY_MB for each core by default.
@@ -92,7 +89,7 @@ def cluster(*, plain: bool = False) -> Iterator[dict[str, str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _configure(folder: Path, *, plain: bool) -> None:
+def _configure(folder, *, plain):
     for name in (
         "state",
         "log",
@@ -141,7 +138,7 @@ def _configure(folder: Path, *, plain: bool) -> None:
         (folder / "gres.conf").write_text(gpus)
 
 
-def _munge(folder: Path) -> list[str]:
+def _munge(folder):
     given = {
         "key-file": "munge.key",
         "socket": "munge.socket",
@@ -152,7 +149,7 @@ def _munge(folder: Path) -> list[str]:
 
 
 @contextmanager
-def _daemon(command: list[str], log: Path, environ: Mapping[str, str]) -> Iterator[None]:
+def _daemon(command, log, environ):
     """Run a daemon that ends with this process, even if this process is killed."""
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -174,7 +171,7 @@ def _daemon(command: list[str], log: Path, environ: Mapping[str, str]) -> Iterat
             process.wait()
 
 
-def _until(true: Callable[[], bool], folder: Path) -> None:
+def _until(true, folder):
     deadline = time.monotonic() + START_S
     while not true():
         if time.monotonic() > deadline:
@@ -186,17 +183,17 @@ def _until(true: Callable[[], bool], folder: Path) -> None:
         time.sleep(0.2)
 
 
-def _out(command: list[str], environ: Mapping[str, str]) -> str:
+def _out(command, environ):
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30).stdout
 
 
-def _free_ports(count: int) -> list[int]:
+def _free_ports(count):
     with ExitStack() as stack:
         held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [one.getsockname()[1] for one in held]
 
 
-def main(words: list[str]) -> int:
+def main(words):
     if words == ["install"]:
         if missing() is None:
             return 0

@@ -8,10 +8,8 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -29,7 +27,7 @@ JOB_S = 240.0
 
 
 @pytest.fixture(scope="session")
-def slurm() -> Iterator[dict[str, str]]:
+def slurm():
     """Start two nodes with four GPUs each, and yield the environment for SLURM's commands."""
     with cluster() as environ:
         yield environ
@@ -43,10 +41,10 @@ class Site:
     environ: dict[str, str]
 
     @property
-    def out(self) -> Path:
+    def out(self):
         return self.folder / "out"
 
-    def plan(self, launcher: dict[str, Any], **more: Any) -> Path:
+    def plan(self, launcher, **more):
         """Write a plan of 80 questions; the stand-in answers three of four right."""
         file = self.folder / "plan.yaml"
         plan = {
@@ -62,13 +60,11 @@ class Site:
         write_answers(resolve(plan, {}, {}).plan, self.folder / "answers.jsonl")
         return file
 
-    def command(self, *words: str) -> str:
+    def command(self, *words):
         """Return a serve-eval command line for a script."""
         return shlex.join([sys.executable, "-m", "serve_eval", *words])
 
-    def script(
-        self, *lines: str, nodes: int = 2, time_limit: str = "10", name: str = "job.sh"
-    ) -> Path:
+    def script(self, *lines, nodes=2, time_limit="10", name="job.sh"):
         file = self.folder / name
         options = [
             f"--nodes={nodes}",
@@ -82,7 +78,7 @@ class Site:
         )
         return file
 
-    def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *words, **more):
         return subprocess.run(
             words,
             env={**self.environ, **more},
@@ -92,22 +88,22 @@ class Site:
             check=False,
         )
 
-    def submit(self, script: Path, **more: str) -> str:
+    def submit(self, script, **more):
         """Submit a script and return the job's number."""
         done = self.run("sbatch", "--parsable", str(script), **more)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    def output(self, job: str) -> str:
+    def output(self, job):
         return (self.folder / f"{job}.out").read_text()
 
-    def state(self, job: str) -> str:
+    def state(self, job):
         done = self.run("scontrol", "show", "job", job)
         return next(word for word in done.stdout.split() if word.startswith("JobState=")).partition(
             "="
         )[2]
 
-    def ended(self, job: str) -> tuple[str, int]:
+    def ended(self, job):
         """Wait for the end of a job and return its state and exit code."""
         until(
             lambda: self.state(job) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"),
@@ -117,7 +113,7 @@ class Site:
         code = next(word for word in shown if word.startswith("ExitCode=")).partition("=")[2]
         return self.state(job), int(code.partition(":")[0])
 
-    def ended_within(self, job: str, seconds: float) -> bool:
+    def ended_within(self, job, seconds):
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.state(job) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
@@ -125,12 +121,12 @@ class Site:
             time.sleep(0.2)
         return False
 
-    def steps(self, job: str) -> list[str]:
+    def steps(self, job):
         """Return the names of the steps that SLURM lists, without the batch script's."""
         done = self.run("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%j")
         return [name for name in done.stdout.split() if name not in ("batch", "extern")]
 
-    def servers(self) -> list[int]:
+    def servers(self):
         """Return the stand-in processes of this folder, identified by their environment."""
         wanted, found = f"SITE={self.folder}".encode(), []
         for folder in Path("/proc").iterdir():
@@ -146,7 +142,7 @@ class Site:
         return found
 
 
-def until(true: Callable[[], Any], timeout_s: float = 60.0) -> None:
+def until(true, timeout_s=60.0):
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline, "the condition was not met in time"
@@ -154,7 +150,7 @@ def until(true: Callable[[], Any], timeout_s: float = 60.0) -> None:
 
 
 @pytest.fixture
-def site(slurm: dict[str, str], tmp_path, data_root: Path) -> Site:
+def site(slurm, tmp_path, data_root):
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/gsm8k.yaml").write_text(f"{MODEL}: [{{accuracy: 75}}]\n")
     environ = {
@@ -170,22 +166,22 @@ def site(slurm: dict[str, str], tmp_path, data_root: Path) -> Site:
 
 
 @pytest.fixture(params=WRAPPERS)
-def wrapper(request, site: Site) -> str:
+def wrapper(request, site):
     """Return the version of the wrapper in the image of the site."""
     site.environ["PATH"] = f"{BIN / request.param}{os.pathsep}{site.environ['PATH']}"
     return str(request.param)
 
 
-def answered(site: Site) -> int:
+def answered(site):
     file = site.out / "samples/gsm8k.jsonl"
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-def result(site: Site) -> tuple[Any, Any, Any]:
+def result(site):
     (task,) = json.loads((site.out / "report.json").read_text())["tasks"]
     return task["result"]["scored"], task["result"]["value"], task["verdict"]["outcome"]
 
 
-def gone(site: Site, job: str) -> None:
+def gone(site, job):
     until(lambda: not site.servers(), 20)
     assert not site.steps(job)

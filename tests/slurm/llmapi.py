@@ -5,8 +5,6 @@ instead of MPI. After its imports (STANDIN_IMPORT_S seconds) the leader binds th
 answers the server that has its key once all ranks are there.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys
@@ -17,7 +15,7 @@ FIRST_PORT = 10012
 POLL_S = 0.1
 
 
-def main(role: str) -> None:
+def main(role):
     if role == "port":
         print(free_port(os.environ["SLURMD_NODENAME"]))
         return
@@ -42,7 +40,7 @@ def main(role: str) -> None:
         lead(world, size)
 
 
-def free_port(node: str) -> int:
+def free_port(node):
     """Return the first port that is free now.
 
     Every node has its own loopback; the second node of this machine reaches it by its address only.
@@ -57,7 +55,7 @@ def free_port(node: str) -> int:
                 port += 1
 
 
-def endpoint() -> tuple[socket.socket, str | tuple[str, int]]:
+def endpoint():
     kind, _, address = os.environ["TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR"].partition("://")
     if kind == "ipc":
         return socket.socket(socket.AF_UNIX), address
@@ -67,7 +65,7 @@ def endpoint() -> tuple[socket.socket, str | tuple[str, int]]:
     return one, (host, int(port))
 
 
-def lead(world: Path, size: int) -> None:
+def lead(world, size):
     time.sleep(float(os.environ.get("STANDIN_IMPORT_S", "1")))
     listener, address = endpoint()
     try:
@@ -93,7 +91,7 @@ def lead(world: Path, size: int) -> None:
             return
 
 
-def stop() -> None:
+def stop():
     """Ask the leader to end, if one appears."""
     for _ in range(50):
         client, address = endpoint()

@@ -1,21 +1,17 @@
 """Test evaluations on two nodes of a real SLURM, from their submission to every end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.launchers.conftest import FAKE_ENGINE, Engine
 from tests.slurm.cluster import NODES, missing
-from tests.slurm.conftest import SLOW, Site, answered, gone, result, until
+from tests.slurm.conftest import SLOW, answered, gone, result, until
 
 if reason := missing():
     pytest.skip(reason, allow_module_level=True)
@@ -70,14 +66,12 @@ CASES = [
 ]
 
 
-def report(site: Site) -> Any:
+def report(site):
     return json.loads((site.out / "report.json").read_text())
 
 
 @pytest.mark.parametrize(("launcher", "where"), CASES)
-def test_a_job_script_that_evaluates(
-    site: Site, launcher: dict[str, Any], where: dict[str, tuple[str, str | None]]
-):
+def test_a_job_script_that_evaluates(site, launcher, where):
     job = site.submit(site.script(site.command("run", str(site.plan(launcher)))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
     (task,) = report(site)["tasks"]
@@ -97,7 +91,7 @@ def test_a_job_script_that_evaluates(
     assert not site.servers()
 
 
-def test_ranks_are_tasks_of_pmix_on_both_nodes(site: Site):
+def test_ranks_are_tasks_of_pmix_on_both_nodes(site):
     job = site.submit(site.script(site.command("run", str(site.plan({"trtllm": {"tp": 8}})))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
     log = (site.out / "logs/trtllm.log").read_text()
@@ -110,7 +104,7 @@ DOCKER = {"container": {"image": "image:1", "engine": "docker"}}
 
 
 @pytest.fixture
-def engine(site: Site, monkeypatch) -> Iterator[Engine]:
+def engine(site, monkeypatch):
     """Put `docker` on PATH of the site, with a daemon that belongs to no job."""
     place = site.folder / "docker.sock"
     (client := site.folder / "bin/docker").parent.mkdir()
@@ -127,7 +121,7 @@ def engine(site: Site, monkeypatch) -> Iterator[Engine]:
             daemon.terminate()
 
 
-def test_a_job_script_that_evaluates_servers_in_containers(site: Site, engine: Engine):
+def test_a_job_script_that_evaluates_servers_in_containers(site, engine):
     plan = site.plan({"trtllm_disaggregated": {"generation_servers": {"tp": 4}}, **DOCKER})
     job = site.submit(site.script(site.command("run", str(plan))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
@@ -153,7 +147,7 @@ def test_a_job_script_that_evaluates_servers_in_containers(site: Site, engine: E
 
 
 @pytest.mark.parametrize("supervisors", [False, True])
-def test_a_tool_that_is_killed_leaves_no_container(site: Site, engine: Engine, supervisors: bool):
+def test_a_tool_that_is_killed_leaves_no_container(site, engine, supervisors):
     """If the supervisors are killed as well, no process is left that could end the containers.
 
     The batch script continues, so the end of the job does not end them. One of them ignores
@@ -180,7 +174,7 @@ def test_a_tool_that_is_killed_leaves_no_container(site: Site, engine: Engine, s
     site.run("scancel", job)
 
 
-def test_a_step_that_slurm_kills_leaves_no_container(site: Site, engine: Engine):
+def test_a_step_that_slurm_kills_leaves_no_container(site, engine):
     """Scancel of a step immediately kills all its processes, including the engine's client."""
     plan = site.plan({"trtllm": {"env": {"STANDIN_FAULTS": SLOW}}, **DOCKER})
     job = site.submit(site.script(site.command("run", str(plan), "--concurrency", "1")))
@@ -190,7 +184,7 @@ def test_a_step_that_slurm_kills_leaves_no_container(site: Site, engine: Engine)
     assert engine.names() == []
 
 
-def test_a_cancelled_job_leaves_no_container(site: Site, engine: Engine):
+def test_a_cancelled_job_leaves_no_container(site, engine):
     """Its steps are killed immediately, and no new one can be started."""
     faults = json.dumps({"ignore_sigterm": True, "latency_s": 0.5})
     plan = site.plan({"trtllm": {"env": {"STANDIN_FAULTS": faults}}, **DOCKER, "stop_timeout_s": 2})
@@ -202,7 +196,7 @@ def test_a_cancelled_job_leaves_no_container(site: Site, engine: Engine):
     gone(site, job)
 
 
-def step_id(site: Site, job: str) -> str:
+def step_id(site, job):
     """Return the number of the only step that is a server."""
     listed = site.run("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j").stdout
     (line,) = [line for line in listed.splitlines() if "trtllm-" in line]
@@ -212,7 +206,7 @@ def step_id(site: Site, job: str) -> str:
 ONE_AND_ONE = {"trtllm_disaggregated": {}, "mpi": "none", "wrapper": ""}
 
 
-def slow_job(site: Site, time_limit: str = "10") -> tuple[str, Path]:
+def slow_job(site, time_limit="10"):
     """Submit a job that soon has answers and needs much longer for all of them."""
     plan = site.plan(ONE_AND_ONE)
     script = site.script(
@@ -223,7 +217,7 @@ def slow_job(site: Site, time_limit: str = "10") -> tuple[str, Path]:
     return job, script
 
 
-def test_a_cancelled_job_is_resumed_in_another_allocation(site: Site):
+def test_a_cancelled_job_is_resumed_in_another_allocation(site):
     job, script = slow_job(site)
     site.run("scancel", job)
     assert site.ended(job)[0] == "CANCELLED"
@@ -236,7 +230,7 @@ def test_a_cancelled_job_is_resumed_in_another_allocation(site: Site):
     assert answered(site) == 80
 
 
-def test_a_time_limit_leaves_a_run_that_can_be_resumed(site: Site):
+def test_a_time_limit_leaves_a_run_that_can_be_resumed(site):
     job, script = slow_job(site, time_limit="1")
     assert site.ended(job)[0] == "TIMEOUT"
     gone(site, job)
@@ -245,7 +239,7 @@ def test_a_time_limit_leaves_a_run_that_can_be_resumed(site: Site):
     assert result(site) == (80, 75.0, "PASS")
 
 
-def test_a_server_that_dies_ends_the_run_by_its_name(site: Site):
+def test_a_server_that_dies_ends_the_run_by_its_name(site):
     plan = site.plan({"trtllm_disaggregated": {}})
     faults = json.dumps({"crash_after": 30, "when": {"config": "generation_servers.yaml"}})
     job = site.submit(site.script(site.command("run", str(plan))), STANDIN_FAULTS=faults)
@@ -255,7 +249,7 @@ def test_a_server_that_dies_ends_the_run_by_its_name(site: Site):
     assert answered(site) < 80
 
 
-def test_a_server_that_does_not_end_by_sigterm_is_cancelled(site: Site):
+def test_a_server_that_does_not_end_by_sigterm_is_cancelled(site):
     plan = site.plan({"trtllm": {}, "mpi": "none", "wrapper": "", "stop_timeout_s": 2})
     job = site.submit(
         site.script(site.command("run", str(plan)), "sleep 60"),
@@ -268,7 +262,7 @@ def test_a_server_that_does_not_end_by_sigterm_is_cancelled(site: Site):
     site.run("scancel", job)
 
 
-def test_a_tool_that_is_killed_leaves_no_step(site: Site):
+def test_a_tool_that_is_killed_leaves_no_step(site):
     """The batch script continues, so the end of the job does not end the steps."""
     plan = site.plan(ONE_AND_ONE)
     script = site.script(
@@ -285,7 +279,7 @@ def test_a_tool_that_is_killed_leaves_no_step(site: Site):
     site.run("scancel", job)
 
 
-def test_ctrl_c_ends_a_run_from_outside_of_the_allocation(site: Site):
+def test_ctrl_c_ends_a_run_from_outside_of_the_allocation(site):
     """The client runs outside the allocation and names it."""
     job = site.submit(site.script("sleep 100"))
     until(lambda: site.state(job) == "RUNNING")
@@ -306,7 +300,7 @@ def test_ctrl_c_ends_a_run_from_outside_of_the_allocation(site: Site):
     site.run("scancel", job)
 
 
-def test_the_client_runs_as_a_step(site: Site):
+def test_the_client_runs_as_a_step(site):
     plan = site.plan(ONE_AND_ONE)
     words = site.command("run", str(plan))
     job = site.submit(site.script(f"srun --overlap --nodes=1 --ntasks=1 {words}"))
@@ -315,7 +309,7 @@ def test_the_client_runs_as_a_step(site: Site):
     gone(site, job)
 
 
-def test_outside_of_an_allocation_a_script_is_shown_that_works(site: Site):
+def test_outside_of_an_allocation_a_script_is_shown_that_works(site):
     plan = site.plan({**ONE_AND_ONE, "gpus_per_node": 4, "sbatch_args": ["--time=5"]})
     words = site.command("run", str(plan)).split()
     done = site.run(*words)
@@ -342,7 +336,7 @@ def test_outside_of_an_allocation_a_script_is_shown_that_works(site: Site):
         ({"trtllm": {"tp": 16}}, "4 nodes are needed, and there are 2"),
     ],
 )
-def test_what_this_slurm_cannot_do_is_told(site: Site, options: dict[str, Any], told: str):
+def test_what_this_slurm_cannot_do_is_told(site, options, told):
     plan = site.plan({"wrapper": "trtllm-llmapi-launch", **options})
     job = site.submit(site.script(site.command("run", str(plan))))
     state, code = site.ended(job)
@@ -350,7 +344,7 @@ def test_what_this_slurm_cannot_do_is_told(site: Site, options: dict[str, Any], 
     assert told in site.output(job)
 
 
-def test_servers_of_a_job_are_held_and_used_by_its_runs(site: Site):
+def test_servers_of_a_job_are_held_and_used_by_its_runs(site):
     plan = str(site.plan({"trtllm_disaggregated": {}, "mpi": "none", "wrapper": ""}))
     job = site.submit(
         site.script(

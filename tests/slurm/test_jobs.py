@@ -1,11 +1,8 @@
 """Submit the jobs that `--write-job` writes to a real SLURM, also side by side."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,29 +22,29 @@ TIMES = ("started_at", "wall_s", "loads", "endpoint")
 """Fields of a report that are times, or that describe each session and its servers."""
 
 
-def _write(site: Site, *words: str, plan: Path) -> str:
+def _write(site, *words, plan):
     """Write a job and return what was printed."""
     done = site.run(*site.command(words[0], str(plan), *words[1:]).split())
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def _report(folder: Path) -> dict[str, Any]:
+def _report(folder):
     return json.loads((folder / "report.json").read_text())
 
 
-def _without_times(report: dict[str, Any]) -> dict[str, Any]:
+def _without_times(report):
     kept = {name: value for name, value in report.items() if name not in TIMES}
     for task in kept["tasks"]:
         task["traffic"] = {k: v for k, v in task["traffic"].items() if not k.endswith("_s")}
     return kept
 
 
-def _log(folder: Path) -> str:
+def _log(folder):
     return "\n".join(file.read_text() for file in sorted(folder.glob("*.log")))
 
 
-def test_a_written_job_is_taken_runs_and_resumes(site: Site):
+def test_a_written_job_is_taken_runs_and_resumes(site):
     folder = site.folder / "my job"
     more = ["--sbatch-arg", "--comment=two words", "--sbatch-arg=--time", "--sbatch-arg=10"]
     plan = site.plan(LAUNCHER)
@@ -73,7 +70,7 @@ def test_a_written_job_is_taken_runs_and_resumes(site: Site):
     assert not site.servers()
 
 
-def test_an_array_of_four_merges_to_one_run(site: Site):
+def test_an_array_of_four_merges_to_one_run(site):
     plan = site.plan(LAUNCHER, limits={"order_seed": 11})
     one, parts = site.folder / "one", site.folder / "parts"
     printed = _write(site, "run", "--write-job", str(one), plan=plan)
@@ -99,7 +96,7 @@ def test_an_array_of_four_merges_to_one_run(site: Site):
     assert "different random orders" not in str(_report(parts / "run"))
 
 
-def test_the_shards_of_an_array_draw_one_order(site: Site):
+def test_the_shards_of_an_array_draw_one_order(site):
     parts = site.folder / "parts"
     plan = site.folder / "plan.yaml"
     asked = {"tasks": ["gsm8k"], "dataset_root": site.environ["DATA_ROOT"], "limit": 30}
@@ -111,7 +108,7 @@ def test_the_shards_of_an_array_draw_one_order(site: Site):
     assert len(seeds) == 1, _log(parts)
 
 
-def test_a_suite_is_submitted_too(site: Site):
+def test_a_suite_is_submitted_too(site):
     folder = site.folder / "suite"
     site.plan(LAUNCHER)
     suite = site.folder / "suite.yaml"
@@ -127,7 +124,7 @@ def test_a_suite_is_submitted_too(site: Site):
     assert [row["outcome"] for row in report["rows"]] == ["PASS", "PASS"]
 
 
-def test_a_heterogeneous_job_is_refused_by_name(site: Site):
+def test_a_heterogeneous_job_is_refused_by_name(site):
     plan = site.plan(LAUNCHER)
     script = site.folder / "het.sh"
     script.write_text(
@@ -152,7 +149,7 @@ def test_a_heterogeneous_job_is_refused_by_name(site: Site):
 SLOW = json.dumps({"latency_s": 0.3})
 
 
-def write(site: Site, folder: Path, plan: Path, *words: str) -> str:
+def write(site, folder, plan, *words):
     """Write a job and return what was printed."""
     line = shlex.split(site.command("run", str(plan), "--write-job", str(folder), *words))
     done = site.run(*line)
@@ -161,15 +158,15 @@ def write(site: Site, folder: Path, plan: Path, *words: str) -> str:
     return done.stdout
 
 
-def log(folder: Path) -> str:
+def log(folder):
     return "\n".join(file.read_text() for file in sorted(folder.glob("*.log")))
 
 
-def wait(site: Site, job: str) -> None:
+def wait(site, job):
     until(lambda: not site.run("squeue", "-h", f"--jobs={job}").stdout.strip(), 240)
 
 
-def test_a_task_with_the_id_of_its_array_has_its_own_nodes(site: Site, monkeypatch):
+def test_a_task_with_the_id_of_its_array_has_its_own_nodes(site, monkeypatch):
     """With that id, squeue lists the nodes of all tasks."""
     script = site.script("sleep 60", nodes=1)
     done = site.run("sbatch", "--parsable", "--array=1-2", str(script))
@@ -186,7 +183,7 @@ def test_a_task_with_the_id_of_its_array_has_its_own_nodes(site: Site, monkeypat
     assert array in places
 
 
-def test_the_tasks_of_an_array_run_side_by_side_and_are_merged_by_a_job(site: Site):
+def test_the_tasks_of_an_array_run_side_by_side_and_are_merged_by_a_job(site):
     """One task waits meanwhile. The GPUs of a node are as sinfo tells."""
     folder = site.folder / "50% of it's job"
     printed = write(site, folder, site.plan({"wrapper": ""}), "--job-array", "3")
@@ -210,7 +207,7 @@ def test_the_tasks_of_an_array_run_side_by_side_and_are_merged_by_a_job(site: Si
     assert not site.servers()
 
 
-def test_a_heterogeneous_job_is_refused_from_outside(site: Site):
+def test_a_heterogeneous_job_is_refused_from_outside(site):
     script = site.folder / "het.sh"
     options = f"--nodes=1 --time=5 --output={site.folder}/%j.out"
     script.write_text(
@@ -238,7 +235,7 @@ def test_a_heterogeneous_job_is_refused_from_outside(site: Site):
         (["-p all", "-J", "my job", "--comment= x "], " x"),
     ],
 )
-def test_sbatch_reads_the_value_that_was_given(site: Site, words: list[str], comment: str):
+def test_sbatch_reads_the_value_that_was_given(site, words, comment):
     folder = site.folder / "50% of it's job"
     given = [f"--sbatch-arg={word}" for word in [*words, "--hold"]]
     plan = site.plan({"wrapper": ""})
@@ -254,7 +251,7 @@ def test_sbatch_reads_the_value_that_was_given(site: Site, words: list[str], com
 
 
 @pytest.mark.parametrize("launcher", ["slurm", "trtllm"])
-def test_a_slurm_without_gpus_gives_whole_nodes_with_their_memory(site: Site, launcher: str):
+def test_a_slurm_without_gpus_gives_whole_nodes_with_their_memory(site, launcher):
     """It refuses to be asked for GPUs, and without --mem=0 gives a job half of the memory."""
     folder = site.folder / "job"
     options = {"name": launcher}
@@ -273,12 +270,12 @@ def test_a_slurm_without_gpus_gives_whole_nodes_with_their_memory(site: Site, la
     assert (report["tasks"][0]["result"]["value"], report["exit_code"]) == (75.0, 0)
 
 
-def test_the_memory_of_the_user_replaces_ours(site: Site):
+def test_the_memory_of_the_user_replaces_ours(site):
     plan = site.plan({"wrapper": ""})
     write(site, site.folder / "job", plan, "--sbatch-arg=--mem-per-gpu=0")
 
 
-def test_a_job_is_written_for_the_nodes_that_a_plan_names(site: Site):
+def test_a_job_is_written_for_the_nodes_that_a_plan_names(site):
     folder = site.folder / "job"
     write(site, folder, site.plan({"wrapper": "", "nodes": [NODES[1]]}))
     job = site.submit(folder / "job.sbatch")

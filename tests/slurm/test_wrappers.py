@@ -3,21 +3,18 @@
 The wrappers are imitations.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.mpi.conftest import ranks, variables
 from tests.slurm.cluster import NODES, missing
-from tests.slurm.conftest import SLOW, Site, answered, gone, result, until
+from tests.slurm.conftest import SLOW, answered, gone, result, until
 
 if reason := missing():
     pytest.skip(reason, allow_module_level=True)
@@ -42,11 +39,11 @@ OVER = r"(ended with exit code 1|is dead, though its process lives,) after \S+ s
 """Its log may show the error before SLURM has ended the step."""
 
 
-def log(site: Site, name: str) -> str:
+def log(site, name):
     return (site.out / f"logs/{name}.log").read_text()
 
 
-def address(site: Site, name: str) -> str:
+def address(site, name):
     (found,) = re.findall(r"leader at (\S+)", log(site, name))
     return str(found)
 
@@ -54,7 +51,7 @@ def address(site: Site, name: str) -> str:
 # What the imitations do
 
 
-def test_the_imitations_differ_as_the_wrappers_do(site: Site, wrapper: str):
+def test_the_imitations_differ_as_the_wrappers_do(site, wrapper):
     """After a server's failure, the newest wrapper passes the exit code on.
 
     With the older one srun does not end.
@@ -75,9 +72,7 @@ def test_the_imitations_differ_as_the_wrappers_do(site: Site, wrapper: str):
     site.ended(job)
 
 
-def test_two_of_the_older_wrapper_choose_the_same_port_and_of_the_newest_none_does(
-    site: Site, wrapper: str
-):
+def test_two_of_the_older_wrapper_choose_the_same_port_and_of_the_newest_none_does(site, wrapper):
     (site.folder / "waits").write_text(
         "until [ -e $SITE/enough ] || [ $SECONDS -gt 120 ]; do sleep 0.1; done\n"
     )
@@ -129,9 +124,7 @@ def test_two_of_the_older_wrapper_choose_the_same_port_and_of_the_newest_none_do
         pytest.param(WIDE, ("trtllm",), id="two nodes"),
     ],
 )
-def test_servers_work_with_either(
-    site: Site, wrapper: str, launcher: dict[str, Any], led: tuple[str, ...]
-):
+def test_servers_work_with_either(site, wrapper, launcher, led):
     job = site.submit(site.script(site.command("run", str(site.plan(launcher)))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
     assert result(site) == (80, 75.0, "PASS")
@@ -153,9 +146,7 @@ def test_servers_work_with_either(
         pytest.param(WIDE, "trtllm", id="two nodes"),
     ],
 )
-def test_a_server_without_its_model_ends_the_run(
-    site: Site, wrapper: str, launcher: dict[str, Any], name: str
-):
+def test_a_server_without_its_model_ends_the_run(site, wrapper, launcher, name):
     faults = [
         {"no_model": True, "when": {"config": "generation_servers.yaml"}},
         {"no_model": True, "when": {"gpus": "0,1,2,3"}},
@@ -170,9 +161,7 @@ def test_a_server_without_its_model_ends_the_run(
 
 
 @pytest.mark.parametrize("given", [WITH, {}], ids=["wrapped", "the example"])
-def test_a_server_with_a_config_that_it_does_not_know_ends_the_run(
-    site: Site, wrapper: str, given: dict[str, Any]
-):
+def test_a_server_with_a_config_that_it_does_not_know_ends_the_run(site, wrapper, given):
     sides = {
         **EXAMPLE,
         "context_servers": {"num_instances": 2, "tp": 2, "config": {"no_such_key": 1}},
@@ -185,7 +174,7 @@ def test_a_server_with_a_config_that_it_does_not_know_ends_the_run(
     gone(site, job)
 
 
-def test_ranks_end_with_the_server_of_the_first_of_them(site: Site, wrapper: str):
+def test_ranks_end_with_the_server_of_the_first_of_them(site, wrapper):
     faults = json.dumps({"crash_after": 30})
     job = site.submit(site.script(site.command("run", str(site.plan(WIDE)))), STANDIN_FAULTS=faults)
     assert site.ended(job) == ("FAILED", 4)
@@ -196,7 +185,7 @@ def test_ranks_end_with_the_server_of_the_first_of_them(site: Site, wrapper: str
     until(lambda: not living(site), 20)
 
 
-def test_a_server_ends_with_any_of_its_ranks(site: Site, wrapper: str):
+def test_a_server_ends_with_any_of_its_ranks(site, wrapper):
     """The rank is on the other node."""
     job = site.submit(
         site.script(site.command("run", str(site.plan(WIDE)), "--concurrency", "1")),
@@ -215,7 +204,7 @@ def test_a_server_ends_with_any_of_its_ranks(site: Site, wrapper: str):
     until(lambda: not living(site), 20)
 
 
-def living(site: Site) -> dict[int, int]:
+def living(site):
     """Return the living rank processes by rank."""
     files = {
         int(file.name.rpartition("-")[2]): file for file in site.folder.glob("llmapi-*/rank-*")
@@ -231,7 +220,7 @@ DAEMONS = {"pypi": "prte", "debian": "orted"}
 
 
 @pytest.fixture(params=["pypi", "debian"])
-def mpi(request, site: Site) -> str:
+def mpi(request, site):
     """Return the MPI of the site's image."""
     given = variables(request.param)
     path = os.pathsep.join([site.environ["PATH"], *given.pop("PATH").split(os.pathsep)])
@@ -239,11 +228,11 @@ def mpi(request, site: Site) -> str:
     return str(request.param)
 
 
-def log_mpi_ranks(site: Site, name: str) -> Path:
+def log_mpi_ranks(site, name):
     return site.out / f"logs/{name}.log"
 
 
-def processes(site: Site, word: str = "") -> list[int]:
+def processes(site, word=""):
     """Return the living processes of the site that have the word on their command lines."""
     wanted, found = f"SITE={site.folder}".encode(), []
     for folder in Path("/proc").iterdir():
@@ -258,7 +247,7 @@ def processes(site: Site, word: str = "") -> list[int]:
     return found
 
 
-def daemons(site: Site, mpi: str) -> list[int]:
+def daemons(site, mpi):
     name = DAEMONS[mpi]
     return [
         pid
@@ -276,9 +265,7 @@ def daemons(site: Site, mpi: str) -> list[int]:
         pytest.param({"trtllm_disaggregated": {}}, {"context_0": 1, "generation_0": 1}, id="1+1"),
     ],
 )
-def test_mpi_spawns_the_ranks_of_a_step(
-    site: Site, mpi: str, launcher: dict[str, Any], sizes: dict[str, int]
-):
+def test_mpi_spawns_the_ranks_of_a_step(site, mpi, launcher, sizes):
     job = site.submit(site.script(site.command("run", str(site.plan(launcher)))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
     assert result(site) == (80, 75.0, "PASS")
@@ -296,7 +283,7 @@ def test_mpi_spawns_the_ranks_of_a_step(
 
 
 @pytest.mark.parametrize("who", ["server", "tool", "job"])
-def test_no_rank_is_left(site: Site, mpi: str, who: str):
+def test_no_rank_is_left(site, mpi, who):
     """A batch script continues after its tool.
 
     Open MPI 5's daemon, which would end the ranks, hangs. That of 4.1 leaves the session of its

@@ -14,11 +14,9 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
@@ -65,7 +63,7 @@ class Shape:
     text: str
 
 
-def shape_of(status: int, headers: Mapping[str, str], body: str, *, broken: bool) -> Shape:
+def shape_of(status, headers, body, *, broken):
     """Return the shape of an answer."""
     names = {name.casefold(): value for name, value in headers.items()}
     kind = names.get("content-type", "").partition(";")[0]
@@ -86,7 +84,7 @@ def shape_of(status: int, headers: Mapping[str, str], body: str, *, broken: bool
     return Shape(status, (kind, broken), frozenset(keys), _plain(text) if status >= 400 else "")
 
 
-def _mark(event: str) -> str:
+def _mark(event):
     """Return the kind of an event: a role, data, an error, the end, or its own name."""
     name, _, rest = event.partition("data: ")
     if rest.startswith("[DONE]"):
@@ -97,13 +95,13 @@ def _mark(event: str) -> str:
     return f"{name.strip()}{'role' if role else 'data'}{' ' if rest.endswith(' ') else ''}"
 
 
-def _event_keys(event: str) -> Iterator[str]:
+def _event_keys(event):
     _, _, rest = event.partition("data: ")
     if rest.strip() != "[DONE]":
         yield from (f"{_mark(event).strip()}:{key}" for key in _keys(json.loads(rest)))
 
 
-def _keys(value: object, path: str = "") -> Iterator[str]:
+def _keys(value, path=""):
     """Yield the paths of a JSON value; the names of tokens in top_logprobs are none."""
     if isinstance(value, dict):
         tokens = path.endswith("top_logprobs[]") and "token" not in value
@@ -116,7 +114,7 @@ def _keys(value: object, path: str = "") -> Iterator[str]:
             yield from _keys(one, f"{path}[]")
 
 
-def _plain(text: str) -> str:
+def _plain(text):
     """Return a refusal without the file that it names."""
     return re.sub(r'\s+File "[^"]*", line \d+, in \S+', "", text)
 
@@ -124,7 +122,7 @@ def _plain(text: str) -> str:
 class Deployment:
     """A worker and an orchestrator with two workers, each with the settings of the recordings."""
 
-    async def __aenter__(self) -> Deployment:
+    async def __aenter__(self):
         self._stack = AsyncExitStack()
         enter = self._stack.enter_async_context
         args = {"return_perf_metrics": True, "max_num_tokens": 8192}
@@ -151,11 +149,11 @@ class Deployment:
         )
         return self
 
-    async def __aexit__(self, *error: object) -> None:
+    async def __aexit__(self, *error):
         await self._stack.aclose()
 
     @staticmethod
-    def _worker(args: dict[str, Any], faults: Faults) -> Any:
+    def _worker(args, faults):
         config = WorkerConfig(
             model=MODEL,
             host="127.0.0.1",
@@ -165,7 +163,7 @@ class Deployment:
         )
         return create(config, MadeUpModel(), faults, "main")
 
-    async def answer(self, row: Mapping[str, Any]) -> Shape:
+    async def answer(self, row):
         """Send the request of a row, and return the shape of the answer."""
         method, path, body = row["request"] or ("POST", "/v1/completions", None)
         data = row["raw"] if row["raw"] is not None else None if body is None else json.dumps(body)
@@ -189,7 +187,7 @@ class Deployment:
             return shape_of(response.status, response.headers, text.decode(), broken=broken)
 
 
-async def compare(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+async def compare(rows):
     """Return what is unlike by case; an equal case has an empty list."""
     found = {}
     async with Deployment() as deployment:
@@ -202,7 +200,7 @@ async def compare(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
-def list_differences(theirs: Shape, ours: Shape) -> Iterator[str]:
+def list_differences(theirs, ours):
     """Yield what is unlike; "text ..." for a refusal in other words."""
     if theirs.status != ours.status:
         yield f"status {theirs.status}, ours {ours.status}"
@@ -217,13 +215,13 @@ def list_differences(theirs: Shape, ours: Shape) -> Iterator[str]:
         yield f"text {theirs.text[:160]!r}, ours {ours.text[:160]!r}"
 
 
-def read(file: Path = RECORDED) -> list[dict[str, Any]]:
+def read(file=RECORDED):
     """Return the recorded rows that are compared."""
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     return [row for row in rows if row["status"] is not None and row["case"] not in ELSEWHERE]
 
 
-def main() -> int:
+def main():
     """Print the unlike cases and the shares."""
     if not RECORDED.is_file():
         print(f"no recordings: {RECORDED.name} is not next to the checkout")

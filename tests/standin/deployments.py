@@ -13,10 +13,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -27,11 +26,9 @@ from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._standin.config import KEY, orchestrator
 from serve_eval.launchers._standin.faults import Faults
 from serve_eval.launchers._standin.model import MadeUpModel
-from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.orchestrator import Orchestrating
 from serve_eval.launchers._standin.worker import create
 from serve_eval.launchers._standin.worker_config import WorkerConfig
-from serve_eval.schema import Plan
 from serve_eval.schema.media import prompt_sha256
 
 FOLDER = Path(__file__).resolve().parent
@@ -44,13 +41,13 @@ HTTP = httpx.Client(
 
 
 def environment(
-    flavour: Flavour = "v12",
+    flavour="v12",
     *,
-    faults: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-    answers: Path | None = None,
-    load_s: float = 0.0,
-    **more: str,
-) -> dict[str, str]:
+    faults=None,
+    answers=None,
+    load_s=0.0,
+    **more,
+):
     """Return our environment with the stand-in as `trtllm-serve` and its variables."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("STANDIN_")}
     env |= {"PATH": f"{FOLDER}{os.pathsep}{env.get('PATH', '')}", "STANDIN_PYTHON": sys.executable}
@@ -66,16 +63,14 @@ def environment(
     return env | more
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 @contextmanager
-def running(
-    arguments: Sequence[str], log_file: Path, env: Mapping[str, str] | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
+def running(arguments, log_file, env=None):
     """Run `trtllm-serve ARGUMENTS` for the length of the block, in its own process group."""
     with log_file.open("ab") as log:
         process = subprocess.Popen(
@@ -95,7 +90,7 @@ def running(
             process.wait(10)
 
 
-def wait_healthy(process: subprocess.Popen[bytes], port: int, log_file: Path) -> str:
+def wait_healthy(process, port, log_file):
     """Wait until GET /health of a local server is 200, and return its base URL without /v1."""
     url, deadline = f"http://localhost:{port}", time.monotonic() + READY_S
     while time.monotonic() < deadline:
@@ -116,17 +111,17 @@ class Deployed(NamedTuple):
     url: str
     workers: dict[str, str]
 
-    def host(self, name: str) -> str:
+    def host(self, name):
         """Return the name of a worker as the orchestrator uses it."""
         return self.workers[name].removeprefix("http://").removesuffix("/v1")
 
 
 @asynccontextmanager
 async def aggregated(
-    model: MadeUpModel | None = None,
-    faults: Mapping[str, Any] | None = None,
-    flavour: Flavour = "v12",
-) -> AsyncIterator[str]:
+    model=None,
+    faults=None,
+    flavour="v12",
+):
     """Serve a whole model on one server and yield its base URL."""
     config = WorkerConfig(model="M", host="127.0.0.1", port=0, args={})
     async with serve_app(
@@ -137,22 +132,22 @@ async def aggregated(
 
 @asynccontextmanager
 async def deployed(
-    contexts: int,
-    generations: int,
+    contexts,
+    generations,
     *,
-    answers: Path | None = None,
-    model: Callable[[str], MadeUpModel] | None = None,
-    faults: Mapping[str, Mapping[str, Any]] | None = None,
-    flavour: Flavour = "v12",
-    perf_metrics: bool = True,
-    metrics_dir: Path | None = None,
-    front: Mapping[str, Any] | None = None,
-    tensor_parallel: Mapping[str, int] | None = None,
-    wrong_pair: tuple[str, str] | None = None,
-    greeted: bool = True,
-    auth_key: str | None = None,
-    front_ends: int = 1,
-) -> AsyncIterator[Deployed]:
+    answers=None,
+    model=None,
+    faults=None,
+    flavour="v12",
+    perf_metrics=True,
+    metrics_dir=None,
+    front=None,
+    tensor_parallel=None,
+    wrong_pair=None,
+    greeted=True,
+    auth_key=None,
+    front_ends=1,
+):
     """Run workers with an orchestrator.
 
     `model` (the source of answers), `faults` and `tensor_parallel` are by names of workers.
@@ -199,9 +194,7 @@ async def deployed(
         yield Deployed(await stack.enter_async_context(serve_app(server.app)), workers)
 
 
-def write_answers(
-    plan: Plan, path: Path, chance: Callable[[str, str], float] | None = None
-) -> Path:
+def write_answers(plan, path, chance=None):
     """Write the file and return it.
 
     `chance` is the probability of a right answer by task and sample; without it, three of four

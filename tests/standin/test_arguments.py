@@ -1,19 +1,16 @@
 """Test command lines, files and bodies that the real definitions accept or refuse."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 from pydantic import ValidationError
 
 from serve_eval.launchers._standin.config import orchestrator
-from serve_eval.launchers._standin.options import Flavour, group
+from serve_eval.launchers._standin.options import group
 from serve_eval.launchers._standin.parsing import Invalid, parse, set_fields
-from serve_eval.launchers._standin.worker_config import WorkerConfig, check_llm_args, worker
+from serve_eval.launchers._standin.worker_config import check_llm_args, worker
 
 OWN = [
     {"argv": ["M", "--tp_size", "2"], "flavour": "v12", "rc": 0, "subcommand": "serve"},
@@ -44,7 +41,7 @@ OWN = [
 ]
 
 
-def check(row: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def check(row, capsys):
     flavour = row["flavour"]
     seen = []
     command = group(flavour, lambda name, params, given: seen.append((name, params)))
@@ -70,11 +67,11 @@ def check(row: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("row", OWN, ids=lambda row: " ".join([row["flavour"], *row["argv"]]))
-def test_command_lines_of_ours(row: dict[str, Any], capsys):
+def test_command_lines_of_ours(row, capsys):
     check(row, capsys)
 
 
-def test_every_command_line_of_the_conformance_file(shared: Path, capsys):
+def test_every_command_line_of_the_conformance_file(shared, capsys):
     rows = json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())["argv"]
     failed = []
     for number, row in enumerate(rows):
@@ -125,7 +122,7 @@ OWN_CONFIG = [
 ]
 
 
-def check_config(row: dict[str, Any]) -> None:
+def check_config(row):
     if row["rc"]:
         with pytest.raises((ValueError, KeyError)) as refused:
             orchestrator(row["config"], "main")
@@ -153,18 +150,18 @@ def check_config(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("row", OWN_CONFIG, ids=lambda row: json.dumps(row["config"]))
-def test_orchestrator_files_of_ours(row: dict[str, Any]):
+def test_orchestrator_files_of_ours(row):
     check_config(row)
 
 
-def test_every_orchestrator_file_of_the_conformance_file(shared: Path):
+def test_every_orchestrator_file_of_the_conformance_file(shared):
     for row in json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())[
         "disagg_config"
     ]:
         check_config(row)
 
 
-def _worker(argv: list[str], flavour: Flavour) -> WorkerConfig:
+def _worker(argv, flavour):
     command = group(
         flavour, lambda name, params, given: worker(params["model"], params, given, flavour)
     )
@@ -234,7 +231,7 @@ OWN_FIELDS = [
 ]
 
 
-def check_fields(row: dict[str, Any]) -> None:
+def check_fields(row):
     chat = row["route"] == "chat"
     raw = json.dumps(row["body"]).encode()
     if row["accepted"]:
@@ -250,11 +247,11 @@ def check_fields(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("row", OWN_FIELDS, ids=lambda row: json.dumps(row["body"]))
-def test_bodies_of_ours(row: dict[str, Any]):
+def test_bodies_of_ours(row):
     check_fields(row)
 
 
-def test_every_body_of_the_conformance_file(shared: Path):
+def test_every_body_of_the_conformance_file(shared):
     rows = json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())["request"]
     failed = []
     for number, row in enumerate(rows):

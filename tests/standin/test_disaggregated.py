@@ -1,14 +1,9 @@
 """Test both legs together: the same answers as from one worker, and failures between them."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import httpx
 import msgspec
@@ -39,7 +34,7 @@ ANSWERS = [
 ]
 
 
-def post(url: str, body: dict[str, Any], route: str = "completions") -> httpx.Response:
+def post(url, body, route="completions"):
     return HTTP.post(f"{url}/v1/{route}", json=body)
 
 
@@ -49,12 +44,12 @@ class Pair:
     The workers are whole servers too.
     """
 
-    def __init__(self, ctx: str, gen: str, broken: str, front: str) -> None:
+    def __init__(self, ctx, gen, broken, front):
         self.ctx, self.gen, self.broken, self.front = ctx, gen, broken, front
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory) -> Iterator[Pair]:
+def pair(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     (folder / "answers").write_bytes(b"\n".join(msgspec.json.encode(entry) for entry in ANSWERS))
     (folder / "w.yaml").write_text(yaml.safe_dump(TRANSCEIVER))
@@ -95,9 +90,7 @@ def pair(tmp_path_factory) -> Iterator[Pair]:
         ("chat/completions", {**CHAT, "max_tokens": 2}),
     ],
 )
-def test_an_answer_is_the_same_from_one_worker_and_from_two(
-    pair: Pair, route: str, body: dict[str, Any]
-):
+def test_an_answer_is_the_same_from_one_worker_and_from_two(pair, route, body):
     one, two = post(pair.gen, body, route).json(), post(pair.front, body, route).json()
     for answer in (one, two):
         answer["id"] = answer["created"] = answer["prompt_token_ids"] = None
@@ -117,13 +110,13 @@ def test_an_answer_is_the_same_from_one_worker_and_from_two(
     assert choices[0] == choices[1] != []
 
 
-def test_known_prompts_get_their_answers(pair: Pair):
+def test_known_prompts_get_their_answers(pair):
     assert post(pair.front, TEXT).json()["choices"][0]["text"] == " 4, of course"
     chat = post(pair.front, CHAT, "chat/completions").json()
     assert chat["choices"][0]["message"]["content"] == "I am ünïcode 数学."
 
 
-def test_what_the_context_worker_finishes(pair: Pair):
+def test_what_the_context_worker_finishes(pair):
     assert post(pair.front, {**TEXT, "max_tokens": 1, "stream": True}).text == "data: [DONE]\n\n"
     lost = post(pair.front, {**TEXT, "stop": " 4"})
     assert lost.status_code == 500
@@ -132,7 +125,7 @@ def test_what_the_context_worker_finishes(pair: Pair):
     }
 
 
-def test_a_refusal_of_a_worker_becomes_a_500(pair: Pair):
+def test_a_refusal_of_a_worker_becomes_a_500(pair):
     started = time.monotonic()
     answer = post(pair.front, {**TEXT, "max_tokens": 0})
     assert answer.status_code == 500
@@ -144,7 +137,7 @@ def test_a_refusal_of_a_worker_becomes_a_500(pair: Pair):
     assert post(pair.front, {**TEXT, "prompt_logprobs": 1}).status_code == 400
 
 
-def test_a_pair_of_other_tensor_parallel_sizes_answers_wrongly(pair: Pair):
+def test_a_pair_of_other_tensor_parallel_sizes_answers_wrongly(pair):
     params = {"request_type": "context_only", "disagg_request_id": 2**41}
     context = post(pair.ctx, {**TEXT, "disaggregated_params": params}).json()
     [choice] = context["choices"]
@@ -158,7 +151,7 @@ def test_a_pair_of_other_tensor_parallel_sizes_answers_wrongly(pair: Pair):
     assert post(pair.gen, other).json()["choices"][0]["text"].startswith(" 4,")
 
 
-def test_workers_take_what_a_real_orchestrator_sent(pair: Pair, shared: Path):
+def test_workers_take_what_a_real_orchestrator_sent(pair, shared):
     scenarios = json.loads((shared / "recorded_orchestrator/static.json").read_text())
     sent = 0
     for url, name in ((pair.ctx, "ctx_saw"), (pair.gen, "gen_saw")):
@@ -311,7 +304,7 @@ def test_a_worker_without_heartbeats_is_forgotten(tmp_path):
         assert (front.poll(), worker.poll()) == (None, None)
 
 
-def _until(condition: Any) -> None:
+def _until(condition):
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
         try:

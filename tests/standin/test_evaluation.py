@@ -1,13 +1,10 @@
 """Test that an evaluation of the stand-in passes without a fault and fails with a bad worker."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,7 +14,7 @@ from tests.standin.deployments import environment, free_port, running, wait_heal
 pytestmark = pytest.mark.slow
 
 
-def evaluate(data_root: Path, folder: Path, name: str, *more: str) -> str:
+def evaluate(data_root, folder, name, *more):
     """Return the verdict of a small run in which every request was answered."""
     (folder / "references").mkdir(exist_ok=True)
     for task in ("gsm8k", "mmlu"):
@@ -50,7 +47,7 @@ def evaluate(data_root: Path, folder: Path, name: str, *more: str) -> str:
     return ("PASS", "FAIL")[done.returncode]
 
 
-def test_a_sound_pair_passes_and_a_corrupt_generation_worker_fails(data_root: Path, tmp_path):
+def test_a_sound_pair_passes_and_a_corrupt_generation_worker_fails(data_root, tmp_path):
     simulated = ["--launcher", "simulated", "--set", "launcher.accuracy=0.9"]
     assert evaluate(data_root, tmp_path, "simulated", *simulated) == "PASS"
     answers = tmp_path / "simulated/logs/simulated.answers.jsonl"

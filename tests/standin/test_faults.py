@@ -1,16 +1,11 @@
 """Test the stand-in's faults on demand, and its metrics of requests."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
 import signal
 import subprocess
 from collections import Counter
-from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from typing import Any
 
 import httpx
 import msgspec
@@ -27,12 +22,10 @@ from serve_eval.launchers._standin.metrics import (
     Stripped,
 )
 from serve_eval.launchers._standin.model import BOS, MadeUpModel, decode, encode
-from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema.media import prompt_sha256
 from tests.standin.deployments import (
     HTTP,
     READY_S,
-    Deployed,
     aggregated,
     deployed,
     environment,
@@ -45,7 +38,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}
 
 
-def post(url: str, body: dict[str, Any], route: str = "completions") -> httpx.Response:
+def post(url, body, route="completions"):
     return HTTP.post(f"{url}/v1/{route}", json=body)
 
 
@@ -104,7 +97,7 @@ def test_faults_of_servers_with_some_arguments():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["v12", "main"])
-def test_streams_that_fail(flavour: Flavour, tmp_path):
+def test_streams_that_fail(flavour, tmp_path):
     port, log = free_port(), tmp_path / "log"
     with running(
         ["M", "--port", str(port)], log, environment(flavour, faults={"fail_stream": 2})
@@ -138,7 +131,7 @@ def test_hangs(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("faults", "code"), [({"crash_at_start": 9}, 9), ({"no_gpu": True}, 1)])
-def test_a_start_that_fails(faults: dict[str, Any], code: int, tmp_path):
+def test_a_start_that_fails(faults, code, tmp_path):
     with running(
         ["M", "--port", str(free_port())], tmp_path / "log", environment(faults=faults)
     ) as process:
@@ -149,7 +142,7 @@ def test_a_start_that_fails(faults: dict[str, Any], code: int, tmp_path):
 
 
 @pytest.fixture
-def known(tmp_path) -> Path:
+def known(tmp_path):
     """Write a prompt that is always answered right, and one that is right half the time."""
     prompts = [
         ("sure", "the one answer", "another answer", 1.0),
@@ -164,11 +157,11 @@ def known(tmp_path) -> Path:
 
 
 def ask(
-    deployment: AbstractAsyncContextManager[Deployed | str],
-    times: int,
-    prompt: str = "sure",
-    **more: Any,
-) -> list[str | int | None]:
+    deployment,
+    times,
+    prompt="sure",
+    **more,
+):
     """Ask one request after the other and return the results.
 
     A result is a text, a status, or None if the connection ends.
@@ -204,7 +197,7 @@ def ask(
 RIGHT, WRONG = "the one answer", "another answer"
 
 
-def test_corruption_from_a_request_on_and_of_a_share(known: Path):
+def test_corruption_from_a_request_on_and_of_a_share(known):
     def asked(seed):
         return ask(
             aggregated(MadeUpModel(known), {"corrupt_after": 20, "share": 0.5, "seed": seed}), 60
@@ -241,7 +234,7 @@ def test_corruption_of_prompts_by_their_length():
         assert 0 < len(hit) < len(lengths)
 
 
-def test_one_generation_server_and_one_pair_are_wrong(known: Path):
+def test_one_generation_server_and_one_pair_are_wrong(known):
     """Servers take turns, so the first context server always serves the first and third."""
 
     def asked(**more):
@@ -255,17 +248,17 @@ def test_one_generation_server_and_one_pair_are_wrong(known: Path):
     assert asked(wrong_pair=("context_1", "generation_3")) == {3, 7}
 
 
-def one_pair(known: Path, **generation: Any) -> AbstractAsyncContextManager[Deployed]:
+def one_pair(known, **generation):
     return deployed(1, 1, answers=known, greeted=False, faults={"generation_0": generation})
 
 
-def test_a_lost_cache_gives_empty_answers(known: Path):
+def test_a_lost_cache_gives_empty_answers(known):
     assert ask(one_pair(known, kv_loss_after=2), 5) == [RIGHT, RIGHT, "", "", ""]
     # No cache was transferred.
     assert ask(aggregated(MadeUpModel(known), {"kv_loss_after": 0}), 2) == [RIGHT, RIGHT]
 
 
-def test_streams_and_refusals_of_a_share(known: Path):
+def test_streams_and_refusals_of_a_share(known):
     dropped = ask(one_pair(known, drop_stream=1, share=0.4), 30, stream=True)
     assert set(dropped) == {None, RIGHT}
     assert 5 <= dropped.count(None) <= 20
@@ -282,7 +275,7 @@ def test_a_slow_leg_is_slow_by_as_much_as_was_drawn():
     assert len(set(pauses)) == 50
 
 
-def test_a_server_flips_where_it_is_not_sure(known: Path):
+def test_a_server_flips_where_it_is_not_sure(known):
     def asked(times, prompt="unsure"):
         return ask(aggregated(MadeUpModel(known, varied=True)), times, prompt)
 
@@ -297,9 +290,7 @@ ASKED = {RETURN: "1"}
 FIELDS = ("disagg", "ctx", "gen")
 
 
-async def _told(
-    tmp_path: Path, requests: list[dict[str, Any]], **more: Any
-) -> tuple[Deployed, list[httpx.Response]]:
+async def _told(tmp_path, requests, **more):
     async with (
         deployed(
             2, 2, flavour="main", metrics_dir=tmp_path / "metrics", greeted=False, **more
@@ -314,7 +305,7 @@ async def _told(
         return there, found
 
 
-def _lines(folder: Path, pattern: str) -> list[dict[str, Any]]:
+def _lines(folder, pattern):
     return [
         json.loads(line)
         for path in sorted(folder.rglob(pattern))
@@ -322,7 +313,7 @@ def _lines(folder: Path, pattern: str) -> list[dict[str, Any]]:
     ]
 
 
-def _stamp(fields: Any, name: str) -> str:
+def _stamp(fields, name):
     [found] = re.findall(rf"(?:^|, ){name};ts=(\d+\.\d{{9}})", fields[STAMPS])
     return str(found)
 
@@ -356,9 +347,7 @@ async def test_the_file_has_a_line_a_request_that_the_answers_fields_name(tmp_pa
 @pytest.mark.parametrize(
     ("headers", "front"), [({}, {}), ({RETURN: "0"}, {}), (ASKED, {"return_perf_metrics": False})]
 )
-async def test_nobody_gets_fields_that_were_not_asked_for_on_both_sides(
-    tmp_path, headers: dict[str, str], front: dict[str, Any]
-):
+async def test_nobody_gets_fields_that_were_not_asked_for_on_both_sides(tmp_path, headers, front):
     asked = [{"body": {"stream": stream}, "headers": headers} for stream in (False, True)]
     _, (whole, stream) = await _told(tmp_path, asked, front=front)
     assert TIMING not in whole.headers
@@ -407,7 +396,7 @@ async def test_traces_name_requests_by_their_header(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("cut", range(40))
-def test_the_event_of_a_worker_is_taken_out_wherever_its_stream_is_cut(cut: int):
+def test_the_event_of_a_worker_is_taken_out_wherever_its_stream_is_cut(cut):
     stream = b"data: {}\n\n" + DONE + b'event: trtllm.perf_metrics\ndata: {"a":"b"}\n\n'
     stripped = Stripped()
     kept = b"".join(stripped.feed(part) for part in (stream[:cut], stream[cut:]))
@@ -415,7 +404,7 @@ def test_the_event_of_a_worker_is_taken_out_wherever_its_stream_is_cut(cut: int)
     assert stripped.read_fields() == {"a": "b"}
 
 
-async def _story(*, perf_metrics: bool, requests: int = 6, **more: Any) -> Any:
+async def _story(*, perf_metrics, requests=6, **more):
     async with deployed(2, 3, perf_metrics=perf_metrics, **more) as there:
         async with httpx.AsyncClient(trust_env=False, timeout=20.0) as http:
             for number in range(requests):

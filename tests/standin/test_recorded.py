@@ -3,18 +3,13 @@
 Both its answers and its requests must match.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
 import re
 import time
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -43,14 +38,14 @@ PARAMS = {
 class Recorder:
     """Recording workers: they note requests and replay the recorded responses."""
 
-    def __init__(self, gen_s: float = 0.0, clock_s: float = 0.0) -> None:
+    def __init__(self, gen_s=0.0, clock_s=0.0):
         self.seen = {"ctx": [], "gen": []}
         self.runners = {}
         self.gen_s, self.clock_s = gen_s, clock_s
         self._contexts = itertools.count(1)
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[dict[str, int]]:
+    async def serving(self):
         ports = {}
         for name in ("ctx", "gen"):
             app = web.Application()
@@ -68,7 +63,7 @@ class Recorder:
             for runner in self.runners.values():
                 await runner.cleanup()
 
-    async def _answer(self, name: str, request: web.Request) -> web.StreamResponse:
+    async def _answer(self, name, request):
         body = await request.json() if request.can_read_body else None
         headers = dict(request.headers)
         one = {
@@ -92,7 +87,7 @@ class Recorder:
             )
         return web.json_response([] if request.path == "/perf_metrics" else {})
 
-    def _context(self, request: web.Request, body: dict[str, Any]) -> web.Response:
+    def _context(self, request, body):
         prompt = body.get("prompt")
         if prompt in ("ERR400", "ERR500"):
             return web.json_response({"object": "error", "message": "no"}, status=int(prompt[3:]))
@@ -116,7 +111,7 @@ class Recorder:
         }
         return web.json_response(whole)
 
-    async def _generation(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    async def _generation(self, request, body):
         await asyncio.sleep(self.gen_s)
         if body.get("user") == "GENERR400":
             return web.json_response({"object": "error", "message": "no"}, status=400)
@@ -148,7 +143,7 @@ class Recorder:
         return response
 
 
-def _head(body: dict[str, Any], name: str) -> dict[str, Any]:
+def _head(body, name):
     chat = "messages" in body
     kind = "chat.completion" if chat else "text_completion"
     return {
@@ -159,7 +154,7 @@ def _head(body: dict[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def comparable(request: dict[str, Any]) -> dict[str, Any]:
+def comparable(request):
     """Return a request to a worker without ids, times, ports, and versions in header values."""
     body = json.loads(json.dumps(request["body"]))
     if body and "offset" in body:
@@ -179,7 +174,7 @@ def comparable(request: dict[str, Any]) -> dict[str, Any]:
     return {"method": request["method"], "path": request["path"], "headers": headers, "body": body}
 
 
-def _said(body: str, ports: dict[str, int]) -> Any:
+def _said(body, ports):
     for name, port in (("ctx", CTX), ("gen", GEN)):
         body = body.replace(f"localhost:{ports[name]}", f"localhost:{port}")
     if body.startswith(("data:", "#")) or not body:
@@ -192,7 +187,7 @@ def _said(body: str, ports: dict[str, int]) -> Any:
     return parsed
 
 
-async def _ask(base: str, client: dict[str, Any]) -> tuple[int | None, str, str, float]:
+async def _ask(base, client):
     started = time.monotonic()
     data = (
         None
@@ -214,9 +209,7 @@ async def _ask(base: str, client: dict[str, Any]) -> tuple[int | None, str, str,
             return None, "", "", time.monotonic() - started
 
 
-async def replay(
-    folder: Path, name: str, tmp_path: Path, arguments: list[str], gen_s: float = 0.0
-) -> int:
+async def replay(folder, name, tmp_path, arguments, gen_s=0.0):
     """Replay every scenario of a recording and return their number."""
     file = folder / f"{name}.yaml"
     config = yaml.safe_load(file.read_text())
@@ -245,7 +238,7 @@ async def replay(
     return len(scenarios)
 
 
-async def _check_answer(scenario: dict[str, Any], base: str, ports: dict[str, int]) -> None:
+async def _check_answer(scenario, base, ports):
     status, kind, body, seconds = await _ask(base, scenario["client"])
     wanted, where = scenario["response"], scenario["scenario"]
     assert status == wanted["status"], (where, body)
@@ -259,7 +252,7 @@ async def _check_answer(scenario: dict[str, Any], base: str, ports: dict[str, in
     assert wanted["seconds"] - 0.5 < seconds < wanted["seconds"] + 2.0, where
 
 
-def _check_requests(scenario: dict[str, Any], recorder: Recorder) -> None:
+def _check_requests(scenario, recorder):
     for name, seen in recorder.seen.items():
         wanted = [
             one
@@ -281,12 +274,12 @@ def _check_requests(scenario: dict[str, Any], recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize(("name", "count"), [("static", 46), ("genfirst", 4)])
-async def test_every_recorded_scenario(name: str, count: int, shared: Path, tmp_path):
+async def test_every_recorded_scenario(name, count, shared, tmp_path):
     assert await replay(shared / "recorded_orchestrator", name, tmp_path, []) == count
 
 
 @pytest.mark.slow
-async def test_a_slow_generation_worker_as_recorded(shared: Path, tmp_path):
+async def test_a_slow_generation_worker_as_recorded(shared, tmp_path):
     folder = shared / "recorded_orchestrator"
     assert await replay(folder, "request_timeout", tmp_path, ["-r", "2"], gen_s=60.0) == 3
 
@@ -294,7 +287,7 @@ async def test_a_slow_generation_worker_as_recorded(shared: Path, tmp_path):
 class _Registered:
     """A recording worker that registers until it is killed, as the recorded ones did."""
 
-    def __init__(self, base: str, name: str, port: int) -> None:
+    def __init__(self, base, name, port):
         self._base, role = base, ("CONTEXT", "GENERATION")[name == "gen"]
         worker_id = f"{role}-localhost:{port}-1795177740215-28771-735"
         self.value = {
@@ -305,7 +298,7 @@ class _Registered:
         }
         self.key = f"/trtllm-disagg/t/workers/{worker_id}"
 
-    async def live(self) -> None:
+    async def live(self):
         entry = {"key": self.key, "value": json.dumps(self.value), "expire_time": -1, "ttl": 3}
         async with aiohttp.ClientSession() as session:
             async with session.post(
@@ -320,7 +313,7 @@ class _Registered:
                     assert await answer.json() == {"result": True}
 
 
-async def replay_cluster(folder: Path, tmp_path: Path) -> int:
+async def replay_cluster(folder, tmp_path):
     steps = dict(json.loads((folder / "cluster.json").read_text()))
     config = yaml.safe_load((folder / "cluster.yaml").read_text())
     config |= {"port": free_port()}
@@ -391,7 +384,7 @@ async def replay_cluster(folder: Path, tmp_path: Path) -> int:
     return checked
 
 
-def _plain(said: str) -> Any:
+def _plain(said):
     """Return an answer without the variable parts of worker ids, with keys in any order.
 
     These parts are a time, a process and a random number.
@@ -404,5 +397,5 @@ def _plain(said: str) -> Any:
 
 
 @pytest.mark.slow
-async def test_service_discovery_as_recorded(shared: Path, tmp_path):
+async def test_service_discovery_as_recorded(shared, tmp_path):
     assert await replay_cluster(shared / "recorded_orchestrator", tmp_path) == 14

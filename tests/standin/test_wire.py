@@ -1,12 +1,9 @@
 """Test HTTP traffic of both versions, also against the recorded serving layer."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket
 import time
-from typing import Any
 
 import aiohttp
 import httpx
@@ -15,7 +12,7 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import discover_model
 from serve_eval.errors import EndpointError
-from serve_eval.launchers._standin.options import ALL, Flavour
+from serve_eval.launchers._standin.options import ALL
 from serve_eval.schema import Endpoint, Failure, Limits, Request, SamplingParams
 from tests.standin import conformance
 from tests.standin.deployments import (
@@ -33,7 +30,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ASKED = Request(sample_id="1", prompt="hi", sampling=SamplingParams(max_tokens=4))
 
 
-async def _post(url: str, body: dict[str, Any], route: str = "completions") -> tuple[int, Any]:
+async def _post(url, body, route="completions"):
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{url}/{route}", json=body) as response,
@@ -44,7 +41,7 @@ async def _post(url: str, body: dict[str, Any], route: str = "completions") -> t
 # Starting
 
 
-def _get(url: str) -> httpx.Response | None:
+def _get(url):
     try:
         return HTTP.get(url)
     except httpx.ConnectError:
@@ -53,7 +50,7 @@ def _get(url: str) -> httpx.Response | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flavour", ALL)
-def test_the_merged_versions_refuse_connections_until_they_have_loaded(flavour: Flavour, tmp_path):
+def test_the_merged_versions_refuse_connections_until_they_have_loaded(flavour, tmp_path):
     port, env = free_port(), environment(flavour, load_s=300.0)
     log = tmp_path / "log"
     with running(["M", "--port", str(port)], log, env) as process:
@@ -98,7 +95,7 @@ def test_main_that_has_loaded_says_so_no_more(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("listens", ["0", "1"])
-def test_what_ends_the_loading_ends_main(listens: str, tmp_path):
+def test_what_ends_the_loading_ends_main(listens, tmp_path):
     port = free_port()
     env = environment("main", load_s=0.3, faults={"crash_at_start": 7}, STANDIN_STARTING=listens)
     with running(["M", "--port", str(port)], tmp_path / "log", env) as process:
@@ -110,7 +107,7 @@ def test_what_ends_the_loading_ends_main(listens: str, tmp_path):
 
 
 @pytest.mark.parametrize(("flavour", "status"), [("v12", 404), ("main", 200)])
-def test_the_models_of_an_orchestrator(flavour: Flavour, status: int):
+def test_the_models_of_an_orchestrator(flavour, status):
     async def main():
         async with (
             deployed(1, 1, flavour=flavour, greeted=False) as found,
@@ -153,9 +150,7 @@ def test_an_orchestrator_of_main_without_a_context_worker_lists_nothing_yet():
 
 @pytest.mark.parametrize("role", ["context_0", "generation_0"])
 @pytest.mark.parametrize(("flavour", "status"), [("v12", 500), ("main", 400)])
-async def test_a_refusal_of_a_worker_is_no_attempt_to_repeat(
-    flavour: Flavour, status: int, role: str
-):
+async def test_a_refusal_of_a_worker_is_no_attempt_to_repeat(flavour, status, role):
     faults = {role: {"error_after": 0}}
     front = {"max_retries": 0}
     async with deployed(1, 1, flavour=flavour, greeted=False, faults=faults, front=front) as found:
@@ -195,7 +190,7 @@ async def test_main_gives_up_what_its_client_no_longer_waits_for(
 # Routers
 
 
-def _router(**args: Any) -> dict[str, Any]:
+def _router(**args):
     return {"router": {"type": "load_balancing", **args}}
 
 
@@ -203,9 +198,7 @@ def _router(**args: Any) -> dict[str, Any]:
     ("flavour", "tokens", "statuses"),
     [("v12", True, (500, 500)), ("v12", False, (200, 200)), ("main", True, (200, 200))],
 )
-async def test_a_load_that_is_counted_in_tokens(
-    flavour: Flavour, tokens: bool, statuses: tuple[int, int]
-):
+async def test_a_load_that_is_counted_in_tokens(flavour, tokens, statuses):
     async with deployed(1, 1, flavour=flavour, greeted=False) as plain:
         sections = {
             f"{one}_servers": {**_router(use_tokens=tokens), "urls": [plain.host(f"{one}_0")]}
@@ -221,7 +214,7 @@ ROLES = ("context", "generation")
 
 
 @pytest.mark.parametrize(("flavour", "kind"), [("v12", "remote_http"), ("main", "load_balancng")])
-def test_a_router_that_a_version_does_not_have_is_refused(flavour: Flavour, kind: str):
+def test_a_router_that_a_version_does_not_have_is_refused(flavour, kind):
     async def main():
         async with deployed(
             1, 1, flavour=flavour, front={"context_servers": {"router": {"type": kind}}}
@@ -236,7 +229,7 @@ def test_a_router_that_a_version_does_not_have_is_refused(flavour: Flavour, kind
 
 
 @pytest.mark.parametrize("flavour", ["v12", "main"])
-def test_fields_are_checked_where_the_real_one_checks_them(flavour: Flavour):
+def test_fields_are_checked_where_the_real_one_checks_them(flavour):
     async def main():
         async with deployed(1, 1, flavour=flavour, greeted=False) as found:
             worker = found.workers["context_0"]
@@ -284,9 +277,7 @@ async def test_the_stand_in_answers_as_the_serving_layer_but_for_what_is_listed(
         ((400, '{"detail": "x"}', False), (400, '{"detail": "y"}', False), ["text 'x', ours 'y'"]),
     ],
 )
-def test_a_difference_is_named(
-    theirs: tuple[int, str, bool], ours: tuple[int, str, bool], unlike: list[str]
-):
+def test_a_difference_is_named(theirs, ours, unlike):
     shapes = [
         conformance.shape_of(status, {"Content-Type": "application/json"}, body, broken=broken)
         for status, body, broken in (theirs, ours)
@@ -304,7 +295,7 @@ def test_a_difference_is_named(
         'data: {"a": 1, "b": 1}\n\ndata: [DONE]\n\n',
     ],
 )
-def test_streams_are_compared_by_events_and_ends(ours: str):
+def test_streams_are_compared_by_events_and_ends(ours):
     events = {"content-type": "text/event-stream; charset=utf-8"}
     theirs = 'data: {"a": 1}\n\ndata: {"a": 2}\n\ndata: [DONE]\n\n'
     one, other, same = (

@@ -1,19 +1,13 @@
 """Test a worker as a process, and the toy model that answers in it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
-import httpx
 import msgspec
 import pytest
 from hypothesis import given
@@ -33,7 +27,7 @@ from serve_eval.launchers._standin.model import (
     prompt_of,
 )
 from serve_eval.launchers._standin.parsing import parse
-from serve_eval.schema import Ability, Endpoint, Limits, Message, Need, ToolCall
+from serve_eval.schema import Endpoint, Limits, Message, Need, ToolCall
 from serve_eval.schema.media import prompt_sha256
 from tests.evaluation.test_capabilities import prepared
 from tests.standin.deployments import HTTP, READY_S, environment, free_port, running, wait_healthy
@@ -42,7 +36,7 @@ TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
 
 
 @given(TEXTS)
-def test_a_text_comes_back_from_its_ids(text: str):
+def test_a_text_comes_back_from_its_ids(text):
     ids = encode(text)
     assert decode(ids) == text
     assert prompt_of([BOS, *ids]) == text
@@ -50,7 +44,7 @@ def test_a_text_comes_back_from_its_ids(text: str):
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "system", "assistant"]), TEXTS), min_size=1))
-def test_messages_come_back_from_their_ids(turns: list[tuple[str, str]]):
+def test_messages_come_back_from_their_ids(turns):
     wanted = tuple(Message(role=role, content=content) for role, content in turns)
     assert prompt_of(encode_messages(turns)) == wanted
 
@@ -74,7 +68,7 @@ def test_a_known_prompt_gets_its_text(tmp_path):
 
 
 @given(st.sampled_from(["", "a < b", "seven"]), st.sampled_from(["", "<", "is </ it"]))
-def test_thoughts_are_kept_apart_at_every_moment_of_a_stream(thoughts: str, answer: str):
+def test_thoughts_are_kept_apart_at_every_moment_of_a_stream(thoughts, answer):
     text = f"<think>{thoughts}</think>{answer}"
     assert split_thoughts(text) == (thoughts, answer)
     assert split_thoughts(answer) == ("", answer)
@@ -108,7 +102,7 @@ def test_a_sampled_answer_is_its_seeds():
         ("The pass key is 123. Grass.\nWhat is the pass key?", " 123"),
     ],
 )
-def test_a_skilled_model_answers_what_can_be_answered_by_rule(question: str, answer: str):
+def test_a_skilled_model_answers_what_can_be_answered_by_rule(question, answer):
     for ids in ([BOS, *encode(question)], encode_messages([("user", question)])):
         assert decode(MadeUpModel(skilled=True).answer(ids)) == answer
         assert decode(MadeUpModel().answer(ids)) != answer
@@ -120,7 +114,7 @@ TEXT = {"model": "m", "prompt": "hi"}
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory) -> Iterator[str]:
+def worker(tmp_path_factory):
     folder, port = tmp_path_factory.mktemp("worker"), free_port()
     (folder / "Model").mkdir()
     with running(
@@ -129,11 +123,11 @@ def worker(tmp_path_factory) -> Iterator[str]:
         yield wait_healthy(process, port, folder / "log")
 
 
-def post(url: str, body: dict[str, Any], route: str = "completions") -> httpx.Response:
+def post(url, body, route="completions"):
     return HTTP.post(f"{url}/v1/{route}", json=body)
 
 
-def test_small_routes(worker: str):
+def test_small_routes(worker):
     def get(path):
         return HTTP.get(worker + path)
 
@@ -149,7 +143,7 @@ def test_small_routes(worker: str):
     assert get("/health").headers["server"] == "uvicorn"
 
 
-def test_every_body_of_the_conformance_file_over_http(worker: str, shared: Path):
+def test_every_body_of_the_conformance_file_over_http(worker, shared):
     rows = json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())["request"]
     handled_later = (
         "max_tokens",
@@ -185,13 +179,13 @@ def test_every_body_of_the_conformance_file_over_http(worker: str, shared: Path)
         ),
     ],
 )
-def test_refusals_while_handling(worker: str, body: dict[str, Any], message: str):
+def test_refusals_while_handling(worker, body, message):
     error = post(worker, body).json()
     assert message in error.pop("message")
     assert error == {"object": "error", "type": "BadRequestError", "param": None, "code": 400}
 
 
-def test_completions(worker: str):
+def test_completions(worker):
     whole = post(worker, TEXT).json()
     [choice] = whole["choices"]
     assert choice["finish_reason"] == "stop"
@@ -224,7 +218,7 @@ def test_completions(worker: str):
     )
 
 
-def test_streams_say_the_same(worker: str):
+def test_streams_say_the_same(worker):
     for route, body in (("completions", TEXT), ("chat/completions", CHAT)):
         whole = post(worker, body, route).json()
         events = post(worker, {**body, "stream": True, "stream_options": {}}, route).text.split(
@@ -340,7 +334,7 @@ TOOL = {
 WITH_TOOL = {**CHAT, "tools": [TOOL], "max_completion_tokens": 200}
 
 
-def test_a_tool_parser_tells_calls_apart_and_without_one_they_are_text(worker: str, tmp_path):
+def test_a_tool_parser_tells_calls_apart_and_without_one_they_are_text(worker, tmp_path):
     port = free_port()
     with running(["M", "--port", str(port), "--tool_parser", "qwen3"], tmp_path / "log") as process:
         url = wait_healthy(process, port, tmp_path / "log")
@@ -367,7 +361,7 @@ def test_a_tool_parser_tells_calls_apart_and_without_one_they_are_text(worker: s
     assert (lacking.works, lacking.seen[:21]) == (False, "the call came as text")
 
 
-def _tools(url: str) -> Ability:
+def _tools(url):
     """Return the result of our probe for tool calls."""
 
     async def main():

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy
 
@@ -27,9 +25,6 @@ from serve_eval.stats.planning import compute_paired_power, noninferiority_power
 from serve_eval.stats.score_bounds import score_noninferiority_p
 from serve_eval.stats.sign_tests import mcnemar
 from tests.stats.simulation import altered, chance_below, endpoints, run, turned
-
-if TYPE_CHECKING:
-    from serve_eval.stats.inputs import FloatArray, IntArray
 
 ALPHA, BETA = 0.05, 0.2
 ACCURACY = 0.7
@@ -44,7 +39,6 @@ CELLS = [
     *(("JSON", 100, flip_rate) for flip_rate in (0.034, 0.191)),
 ]
 TESTED = ("0", "theta/2", "theta")
-Rates = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +56,12 @@ class Job:
     margin: float
 
     @property
-    def shown(self) -> list[str]:
+    def shown(self):
         """The first cells of its row."""
         return [f"{self.task} {self.n}", f"{self.flip_rate:.3f}"]
 
 
-def measure(job: Job) -> Rates:
+def measure(job):
     """Simulate the comparisons of a job and return the share that each rule fails.
 
     The result of a job is always the same.
@@ -111,13 +105,13 @@ def measure(job: Job) -> Rates:
 mcnemar_of = cache(mcnemar)
 
 
-def _classic_fails(reference: float, value: float, n: int) -> bool:
+def _classic_fails(reference, value, n):
     """Judge by the classic rule; `reference` and `value` are numbers of right answers."""
     threshold = classic_test(n, 100 * reference / n, 50.0, ALPHA, BETA).threshold
     return decide((100 * value / n, 100 * value / n), threshold) is Decision.FAIL
 
 
-def _with_three_runs(reference_runs: FloatArray, candidate: FloatArray) -> IntArray:
+def _with_three_runs(reference_runs, candidate):
     """Return 1 for each of Student's t and the permutation test that proves a drop, else 0."""
     pairs = pair(reference_runs, candidate, lo=0.0, hi=1.0, higher_is_better=True)
     found = [drop_test(pairs, method).p for method in (Method.PAIRED_T, Method.AUTO)]
@@ -125,14 +119,14 @@ def _with_three_runs(reference_runs: FloatArray, candidate: FloatArray) -> IntAr
 
 
 @cache
-def _finding(n: int, down: int, up: int, margin: float) -> PairedFinding:
+def _finding(n, down, up, margin):
     pairs = pair(
         numpy.arange(n) >= up, numpy.arange(n) < n - down, lo=0.0, hi=1.0, higher_is_better=True
     )
     return finding(mcnemar_of(down, up).p_mid, ALPHA, bounds(pairs, ALPHA).lower, margin)
 
 
-def _mean(values: Iterable[bool]) -> float:
+def _mean(values):
     row = list(values)
     return sum(row) / len(row)
 
@@ -141,7 +135,7 @@ def _mean(values: Iterable[bool]) -> float:
 # tables
 
 
-def jobs_of(task: str, n: int, flip_rate: float) -> dict[str, Job]:
+def jobs_of(task, n, flip_rate):
     """Return the drops of one size by their names in the tables."""
     classic = classic_test(n, 0.0, 50.0, ALPHA, BETA)
     margin, theta = -classic.threshold / 100, classic.theta / 100
@@ -149,16 +143,16 @@ def jobs_of(task: str, n: int, flip_rate: float) -> dict[str, Job]:
     return {name: Job(task, n, flip_rate, name, drop, margin) for name, drop in drops.items()}
 
 
-def _percent(share: float, exact: float | None = None) -> str:
+def _percent(share, exact=None):
     return f"{100 * share:.1f}" + ("" if exact is None else f" ({100 * exact:.1f})")
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(header, rows):
     lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _failed(job: Job, rates: Rates) -> list[str]:
+def _failed(job, rates):
     n, phi, drop = job.n, job.flip_rate, job.drop
     return [
         *job.shown,
@@ -172,7 +166,7 @@ def _failed(job: Job, rates: Rates) -> list[str]:
     ]
 
 
-def _excluded(jobs: dict[str, Job], rates: dict[str, Rates]) -> list[str]:
+def _excluded(jobs, rates):
     job = jobs["0"]
 
     def cells(key, margin):
@@ -188,7 +182,7 @@ def _excluded(jobs: dict[str, Job], rates: dict[str, Rates]) -> list[str]:
     return [*job.shown, *cells("1", POINT), f"{100 * job.margin:.2f}", *cells("m", job.margin)]
 
 
-def tables(cells: Iterable[dict[str, Job]], found: Mapping[Job, Rates]) -> str:
+def tables(cells, found):
     """Return all measurements as Markdown."""
     both = [(named, {name: found[job] for name, job in named.items()}) for named in cells]
     size = ["task, n", "flip rate"]
@@ -216,7 +210,7 @@ def tables(cells: Iterable[dict[str, Job]], found: Mapping[Job, Rates]) -> str:
     )
 
 
-def main() -> None:
+def main():
     began = time.monotonic()
     cells = [jobs_of(*cell) for cell in CELLS]
     jobs = [job for named in cells for job in named.values()]

@@ -4,10 +4,6 @@ Batches change nothing, the numerics or the accuracy. Part of `make calibrate`; 
 never asserted.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy
 
 from serve_eval.stats.sign_tests import mcnemar
@@ -15,17 +11,12 @@ from serve_eval.workflows.invariants.check import ALPHA
 from tests.stats.calibrate_flips import ACCURACY, FLIP_RATE, PROMPTS, percent
 from tests.stats.simulation import endpoints, run
 
-if TYPE_CHECKING:
-    Random = numpy.random.Generator
-
 ROUNDS = 10_000
 ARMS = 5
 """Results under Holm's correction: the arms of one task without a chat template and chunks."""
 
 
-def _alone(
-    random: Random, n: int, *, benign: float, damage: float, every_time: bool
-) -> tuple[bool, bool]:
+def _alone(random, n, *, benign, damage, every_time):
     """Return whether `alone` is broken by changed answers, and by the direction of the scores.
 
     Changed answers are compared with those of `again`.
@@ -63,7 +54,7 @@ BATCHES = {
 }
 
 
-def tables() -> str:
+def tables():
     """Return the table."""
     lines = [
         "| with many in flight | prompts | by changed answers | by direction |",
@@ -82,7 +73,7 @@ def tables() -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main():
     print(tables())
 
 

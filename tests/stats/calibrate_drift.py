@@ -11,9 +11,7 @@ taken for the variance.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy
 from scipy.stats import beta
@@ -25,7 +23,6 @@ from serve_eval.stats.drift import (
     NEEDED,
     RUNS,
     SLACK,
-    DriftPoint,
     Scale,
     cusum,
     false_alarm_chance,
@@ -35,11 +32,8 @@ from serve_eval.stats.drift import (
     measure_scale,
     self_starting,
 )
-from serve_eval.stats.repeats import Instability, instability, successive_dispersion
+from serve_eval.stats.repeats import instability, successive_dispersion
 from tests.stats.simulation import endpoints
-
-if TYPE_CHECKING:
-    from serve_eval.stats.inputs import FloatArray
 
 Random = numpy.random.Generator
 DIFFICULTIES = {
@@ -81,7 +75,7 @@ class Cell:
     limits: tuple[float, ...]
 
 
-def law(wrong: FloatArray) -> tuple[int, FloatArray]:
+def law(wrong):
     """Return the least number of wrong answers considered, and the chances from it upwards."""
     sure, open_ = int((wrong == 1.0).sum()), wrong[(wrong > 0.0) & (wrong < 1.0)]
     size = 64
@@ -96,7 +90,7 @@ def law(wrong: FloatArray) -> tuple[int, FloatArray]:
     return low + sure, numpy.clip(numpy.fft.irfft(transform, size), 0.0, None)
 
 
-def drawn(random: Random, wrong: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+def drawn(random, wrong, shape):
     """Draw numbers of wrong answers of independent runs."""
     low, chances = law(wrong)
     total = numpy.cumsum(chances)
@@ -105,7 +99,7 @@ def drawn(random: Random, wrong: FloatArray, shape: tuple[int, ...]) -> FloatArr
     )
 
 
-def highest(wrong: FloatArray, sd: FloatArray, runs: slice = slice(None)) -> FloatArray:
+def highest(wrong, sd, runs=slice(None)):
     """Return the highest sum of each series in `runs`.
 
     Rows of `wrong` are series; `sd` is the standard deviation of a number of wrong answers.
@@ -122,9 +116,7 @@ def highest(wrong: FloatArray, sd: FloatArray, runs: slice = slice(None)) -> Flo
     return top
 
 
-def scale_of(
-    told: Instability, dispersion: float = 1.0, run_df: float = math.inf
-) -> tuple[float, Scale]:
+def scale_of(told, dispersion=1.0, run_df=math.inf):
     """Return the chart's standard deviation of a number of wrong answers, and its precision."""
     n, variance = told.prompts, told.variance * dispersion
     used = max(variance, 1.0 / n)
@@ -134,7 +126,7 @@ def scale_of(
     return math.sqrt(n * used), Scale(found.ratio, found.df, found.flips, run_df)
 
 
-def passes(top: float, scale: Scale) -> bool:
+def passes(top, scale):
     """Return True if the sum exceeds the limit of the scale, without computing that limit."""
     below = (math.ceil(10.0 * top) - 1) / 10.0  # the highest limit, in tenths, that it exceeds
     return below >= LIMIT and (below >= MOST or false_alarm_chance(below, scale) <= NOMINAL)
@@ -143,9 +135,7 @@ def passes(top: float, scale: Scale) -> bool:
 NOMINAL = false_alarm_chance(LIMIT)
 
 
-def measure(
-    random: Random, difficulty: str, n: int, runs: int, *, own: bool, endpoint_count: int
-) -> Cell:
+def measure(random, difficulty, n, runs, *, own, endpoint_count):
     """Simulate series whose variance comes from `runs` reference runs.
 
     If `own`, it comes from their own first runs, which the chart covers as well.
@@ -178,7 +168,7 @@ def measure(
     return Cell(endpoint_count * SERIES, known, before, after, tuple(limits))
 
 
-def chances() -> Iterator[str]:
+def chances():
     """Return the lines of the table of false alarms."""
     how = [*(f"{runs} reference runs" for runs in REFERENCES), f"its own first {STARTING_RUNS}"]
     yield f"| difficulties | n | known | {' | '.join(f'{one}: before, after | h' for one in how)} |"
@@ -200,13 +190,13 @@ def chances() -> Iterator[str]:
             )
 
 
-def interval(hits: int, trials: int) -> tuple[float, float]:
+def interval(hits, trials):
     """Return the exact 95 % interval (Clopper and Pearson 1934)."""
     low = float(beta.ppf(0.025, hits, trials - hits + 1)) if hits else 0.0
     return low, float(beta.ppf(0.975, hits + 1, trials - hits)) if hits < trials else 1.0
 
 
-def effects() -> Iterator[str]:
+def effects():
     """Return the lines of the table of run effects: 198 prompts of Beta(.5, 9.5)."""
     yield "| sd of a run's logit shift | measured on | without raising, raised where Q says so |"
     yield "|--:|---|---|"
@@ -241,7 +231,7 @@ def effects() -> Iterator[str]:
             yield f"| {sd:g} | {where} | {share} [{100 * low:.1f}, {100 * high:.1f}]{mark} |"
 
 
-def nights() -> Iterator[str]:
+def nights():
     """Return the lines of the table of nights that depend on each other: 1319 prompts."""
     yield (
         "| sd of a night's logit shift | correlation with the next night | not estimated"
@@ -284,19 +274,19 @@ def nights() -> Iterator[str]:
         yield f"| {fall:g} standard deviations | {before:.0f} | {after:.0f} |"
 
 
-def _first_after(points: Sequence[DriftPoint]) -> float:
+def _first_after(points):
     """Return the nights from the fall to the first alarm; infinite if there is none."""
     late = [i for i, one in enumerate(points) if one.alarm and i >= WAVE_FALL_AFTER]
     return late[0] - WAVE_FALL_AFTER + 1.0 if late else math.inf
 
 
-def _percent(hits: int, trials: int) -> str:
+def _percent(hits, trials):
     low, high = interval(hits, trials)
     mark = " (!)" if low > NOMINAL else ""
     return f"{100 * hits / trials:.1f} [{100 * low:.1f}, {100 * high:.1f}]{mark}"
 
 
-def delays() -> Iterator[str]:
+def delays():
     """Return the lines of the table of falls of the mixture."""
     yield "| fall | n | before: median runs | after, 3 reference runs | after, its own first 10 |"
     yield "|---|--:|--:|--:|--:|"
@@ -326,7 +316,7 @@ def delays() -> Iterator[str]:
             )
 
 
-def _delay(wrong: FloatArray, used: float, limit: float) -> float:
+def _delay(wrong, used, limit):
     """Return the number of runs from the fall to the alarm; infinite if there is none."""
     total, before = 0.0, 0.0
     for t, value in enumerate(wrong[0] / used):
@@ -338,7 +328,7 @@ def _delay(wrong: FloatArray, used: float, limit: float) -> float:
     return math.inf
 
 
-def tables() -> str:
+def tables():
     """Return all tables."""
     return "\n".join(
         [
@@ -358,7 +348,7 @@ def tables() -> str:
     )
 
 
-def main() -> None:
+def main():
     """Print all tables."""
     print(tables())
 

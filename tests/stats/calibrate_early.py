@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -27,8 +27,8 @@ from serve_eval.stats.bounds import bounds
 from serve_eval.stats.classic import Decision, classic_test
 from serve_eval.stats.drop import drop_test, inflate
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired, MarginWealth
-from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict, Wealth
-from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.early_stop import EarlyClassic, Wealth
+from serve_eval.stats.pairs import pair
 from serve_eval.stats.repeats import effect_of, run_effect
 from tests.stats.simulation import altered, endpoints, run
 
@@ -69,7 +69,7 @@ class Cell:
     turns_at: int | None = None
 
     @property
-    def margin(self) -> float:
+    def margin(self):
         """The classic margin, as a proportion."""
         return -classic_test(self.n, 0.0, self.sigma, self.alpha, 0.2).threshold / 100
 
@@ -90,17 +90,13 @@ class PairedCell:
 # populations
 
 
-def mixture(
-    flip_rate: float, drop: float, references: int, random: Generator, n: int, margin: float
-) -> Runs:
+def mixture(flip_rate, drop, references, random, n, margin):
     """Draw the mixture of `simulation`, worse by `drop` margins."""
     rows, after = mixture_runs(flip_rate, drop, references, random, n, margin)
     return rows.mean(axis=0), after
 
 
-def mixture_runs(
-    flip_rate: float, drop: float, references: int, random: Generator, n: int, margin: float
-) -> Runs:
+def mixture_runs(flip_rate, drop, references, random, n, margin):
     """Return the same with a row for each run of the reference."""
     before = endpoints(random, n, flip_rate=flip_rate)
     after = altered(
@@ -110,19 +106,19 @@ def mixture_runs(
     return rows, run(random, after)
 
 
-def alike(chance: float, drop: float, random: Generator, n: int, margin: float) -> Runs:
+def alike(chance, drop, random, n, margin):
     """Draw prompts that are all right with the same chance."""
     before = numpy.full(n, chance)
     return run(random, before), run(random, numpy.clip(before - drop * margin, 0.0, 1.0))
 
 
-def beta(a: float, drop: float, random: Generator, n: int, margin: float) -> Runs:
+def beta(a, drop, random, n, margin):
     """Draw chances of a right answer from Beta(a, a)."""
     before = random.beta(a, a, n)
     return run(random, before), run(random, numpy.clip(before - drop * margin, 0.0, 1.0))
 
 
-def missing(lost: int, wrong: bool, random: Generator, n: int, margin: float) -> Runs:
+def missing(lost, wrong, random, n, margin):
     """Drop `lost` answers: of any prompts, or only wrong ones."""
     reference, candidate = mixture(0.034, 0.0, 1, random, n, margin)
     among = numpy.flatnonzero(candidate == 0.0) if wrong else numpy.arange(n)
@@ -130,7 +126,7 @@ def missing(lost: int, wrong: bool, random: Generator, n: int, margin: float) ->
     return reference, candidate
 
 
-def turned(flip_rate: float, random: Generator, n: int, margin: float) -> Runs:
+def turned(flip_rate, random, n, margin):
     """Make the second half worse."""
     half = n // 2
     before = endpoints(random, n, flip_rate=flip_rate)
@@ -141,7 +137,7 @@ def turned(flip_rate: float, random: Generator, n: int, margin: float) -> Runs:
     return run(random, before), run(random, after)
 
 
-def rouge(drop: float, random: Generator, n: int, margin: float) -> Runs:
+def rouge(drop, random, n, margin):
     """Draw graded scores around .24; half of them change from run to run."""
     reference = numpy.clip(random.normal(0.24, 0.11, n), 0.0, 1.0)
     changed = random.random(n) < 0.5
@@ -153,9 +149,7 @@ def rouge(drop: float, random: Generator, n: int, margin: float) -> Runs:
 # looks
 
 
-def looked(
-    test: EarlyVerdict, reference: FloatArray, candidate: FloatArray, *, pairs: bool
-) -> EarlyStopping:
+def looked(test, reference, candidate, *, pairs):
     """Look at a run in the same way as at a real one."""
     scores = candidate.tolist()
     accumulator = SimpleNamespace(
@@ -176,7 +170,7 @@ def looked(
     return prefix
 
 
-def whole(reference: FloatArray, candidate: FloatArray, margin: float) -> Decision:
+def whole(reference, candidate, margin):
     """Return the classic verdict of the whole run."""
     lost = numpy.isnan(candidate)
     if lost.mean() > MAX_MISSING:
@@ -204,7 +198,7 @@ class Found:
     asked: float
 
 
-def measure(cell: Cell) -> Found:
+def measure(cell):
     """Simulate the runs of a row; the result is always the same."""
     runs, margin = SIZES[cell.n], cell.margin
     random = numpy.random.default_rng([cell.n, *cell.name.encode()])
@@ -237,7 +231,7 @@ class FoundPaired:
     asked: float
 
 
-def measure_paired(cell: PairedCell) -> FoundPaired:
+def measure_paired(cell):
     """Simulate the runs of a row.
 
     Looks spend half of alpha, the verdict of a whole run the other half. A reference whose runs
@@ -276,7 +270,7 @@ def measure_paired(cell: PairedCell) -> FoundPaired:
     return FoundPaired(runs, stopped, passed, failed, asked / runs / cell.n)
 
 
-def _at_end(rows: FloatArray, candidate: FloatArray, margin: float, alpha: float) -> Decision:
+def _at_end(rows, candidate, margin, alpha):
     """Judge by the rule "noninferiority" at the remaining alpha."""
     if len(rows) == 1:
         change = candidate - rows[0]
@@ -286,7 +280,7 @@ def _at_end(rows: FloatArray, candidate: FloatArray, margin: float, alpha: float
     return _judge_pairs(pairs, margin, alpha)
 
 
-def _judge_pairs(pairs: Pairs, margin: float, alpha: float) -> Decision:
+def _judge_pairs(pairs, margin, alpha):
     """Decide as `verdicts.rules.noninferiority` does."""
     effect = run_effect(pairs)
     inflation = 1.0 if effect is None else effect.inflation
@@ -300,7 +294,7 @@ def _judge_pairs(pairs: Pairs, margin: float, alpha: float) -> Decision:
 
 
 @cache
-def _judge_counts(n: int, down: int, up: int, margin: float, alpha: float) -> Decision:
+def _judge_counts(n, down, up, margin, alpha):
     places = numpy.arange(n)
     pairs = pair(
         places >= up, (places < up) | (places >= up + down), lo=0.0, hi=1.0, higher_is_better=True
@@ -312,7 +306,7 @@ def _judge_counts(n: int, down: int, up: int, margin: float, alpha: float) -> De
 # requests needed
 
 
-def needed(flip_rate: float, margin: float) -> list[float]:
+def needed(flip_rate, margin):
     """Return median requests until a drop of the margin is excluded if there is none.
 
     The values are for fixed stakes alone and for those in use, each at the whole alpha and at half
@@ -341,7 +335,7 @@ def needed(flip_rate: float, margin: float) -> list[float]:
 # tables
 
 
-def cells() -> list[Cell]:
+def cells():
     """Return all rows of the classic rule."""
     found = []
 
@@ -379,7 +373,7 @@ def cells() -> list[Cell]:
     return found
 
 
-def paired_cells() -> list[PairedCell]:
+def paired_cells():
     """Return all rows of the paired rules."""
     found = []
     for share in (1.0, 0.0):
@@ -396,7 +390,7 @@ def paired_cells() -> list[PairedCell]:
     return found
 
 
-def interval(hits: int, of: int) -> tuple[float, float]:
+def interval(hits, of):
     """Return the exact 95 % interval of a share (Clopper and Pearson 1934)."""
     from scipy.special import betaincinv
 
@@ -405,12 +399,12 @@ def interval(hits: int, of: int) -> tuple[float, float]:
     return low, high
 
 
-def _rate(hits: int, of: int) -> str:
+def _rate(hits, of):
     low, high = interval(hits, of)
     return f"{100 * hits / of:.1f} ({100 * low:.1f} to {100 * high:.1f})"
 
 
-def _row(name: str, found: dict[int, Found]) -> list[str]:
+def _row(name, found):
     """Return the row of a population: runs that differ and the share asked, by number of prompts.
 
     A star marks a value beyond its promise, with the reason.
@@ -433,11 +427,11 @@ def _row(name: str, found: dict[int, Found]) -> list[str]:
     return [name, *shown, "; ".join(why)]
 
 
-def _share(found: Found | FoundPaired) -> str:
+def _share(found):
     return f"{100 * found.asked:.0f}"
 
 
-def _paired_row(cell: PairedCell, found: FoundPaired) -> list[str]:
+def _paired_row(cell, found):
     wrong, low = (found.passed, "PASS") if cell.share == 1.0 else (found.failed, "FAIL")
     right = "" if cell.share == 1.0 else f"{100 * found.passed / found.runs:.0f}"
     why = "beyond its promise" if interval(wrong, found.runs)[0] > ALPHA else ""
@@ -454,12 +448,12 @@ def _paired_row(cell: PairedCell, found: FoundPaired) -> list[str]:
     ]
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(header, rows):
     lines = [header, ["---", *["--:"] * (len(header) - 2), "---"], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def main() -> None:
+def main():
     began, classic, paired = time.monotonic(), cells(), paired_cells()
     classic.sort(key=lambda cell: -cell.n * SIZES[cell.n])
     with ProcessPoolExecutor(os.cpu_count()) as pool:

@@ -35,7 +35,7 @@ class Cell:
     max_missing: float = MAX_MISSING
 
     @property
-    def name(self) -> str:
+    def name(self):
         more = "" if self.max_missing == MAX_MISSING else f", {self.max_missing:.0%} may be missing"
         return f"{self.job.name}{more}"
 
@@ -61,7 +61,7 @@ class Found:
     failed: int = 0
     asked: float = 0.0
 
-    def add(self, test: EarlyPaired) -> None:
+    def add(self, test):
         """Count a run."""
         stopped = test.decision if test.looked_at < test.n else None
         self.passed += stopped is Decision.PASS
@@ -69,7 +69,7 @@ class Found:
         self.asked += test.looked_at / test.n
 
 
-def count(cell: Cell, drop: float, seed: int) -> dict[str, Found]:
+def count(cell, drop, seed):
     """Return the runs that stop, with looks at groups and at single prompts."""
     random = numpy.random.default_rng([55, seed])
     found = {"groups": Found(), "prompts": Found()}
@@ -92,7 +92,7 @@ def count(cell: Cell, drop: float, seed: int) -> dict[str, Found]:
     return found
 
 
-def tables() -> str:
+def tables():
     """Return the table."""
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         jobs = {
@@ -111,7 +111,7 @@ def tables() -> str:
     )
 
 
-def _row(cell: Cell, drop: str, found: dict[str, Found]) -> list[str]:
+def _row(cell, drop, found):
     counts = [n for one in found.values() for n in (one.passed, one.failed)]
     return [
         cell.name,
@@ -122,7 +122,7 @@ def _row(cell: Cell, drop: str, found: dict[str, Found]) -> list[str]:
     ]
 
 
-def main() -> None:
+def main():
     """Print the table."""
     start = time.monotonic()
     print(tables())

@@ -4,8 +4,6 @@ Covers equal and different endpoints, as a Markdown table. Part of `make calibra
 printed, never asserted.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -29,7 +27,7 @@ NEVER = numpy.inf
 """The place of a text that does not depart."""
 
 
-def _right_or_wrong(random: Random, n: int, changed: float) -> list[Answers]:
+def _right_or_wrong(random, n, changed):
     """Let B change its text on a share of the prompts.
 
     A quarter of these change their score, half of them each way.
@@ -54,7 +52,7 @@ def _right_or_wrong(random: Random, n: int, changed: float) -> list[Answers]:
     return found
 
 
-def _continuous(random: Random, n: int, changed: float) -> list[Answers]:
+def _continuous(random, n, changed):
     """Return scores without texts; noise has the deviation 1, and B adds noise of its own."""
     true = random.normal(0.0, 100.0, n)
     other = true + random.normal(0.0, changed, n)
@@ -68,7 +66,7 @@ WORLDS = {
 }
 
 
-def _signs(answers: list[Answers]) -> tuple[FloatArray, FloatArray]:
+def _signs(answers):
     """Return the signs by score and by text.
 
     The sign is 1 if B's answer is farther from A's first answer than A's second one.
@@ -81,25 +79,25 @@ def _signs(answers: list[Answers]) -> tuple[FloatArray, FloatArray]:
     return by_score, by_text
 
 
-def _today(answers: list[Answers]) -> bool:
+def _today(answers):
     """Test by changed scores alone."""
     first, second, across = (scores for scores, _ in answers)
     own, other = second != first, across != first
     return mcnemar(int((other & ~own).sum()), int((own & ~other).sum())).p_mid <= FLIP_ALPHA
 
 
-def _both(answers: list[Answers]) -> bool:
+def _both(answers):
     by_score, by_text = _signs(answers)
     counts = Counter(zip(by_score.astype(int).tolist(), by_text.astype(int).tolist(), strict=True))
     return min_p(counts).p_mid <= FLIP_ALPHA
 
 
-def percent(found: int, rounds: int) -> str:
+def percent(found, rounds):
     """Format a share in percent with three digits."""
     return f"{100 * found / rounds:.3g}"
 
 
-def tables() -> str:
+def tables():
     """Return the table."""
     lines = [
         "| endpoints | prompts | B is off by | by changed scores | by score and text |",
@@ -116,7 +114,7 @@ def tables() -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main():
     print(tables())
 
 

@@ -14,7 +14,6 @@ import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy
 
@@ -22,13 +21,10 @@ from serve_eval.stats.bounds import noninferiority
 from serve_eval.stats.clusters import cluster_keys, effective_size, two_sided_p
 from serve_eval.stats.drop import drop_test
 from serve_eval.stats.intervals import wilson
-from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.pairs import pair
 from serve_eval.stats.slices import find_paired_slice
 from tests.stats.calibrate_sums import percent
 from tests.stats.simulation import altered, endpoints, run
-
-if TYPE_CHECKING:
-    from serve_eval.stats.inputs import FloatArray, IntArray
 
 Random = numpy.random.Generator
 REPLICATES, SLICE_REPLICATES = 1000, 300
@@ -54,12 +50,12 @@ class Job:
     unequal: bool = False
 
     @property
-    def value(self) -> float:
+    def value(self):
         """The mean score of either side."""
         return ACCURACY * (1.0 - self.noise) * (1.0 - self.builds / 2.0)
 
     @property
-    def name(self) -> str:
+    def name(self):
         sizes = f"1 to {2 * self.size - 1}" if self.unequal else f"{self.size}"
         what = "independent" if not self.noise and not self.builds else ""
         what += "noise" if self.noise else ""
@@ -84,7 +80,7 @@ POWERS = (0.03, 0.05, 0.1)
 """True drops of which the power is shown."""
 
 
-def passages_of(random: Random, job: Job) -> IntArray:
+def passages_of(random, job):
     """Return the passage of each question."""
     if not job.unequal:
         return numpy.arange(job.n) // job.size
@@ -92,7 +88,7 @@ def passages_of(random: Random, job: Job) -> IntArray:
     return numpy.repeat(numpy.arange(job.n), sizes)[: job.n]
 
 
-def answer(random: Random, job: Job, passages: IntArray) -> tuple[FloatArray, FloatArray]:
+def answer(random, job, passages):
     """Return the scores of a reference and of a candidate."""
     right = endpoints(random, job.n, flip_rate=FLIP_RATE, accuracy=ACCURACY)
     count = int(passages.max()) + 1
@@ -106,18 +102,18 @@ def answer(random: Random, job: Job, passages: IntArray) -> tuple[FloatArray, Fl
     return sides[0], sides[1]
 
 
-def _pair(before: FloatArray, after: FloatArray, names: list[str] | None) -> Pairs:
+def _pair(before, after, names):
     keys = None if names is None else cluster_keys(names)
     return pair(before, after, lo=0.0, hi=1.0, higher_is_better=True, clusters=keys)
 
 
-def lower_by_margin(random: Random, job: Job, scores: FloatArray, passages: IntArray) -> FloatArray:
+def lower_by_margin(random, job, scores, passages):
     """Return the scores after a loss with the mean MARGIN that comes in whole passages."""
     kept = random.random(int(passages.max()) + 1) >= MARGIN / job.value
     return scores * kept[passages]
 
 
-def count(job: Job, seed: int) -> dict[str, int]:
+def count(job, seed):
     """Return how often each rule errs, with the groups and without."""
     random = numpy.random.default_rng([52, seed])
     totals = {f"{kind} {how}": 0 for kind in KINDS for how in HOW}
@@ -142,7 +138,7 @@ def count(job: Job, seed: int) -> dict[str, int]:
     return totals
 
 
-def count_slices(job: Job, seed: int) -> dict[str, int]:
+def count_slices(job, seed):
     """Return how often a subject is named for a healthy candidate."""
     random = numpy.random.default_rng([53, seed])
     totals = {"named": 0, "ignored": 0}
@@ -159,7 +155,7 @@ def count_slices(job: Job, seed: int) -> dict[str, int]:
     return totals
 
 
-def count_power(job: Job, drop: float, seed: int) -> dict[str, int]:
+def count_power(job, drop, seed):
     """Return how often a drop of single questions is proven."""
     random = numpy.random.default_rng([54, seed])
     totals = {"named": 0, "ignored": 0}
@@ -174,7 +170,7 @@ def count_power(job: Job, drop: float, seed: int) -> dict[str, int]:
     return totals
 
 
-def tables() -> str:
+def tables():
     """Return all tables."""
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         levels = [pool.submit(count, job, seed) for seed, job in enumerate(JOBS)]
@@ -223,16 +219,16 @@ def tables() -> str:
         )
 
 
-def _show(found: dict[str, int], trials: int) -> list[str]:
+def _show(found, trials):
     return [percent(hits / trials, trials) for hits in found.values()]
 
 
-def tabulate(head: list[str], rows: list[list[str]]) -> str:
+def tabulate(head, rows):
     lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def main() -> None:
+def main():
     """Print all tables."""
     start = time.monotonic()
     print(tables())

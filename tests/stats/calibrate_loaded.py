@@ -3,11 +3,9 @@
 The result is a Markdown table. Part of `make calibrate`; seeded, printed, never asserted.
 """
 
-from __future__ import annotations
-
 import numpy
 
-from serve_eval.evidence.attribution.latency import Timed, correct_rows, make_row, usual_time
+from serve_eval.evidence.attribution.latency import correct_rows, make_row, usual_time
 from serve_eval.evidence.attribution.run_latency import in_run
 from tests.stats.simulation import ServedLoadedServers, interval, serve
 
@@ -35,7 +33,7 @@ SLOW = {
 ROUNDS, FOUND_ROUNDS = 400, 100
 
 
-def tables() -> str:
+def tables():
     """Return the table of levels, and that of power."""
     lines = [
         "| healthy servers | any called slow, all answers compared | like with like (95 %) | any"
@@ -68,7 +66,7 @@ def tables() -> str:
     return "\n".join(lines)
 
 
-def compare_all(answers: list[Timed]) -> bool:
+def compare_all(answers):
     """Return whether a server is called slow if all answers are compared, whatever their load."""
     rows = []
     for name in sorted({one.generation for one in answers if one.generation is not None}):
@@ -78,15 +76,15 @@ def compare_all(answers: list[Timed]) -> bool:
     return any(row.slow for row in correct_rows(rows))
 
 
-def _has_g1(named: set[str]) -> bool:
+def _has_g1(named):
     return "g1" in named
 
 
-def _has_another(named: set[str]) -> bool:
+def _has_another(named):
     return bool(named - {"g1"})
 
 
-def main() -> None:
+def main():
     print(tables())
 
 

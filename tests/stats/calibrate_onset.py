@@ -4,17 +4,14 @@ Covers alarms at the end and during the run, as Markdown tables. Part of `make c
 printed, never asserted.
 """
 
-from __future__ import annotations
-
 from array import array
 
 import numpy
-from numpy.typing import NDArray
 
 from serve_eval.evaluation.results.degradation import ALPHA, VALUE, Course, degradations
 from serve_eval.schema import Metric
 from serve_eval.stats.onset import FIRST, limit, onset
-from serve_eval.verdicts.below_reference import Expected, estimate_expected
+from serve_eval.verdicts.below_reference import estimate_expected
 from tests.stats.simulation import interval
 
 LEVEL = ALPHA[VALUE]
@@ -33,12 +30,12 @@ LOOKED_AT = {100: 2000, 400: 1200, 1319: 500}
 IN_FLIGHT, EVERY = 64, 20
 
 
-def tables() -> str:
+def tables():
     """Return all tables."""
     return "\n".join([*_healthy(), "", *_on_the_way(), "", *_falling()])
 
 
-def _healthy() -> list[str]:
+def _healthy():
     lines = [
         (
             f"| requests | limit | {' | '.join(f'{100 * share:g}% bad' for share in BAD)} | graded"
@@ -60,17 +57,17 @@ def _healthy() -> list[str]:
     return lines
 
 
-def _alone(hits: int, runs: int) -> str:
+def _alone(hits, runs):
     """Format percent, marked if the exact interval is above the level of the value alone."""
     told = f"{100 * hits / runs:.2f}"
     return told if interval(hits, runs)[0] <= LEVEL else f"**{told}**: beyond the level"
 
 
-def _below_median(scores: NDArray[numpy.float64]) -> NDArray[numpy.bool_]:
+def _below_median(scores):
     return scores < numpy.median(scores[:FIRST])
 
 
-def _on_the_way() -> list[str]:
+def _on_the_way():
     """Check all measures of healthy runs together.
 
     Hard questions get long answers, which are wrong more often.
@@ -102,7 +99,7 @@ def _on_the_way() -> list[str]:
     return lines
 
 
-def _share(hits: int, runs: int) -> str:
+def _share(hits, runs):
     """Format percent with the exact interval.
 
     It is marked if the interval is above the level of all measures together.
@@ -112,7 +109,7 @@ def _share(hits: int, runs: int) -> str:
     return told if low <= sum(ALPHA.values()) else f"**{told}**: beyond the level"
 
 
-def _run(random: numpy.random.Generator, n: int) -> tuple[Course, Expected | None]:
+def _run(random, n):
     """Return a healthy run with IN_FLIGHT requests at a time, and the expected scores.
 
     Each request takes as long as its answer. The expected scores come from three earlier runs.
@@ -141,18 +138,18 @@ def _run(random: numpy.random.Generator, n: int) -> tuple[Course, Expected | Non
     return course, estimate_expected(earlier, lo=0.0, hi=1.0, higher_is_better=True)
 
 
-def _prefixes(course: Course) -> list[int]:
+def _prefixes(course):
     """Return the lengths of the finished prefix, after every EVERY finished requests."""
     ended = numpy.array(course.ended_s)
     looks = numpy.sort(ended)[EVERY - 1 : -1 : EVERY]
     return sorted({int(numpy.argmax(ended > at)) for at in looks})
 
 
-def _first(course: Course, k: int) -> Course:
+def _first(course, k):
     return _in_order(course, numpy.arange(k))
 
 
-def _in_order(course: Course, order: NDArray[numpy.int64]) -> Course:
+def _in_order(course, order):
     places = order.tolist()
     return Course(
         started_s=array("d", (course.started_s[i] for i in places)),
@@ -165,7 +162,7 @@ def _in_order(course: Course, order: NDArray[numpy.int64]) -> Course:
     )
 
 
-def _falling() -> list[str]:
+def _falling():
     lines = [
         (
             "| falls at 100 of 400 from, to | reference | noticed within 40 | noticed | median"
@@ -189,7 +186,7 @@ def _falling() -> list[str]:
     return lines
 
 
-def _delay(seed: int, before: float, after: float, runs: int) -> int | None:
+def _delay(seed, before, after, runs):
     """Return the requests until a fall at request 100 of 400 is noticed; None if it is not."""
     random = numpy.random.default_rng(seed)
     steady = (before - UNSTEADY / 2) / (
@@ -213,7 +210,7 @@ def _delay(seed: int, before: float, after: float, runs: int) -> int | None:
     return noticed - 100
 
 
-def main() -> None:
+def main():
     print(tables())
 
 

@@ -13,10 +13,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy
 
@@ -28,12 +26,9 @@ from serve_eval.stats.finding import PairedFinding
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.multiplicity import holm
 from serve_eval.stats.paired_t import paired_t
-from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.pairs import pair
 from serve_eval.stats.planning import compute_pairs, num_pairs_for
 from tests.stats.simulation import altered, endpoints, run, shifted
-
-if TYPE_CHECKING:
-    from serve_eval.stats.inputs import FloatArray
 
 REPLICATES = 2000
 SUITES = 400
@@ -41,22 +36,21 @@ TESTS = 40
 LEVELS = (0.05, 0.01, 0.00125)
 """Levels of one task, of a strict task, and of one among forty under Holm's correction."""
 Random = numpy.random.Generator
-Chances = Callable[[Random, int], "FloatArray"]
 
 
 # ------------------------------------------------------------------------------------------------------  # noqa: E501
 # endpoints
 
 
-def _all(chance: float) -> Chances:
+def _all(chance):
     return lambda random, n: numpy.full(n, chance)
 
 
-def _beta(a: float, b: float) -> Chances:
+def _beta(a, b):
     return lambda random, n: random.beta(a, b, n)
 
 
-def _mixture(flip_rate: float) -> Chances:
+def _mixture(flip_rate):
     return lambda random, n: endpoints(random, n, flip_rate=flip_rate)
 
 
@@ -98,7 +92,7 @@ class Job:
     why: str = ""
 
     @property
-    def name(self) -> str:
+    def name(self):
         """The setting in words."""
         more = [
             f"{self.everywhere:.0%} of the right answers lost" if self.everywhere else "",
@@ -111,7 +105,7 @@ class Job:
         return ", ".join([self.setting, *filter(None, more)])
 
 
-def draw(job: Job, random: Random) -> Pairs:
+def draw(job, random):
     """Draw one comparison."""
     if job.texts:
         return _texts(job, random)
@@ -127,7 +121,7 @@ def draw(job: Job, random: Random) -> Pairs:
     return pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True)
 
 
-def _texts(job: Job, random: Random) -> Pairs:
+def _texts(job, random):
     """Draw scores of texts; half change between two runs, and some are empty."""
     usual = random.beta(5.0, 8.0, job.n)
 
@@ -200,7 +194,7 @@ class Found:
     fails: int
 
 
-def measure(job: Job) -> Found:
+def measure(job):
     """Simulate the comparisons of a job; the result is always the same."""
     random = numpy.random.default_rng([*job.name.encode(), job.n, job.before, job.after])
     margin = -classic_test(job.n, 0.0, 50.0, LEVELS[0], 0.2).threshold / 100
@@ -221,7 +215,7 @@ def measure(job: Job) -> Found:
     return Found(REPLICATES, proven, fails)
 
 
-def _p(p: float | None) -> float:
+def _p(p):
     return 1.0 if p is None else p
 
 
@@ -237,7 +231,7 @@ class Excluded:
     ours: tuple[int, int]
 
 
-def exclude(job: Job) -> Excluded:
+def exclude(job):
     """Simulate `job.drop` as the margin."""
     counts = []
     for lost in (job.drop, 0.0):
@@ -255,7 +249,7 @@ def exclude(job: Job) -> Excluded:
     return Excluded(REPLICATES, (at_margin, none), (ours_at_margin, ours_none))
 
 
-def _old_lower(differences: FloatArray) -> float:
+def _old_lower(differences):
     """Return the old bound: t from 30 changes on, else by betting."""
     if numpy.count_nonzero(differences) >= 30:
         return paired_t(differences).bounds(LEVELS[0])[0]
@@ -274,7 +268,7 @@ SUITE_JOBS = {
 WAYS = {"t": Method.PAIRED_T, "exchange": Method.EXCHANGE, "auto": Method.AUTO}
 
 
-def suite(name: str, part: int) -> dict[str, int]:
+def suite(name, part):
     """Count suites of healthy endpoints in which Holm's correction leaves a proven drop.
 
     SUITES suites are simulated.
@@ -294,7 +288,7 @@ def suite(name: str, part: int) -> dict[str, int]:
 # tables
 
 
-def interval(count: int, of: int) -> tuple[float, float]:
+def interval(count, of):
     """Return the exact 95 % interval of a share (Clopper and Pearson 1934)."""
     from scipy.special import betaincinv
 
@@ -303,29 +297,29 @@ def interval(count: int, of: int) -> tuple[float, float]:
     return low, high
 
 
-def beyond(count: int, of: int, level: float) -> bool:
+def beyond(count, of, level):
     """Return True if the whole interval is above the nominal level."""
     return interval(count, of)[0] > level
 
 
-def share(count: int, of: int, level: float | None = None) -> str:
+def share(count, of, level=None):
     """Format a percentage with its interval, in bold if it is above its level."""
     low, high = interval(count, of)
     text = f"{100 * count / of:.2f} [{100 * low:.2f}, {100 * high:.2f}]"
     return f"**{text}**" if level is not None and beyond(count, of, level) else text
 
 
-def _plain(counts: Sequence[int], of: int) -> str:
+def _plain(counts, of):
     return " / ".join(f"{100 * count / of:.1f}" for count in counts)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(header, rows):
     """Return a Markdown table whose first column is text."""
     lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def level_table(jobs: Sequence[Job], found: Sequence[Found]) -> str:
+def level_table(jobs, found):
     """Return the table of false proofs of a drop."""
     rows = []
     for job, one in zip(jobs, found, strict=True):
@@ -359,7 +353,7 @@ def level_table(jobs: Sequence[Job], found: Sequence[Found]) -> str:
     return table(header, rows)
 
 
-def power_table(jobs: Sequence[Job], found: Sequence[Found]) -> str:
+def power_table(jobs, found):
     """Return the table of proofs of a true drop."""
     ways = ("t", "auto", "exchange", "anchors")
     rows = [
@@ -372,7 +366,7 @@ def power_table(jobs: Sequence[Job], found: Sequence[Found]) -> str:
     )
 
 
-def margin_table(jobs: Sequence[Job], found: Sequence[Excluded]) -> str:
+def margin_table(jobs, found):
     """Return the table of excluded margins."""
     rows = [
         [
@@ -399,7 +393,7 @@ def margin_table(jobs: Sequence[Job], found: Sequence[Excluded]) -> str:
     return table([*header, "now"], rows)
 
 
-def suite_table(found: dict[str, dict[str, int]], of: int) -> str:
+def suite_table(found, of):
     """Return the table of false alarms among forty tests."""
     rows = [
         [name, *(share(counts[way], of, LEVELS[0] if way == "auto" else None) for way in WAYS)]
@@ -408,7 +402,7 @@ def suite_table(found: dict[str, dict[str, int]], of: int) -> str:
     return table(["suite of healthy endpoints", "t before", "exchange alone", "permutation"], rows)
 
 
-def anchor_table() -> str:
+def anchor_table():
     """Return the prompts for a power of .8 at level .01 and a loss of one point."""
     rows = [[f"{rate:.3f}", *map(str, anchor_sizes(rate))] for rate in (0.011, 0.034, 0.088)]
     header = [
@@ -422,7 +416,7 @@ def anchor_table() -> str:
     return table(header, rows)
 
 
-def anchor_sizes(flip_rate: float, drop: float = 0.01, alpha: float = 0.01) -> list[int]:
+def anchor_sizes(flip_rate, drop=0.01, alpha=0.01):
     """Return the sizes for one run, for the permutation test, and for anchors of K runs.
 
     One run and anchors are by exact sums, the permutation test by its normal approximation.
@@ -438,7 +432,7 @@ def anchor_sizes(flip_rate: float, drop: float = 0.01, alpha: float = 0.01) -> l
     return [num_pairs_for(drop, flip_rate, alpha, 0.2), round(three), *anchors]
 
 
-def tables(parts: dict[str, Any]) -> str:
+def tables(parts):
     """Return all measurements as Markdown."""
     return "\n\n".join(
         [
@@ -462,7 +456,7 @@ def tables(parts: dict[str, Any]) -> str:
     )
 
 
-def main() -> None:
+def main():
     began = time.monotonic()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         suites = {

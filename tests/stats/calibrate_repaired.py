@@ -9,7 +9,6 @@ one answers worse, and loses a share of its wrong answers to errors; each retry 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,9 +21,8 @@ from serve_eval.schema import (
     Reference,
     RepairedPolicy,
     TaskResult,
-    Verdict,
 )
-from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.pairs import pair
 from serve_eval.verdicts import repaired
 from serve_eval.verdicts.rules import classic, paired
 from serve_eval.verdicts.validity import MAX_MISSING
@@ -60,7 +58,7 @@ class Answered(NamedTuple):
     lost: numpy.typing.NDArray[numpy.bool_]
 
 
-def answer_with_errors(random: Random, chances: FloatArray, rate: float) -> Answered:
+def answer_with_errors(random, chances, rate):
     """Lose a random share of the first answers."""
     first = (random.random(len(chances)) < chances).astype(float)
     lost = random.random(len(chances)) < rate
@@ -68,7 +66,7 @@ def answer_with_errors(random: Random, chances: FloatArray, rate: float) -> Answ
     return Answered(first, numpy.where(lost, again, first), lost)
 
 
-def answer_and_lose_wrong(random: Random, chances: FloatArray, share: float) -> Answered:
+def answer_and_lose_wrong(random, chances, share):
     """Lose a share of the wrong answers, also of the retries, three times at most."""
     first = (random.random(len(chances)) < chances).astype(float)
     came, lost = first.copy(), numpy.zeros(len(chances), dtype=bool)
@@ -79,7 +77,7 @@ def answer_and_lose_wrong(random: Random, chances: FloatArray, share: float) -> 
     return Answered(first, came, lost)
 
 
-def judge(rule: str, before: FloatArray, found: Answered) -> dict[str, Verdict]:
+def judge(rule, before, found):
     """Return the verdict that a run gives by each policy."""
     n, known = len(before), found.came[~found.lost]
     gone = int(found.lost.sum())
@@ -115,7 +113,7 @@ def judge(rule: str, before: FloatArray, found: Answered) -> dict[str, Verdict]:
     most = min(1.0, MAX_MISSING + gone / n)
 
     @cache
-    def bounded() -> Verdict:
+    def bounded():
         return of_rule(repaired.as_bounded(result), pairs=fewer, max_missing=most)
 
     doubt = repaired.doubt_of(result, chance)
@@ -125,13 +123,11 @@ def judge(rule: str, before: FloatArray, found: Answered) -> dict[str, Verdict]:
     }
 
 
-def _pair(before: FloatArray, after: FloatArray) -> Pairs:
+def _pair(before, after):
     return pair([before], [after], lo=0.0, hi=1.0, higher_is_better=True)
 
 
-def _count(
-    rule: str, data: str, ask: Callable[[Random, FloatArray], Answered], drop: float
-) -> tuple[dict[str, Counter[str]], float, float]:
+def _count(rule, data, ask, drop):
     """Return the outcomes by policy, and the means of the first answers and of those that came."""
     n, accuracy = SETS[data]
     counts = {name: Counter() for name in POLICIES}
@@ -149,7 +145,7 @@ def _count(
     return counts, 100.0 * float(numpy.mean(first)), 100.0 * float(numpy.mean(came))
 
 
-def tables() -> str:
+def tables():
     """Return both tables."""
     healthy = [
         "| data | rule | transient errors |" + "".join(f" {name} |" for name in POLICIES),
@@ -180,11 +176,11 @@ def tables() -> str:
     return "\n".join([*healthy, "", *hidden])
 
 
-def _share(count: int) -> str:
+def _share(count):
     return f"{count / ROUNDS:.2f}"
 
 
-def main() -> None:
+def main():
     print(tables())
 
 

@@ -4,8 +4,6 @@ The router hashes prompts, or deals requests at random. The result is a Markdown
 `make calibrate`; seeded, printed, never asserted.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy
@@ -30,7 +28,7 @@ ROUNDS, FOUND_ROUNDS = 300, 50
 WORSE = 0.3
 
 
-def tables() -> str:
+def tables():
     """Return the table of levels, and of power against one bad server."""
     lines = [
         (
@@ -45,7 +43,7 @@ def tables() -> str:
     return "\n".join(lines)
 
 
-def _row(setting: Routed, repeats: int) -> str:
+def _row(setting, repeats):
     routed = replace(setting, repeats=repeats)
     random = numpy.random.default_rng([repeats, round(10 * setting.hashed), setting.contexts])
     healthy = [accused(random, routed) for _ in range(ROUNDS)]
@@ -60,7 +58,7 @@ def _row(setting: Routed, repeats: int) -> str:
     )
 
 
-def main() -> None:
+def main():
     print(tables())
 
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from textwrap import fill
-from typing import TYPE_CHECKING
 
 import numpy
 
@@ -23,13 +21,10 @@ from serve_eval.stats.bounds import Bounds, BoundsMethod, noninferiority
 from serve_eval.stats.drop import Method, drop_test, equal_accuracy_test
 from serve_eval.stats.multiplicity import holm
 from serve_eval.stats.paired_t import average_largest_gain
-from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.pairs import pair
 from serve_eval.stats.score_bounds import mean_score_p
 from tests.stats.calibrate_paired import share, table
 from tests.stats.simulation import altered, endpoints
-
-if TYPE_CHECKING:
-    from serve_eval.stats.inputs import FloatArray
 
 REPLICATES = 500
 SUITES = 100
@@ -39,22 +34,21 @@ SEED = 20261129
 LEVEL = 0.05
 TESTS = 40
 Random = numpy.random.Generator
-Chances = Callable[[Random, int], "FloatArray"]
 
 
-def _all(chance: float, random: Random, n: int) -> FloatArray:
+def _all(chance, random, n):
     return numpy.full(n, chance)
 
 
-def _beta(a: float, b: float, random: Random, n: int) -> FloatArray:
+def _beta(a, b, random, n):
     return random.beta(a, b, n)
 
 
-def _few(random: Random, n: int) -> FloatArray:
+def _few(random, n):
     return random.choice([0.0, 0.5, 1.0], n, p=[0.2, 0.3, 0.5])
 
 
-def _mixture(flip_rate: float, random: Random, n: int) -> FloatArray:
+def _mixture(flip_rate, random, n):
     return endpoints(random, n, flip_rate=flip_rate)
 
 
@@ -104,7 +98,7 @@ class MarginJob:
     grades: int = 2
 
     @property
-    def name(self) -> str:
+    def name(self):
         """The cell in words."""
         how = "lost for good" if self.moved else "in proportion"
         return f"{self.shape}, {how}{', halves' if self.grades > 2 else ''}"
@@ -123,7 +117,7 @@ MARGIN_JOBS = [
 ]
 
 
-def lose(random: Random, chances: FloatArray, drop: float, *, moved: bool) -> FloatArray:
+def lose(random, chances, drop, *, moved):
     """Return chances whose mean is lower by exactly `drop`."""
     if not moved:
         return chances * (1.0 - drop / chances.mean())
@@ -135,7 +129,7 @@ def lose(random: Random, chances: FloatArray, drop: float, *, moved: bool) -> Fl
     return after
 
 
-def draw_answers(random: Random, runs: int, chances: FloatArray, grades: int = 2) -> FloatArray:
+def draw_answers(random, runs, chances, grades=2):
     """Draw runs of answers with these means and equally spaced grades from 0 to 1."""
     steps = grades - 1
     return random.binomial(steps, chances, (runs, len(chances))) / steps
@@ -155,7 +149,7 @@ class Excluded:
     none_by_questions: int
 
 
-def exclude(job: MarginJob) -> Excluded:
+def exclude(job):
     """Simulate comparisons with a drop of the margin, and without a drop."""
     random = numpy.random.default_rng([SEED, *job.name.encode(), job.n, job.k, job.m])
     counts = [0, 0, 0, 0]
@@ -229,7 +223,7 @@ SUITE_JOBS = {
 }
 
 
-def draw_build(job: BuildJob, random: Random) -> Pairs:
+def draw_build(job, random):
     """Draw one comparison."""
     before = BUILDS[job.shape](random, job.n)
     after = before
@@ -262,7 +256,7 @@ class Proven:
     exchange: tuple[int, int]
 
 
-def prove(job: BuildJob) -> Proven:
+def prove(job):
     """Simulate the comparisons of a job."""
     random = numpy.random.default_rng(
         [SEED, *f"{job.shape} {job.kind}".encode(), job.n, job.k, job.m]
@@ -288,12 +282,12 @@ def prove(job: BuildJob) -> Proven:
 _WAYS = (Method.AUTO, Method.SIGN_FLIP, Method.EXCHANGE)
 
 
-def _p(pairs: Pairs, method: Method) -> float:
+def _p(pairs, method):
     p = drop_test(pairs, method).p
     return 1.0 if p is None else p
 
 
-def run_suites(name: str) -> tuple[int, int]:
+def run_suites(name):
     """Count suites in which Holm's correction leaves a proven drop, by us and by sign flips."""
     random = numpy.random.default_rng([SEED, *name.encode()])
     ours = flips = 0
@@ -308,7 +302,7 @@ def run_suites(name: str) -> tuple[int, int]:
 # tables
 
 
-def draw_cells(seed: int = SEED, number: int = DRAWN) -> tuple[list[MarginJob], list[BuildJob]]:
+def draw_cells(seed=SEED, number=DRAWN):
     """Draw cells of both questions by a seed, with n 10 to 200 and 1 to 64 answers a side."""
     random = numpy.random.default_rng(seed)
     sizes, runs, kinds = (10, 20, 40, 80, 200), (1, 2, 3, 5, 8, 16, 64), ("steadier", "redrawn")
@@ -328,7 +322,7 @@ def draw_cells(seed: int = SEED, number: int = DRAWN) -> tuple[list[MarginJob], 
     return margins, builds
 
 
-def margin_table(jobs: Sequence[MarginJob], found: Sequence[Excluded]) -> str:
+def margin_table(jobs, found):
     """Return the table of excluded margins."""
     rows = [
         [
@@ -350,7 +344,7 @@ def margin_table(jobs: Sequence[MarginJob], found: Sequence[Excluded]) -> str:
     return table(header, rows)
 
 
-def build_table(jobs: Sequence[BuildJob], found: Sequence[Proven]) -> str:
+def build_table(jobs, found):
     """Return the table of builds of equal accuracy that are called worse."""
     rows = [
         [
@@ -365,7 +359,7 @@ def build_table(jobs: Sequence[BuildJob], found: Sequence[Proven]) -> str:
     return table(["build", "n", "runs", *names], rows)
 
 
-def power_table(jobs: Sequence[BuildJob], found: Sequence[Proven]) -> str:
+def power_table(jobs, found):
     """Return the table of true drops that are proven, with the power that the test gives up."""
     rows = [
         [
@@ -383,7 +377,7 @@ def power_table(jobs: Sequence[BuildJob], found: Sequence[Proven]) -> str:
 LEVELS = (LEVEL, LEVEL / TESTS)
 
 
-def main() -> None:
+def main():
     began = time.monotonic()
     more = draw_cells()
     margins, builds = [*MARGIN_JOBS, *more[0]], [*BUILD_JOBS, *more[1]]
@@ -396,12 +390,12 @@ def main() -> None:
 
 
 def write_tables(
-    margins: Sequence[MarginJob],
-    excluded: Sequence[Excluded],
-    builds: Sequence[BuildJob],
-    proven: Sequence[Proven],
-    suites: Mapping[str, tuple[int, int]],
-) -> str:
+    margins,
+    excluded,
+    builds,
+    proven,
+    suites,
+):
     """Return all measurements as Markdown."""
     drawn = f"in % of {REPLICATES} comparisons; the last {DRAWN} rows were drawn by a seed:"
     rows = [

@@ -8,7 +8,6 @@ seeded; nothing is asserted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy
@@ -47,7 +46,7 @@ CELLS = [
 EIGHT = [Cell("gsm8k", n, rate) for n, rate in ((198, 0.191), (1319, 0.034))]
 
 
-def judge_once(cell: Cell, random: numpy.random.Generator) -> tuple[str, str, float]:
+def judge_once(cell, random):
     """Return the outcomes by classic and by paired, and the p of the second, of a healthy run."""
     chances = endpoints(random, cell.n, flip_rate=cell.flip_rate, accuracy=0.5)
     reference = [run(random, chances) for _ in range(cell.before)]
@@ -60,7 +59,7 @@ def judge_once(cell: Cell, random: numpy.random.Generator) -> tuple[str, str, fl
     return classic, told.finding.value, told.test.p or 1.0
 
 
-def show_one() -> None:
+def show_one():
     """Print the outcomes of single tasks."""
     print(
         "| task, n | flip rate | reference runs | classic FAIL | paired PASS | INCONCLUSIVE"
@@ -81,7 +80,7 @@ def show_one() -> None:
         print(f"| {' | '.join(cells)} |")
 
 
-def show_eight() -> None:
+def show_eight():
     """Print how often any of eight tasks of a healthy run fails, or proves a drop."""
     print(
         "\n| eight tasks of n | flip rate | classic, any FAIL | paired, any FAIL alone | with Holm"
@@ -98,7 +97,7 @@ def show_eight() -> None:
         print(f"| {' | '.join(cells)} |")
 
 
-def _any(tasks: Sequence[tuple[str, str, float]]) -> tuple[bool, ...]:
+def _any(tasks):
     """Return whether any task fails by classic, and fails or is proven alone and with Holm."""
     corrected = holm([p for *_, p in tasks])
     failed = [finding == "FAIL" for _, finding, _ in tasks]
@@ -111,7 +110,7 @@ def _any(tasks: Sequence[tuple[str, str, float]]) -> tuple[bool, ...]:
     )
 
 
-def main() -> None:
+def main():
     show_one()
     show_eight()
 

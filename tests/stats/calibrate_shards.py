@@ -3,14 +3,10 @@
 Prints Markdown tables. Part of `make calibrate`; seeded, printed, never asserted.
 """
 
-from __future__ import annotations
-
 import time
 from array import array
-from collections.abc import Callable, Sequence
 
 import numpy
-from numpy.typing import NDArray
 
 from serve_eval.evaluation.engine.lane import arrange
 from serve_eval.evaluation.results.degradation import Course, degradations
@@ -31,12 +27,12 @@ FALLS_AT = 0.25
 class ShardedRun:
     """A run of SAMPLES in `count` shards: the samples of each, and the random orders of a seed."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count):
         self.count = count
         self.samples = [Sample(id=f"sample-{i}", prompt="", target="") for i in range(SAMPLES)]
         self.parts = [list_places(self.samples, Shard(k, count)) for k in range(1, count + 1)]
 
-    def orders(self, seed: int) -> list[array[int]]:
+    def orders(self, seed):
         """Return the samples of each shard in the order of their starts."""
         found = []
         for part in self.parts:
@@ -45,18 +41,18 @@ class ShardedRun:
             found.append(array("q", (part[i] for i in order)))
         return found
 
-    def order(self, seed: int) -> array[int]:
+    def order(self, seed):
         """Return all samples in the order of the merged run."""
         return arrange(self.samples, range(SAMPLES), "random", str(seed))
 
 
-def main() -> None:
+def main():
     began = time.monotonic()
     print("\n".join([*_healthy(), "", *_falling()]))
     print(f"\n{time.monotonic() - began:.0f} s, 1 of 2 cores")
 
 
-def _healthy() -> list[str]:
+def _healthy():
     lines = ["| shards | wrong answers | any shard (95 %) | merged run (95 %) |", "|---" * 4 + "|"]
     for count in COUNTS:
         run = ShardedRun(count)
@@ -73,11 +69,11 @@ def _healthy() -> list[str]:
     return lines
 
 
-def _any_alarms(run: ShardedRun, seed: int, right: NDArray[numpy.bool_]) -> bool:
+def _any_alarms(run, seed, right):
     return any(_alarms(right[order], run.count) for order in run.orders(seed))
 
 
-def _falling() -> list[str]:
+def _falling():
     lines = [
         "| shards | right answers from, to | any shard, side by side | merged, side by side"
         " | any shard, one after another | merged, one after another |",
@@ -100,18 +96,16 @@ def _falling() -> list[str]:
     return lines
 
 
-def _side_by_side(orders: Sequence[array[int]]) -> NDArray[numpy.float64]:
+def _side_by_side(orders):
     """Return the time of each sample, from 0 to 1, if the shards run at the same time."""
     return _times(orders, lambda shard, rank, size: rank / size)
 
 
-def _one_after_another(orders: Sequence[array[int]]) -> NDArray[numpy.float64]:
+def _one_after_another(orders):
     return _times(orders, lambda shard, rank, size: (shard + rank / size) / len(orders))
 
 
-def _times(
-    orders: Sequence[array[int]], time_of: Callable[[int, int, int], float]
-) -> NDArray[numpy.float64]:
+def _times(orders, time_of):
     times = numpy.zeros(SAMPLES)
     for shard, order in enumerate(orders):
         for rank, place in enumerate(order):
@@ -119,7 +113,7 @@ def _times(
     return times
 
 
-def _alarms(right: NDArray[numpy.bool_], shards: int = 1) -> bool:
+def _alarms(right, shards=1):
     """Return True if the alarm is raised for answers in the order of their starts."""
     n = len(right)
     times = array("d", range(n))
@@ -134,7 +128,7 @@ def _alarms(right: NDArray[numpy.bool_], shards: int = 1) -> bool:
     return bool(degradations(course, Metric(), n, shards=shards))
 
 
-def _share(found: int, runs: int) -> str:
+def _share(found, runs):
     low, high = interval(found, runs)
     return f"{100 * found / runs:.2f} ({100 * low:.2g} to {100 * high:.2g})"
 

@@ -8,11 +8,9 @@ command: rounds of 20 probes, the floor from the siblings' first 60, at most 200
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy
-from numpy.typing import NDArray
 from scipy.stats import beta
 
 from serve_eval.evidence.paired_probes import count_probes
@@ -28,7 +26,6 @@ REPEATED = 3
 TRIALS, CONFIDENCE = 400, 0.95
 EMBEDDED_TRIALS = 200
 RED = (Outcome.ANOTHER, Outcome.FAULT)
-Nats = NDArray[numpy.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +51,7 @@ STATE_NATS, STATE_SPREAD = 1.6, 0.88
 vLLM on blocks of another size (median 1.6, largest 11 of 500)."""
 
 
-def draw(random: numpy.random.Generator, system: System, probes: int) -> tuple[Nats, Nats]:
+def draw(random, system, probes):
     """Return a system's distances from the reference, and those of the other state (0: none)."""
     shape = (2, probes)
     normal = random.standard_normal(shape)
@@ -72,20 +69,18 @@ def draw(random: numpy.random.Generator, system: System, probes: int) -> tuple[N
 
 
 def judge(
-    random: numpy.random.Generator,
-    server: System,
-    siblings: Sequence[System],
-    probes: int = PROBES,
-) -> ProbeEvidence:
+    random,
+    server,
+    siblings,
+    probes=PROBES,
+):
     """Draw a command, and return what its rules say about the server."""
     own, state = draw(random, server, probes)
     healthy = [draw(random, one, max(EXTRA, probes))[0] for one in siblings]
     return judge_distances(own, healthy, once=(state > 0) & server.transient, probes=probes)
 
 
-def judge_distances(
-    own: Nats, healthy: Sequence[Nats], *, once: NDArray[numpy.bool_], probes: int = PROBES
-) -> ProbeEvidence:
+def judge_distances(own, healthy, *, once, probes=PROBES):
     """Return what the rules say of a server's distances, and of those of each sibling.
 
     Siblings may have more of them. Answers `once` far away do not return.
@@ -135,7 +130,7 @@ class Cell:
     probes: int = PROBES
 
 
-def flipping(share: float, system: System = KERNELS) -> System:
+def flipping(share, system=KERNELS):
     """Return a system of which experts flip a share of the probes."""
     return replace(system, flips=share)
 
@@ -181,7 +176,7 @@ FAULTS = {
 FLIPS = (0.0, 0.05)
 
 
-def list_faults() -> list[Cell]:
+def list_faults():
     """Return the rows of faults, without and with healthy flips."""
     found = [
         Cell(
@@ -205,13 +200,13 @@ def list_faults() -> list[Cell]:
     return found
 
 
-def name_probes() -> int:
+def name_probes():
     """Return the probes that `verify` names for a fault in 10 % with healthy flips of 5 %."""
     healthy = tuple(FLIPS[1] * float(numpy.exp(-nats)) for nats in (0.5, 0.25))
     return count_probes((healthy[0], healthy[1]), 0.1)
 
 
-def interval(hits: int, trials: int) -> tuple[float, float]:
+def interval(hits, trials):
     """Return the exact interval of a share. Source: Clopper and Pearson, 1934."""
     tail = (1 - CONFIDENCE) / 2
     low = 0.0 if not hits else float(beta.ppf(tail, hits, trials - hits + 1))
@@ -219,7 +214,7 @@ def interval(hits: int, trials: int) -> tuple[float, float]:
     return low, high
 
 
-def measure(cell: Cell) -> tuple[Counter[Outcome], float]:
+def measure(cell):
     """Return the outcomes of the trials of a row, and the median number of probes."""
     random = numpy.random.default_rng([ord(letter) for letter in cell.name])
     trials = [judge(random, cell.server, cell.siblings, cell.probes) for _ in range(TRIALS)]
@@ -227,13 +222,13 @@ def measure(cell: Cell) -> tuple[Counter[Outcome], float]:
     return outcomes, float(numpy.median([one.asked for one in trials]))
 
 
-def write_row(cell: Cell) -> str:
+def write_row(cell):
     """Return a row: how often the outcome was red, with its interval, and each outcome."""
     outcomes, probes = measure(cell)
     return write_outcomes(cell.name, outcomes, f"{probes:.0f}")
 
 
-def write_outcomes(name: str, outcomes: Counter[Outcome], last: str) -> str:
+def write_outcomes(name, outcomes, last):
     """Return the row of a name, which ends with `last`."""
     trials = outcomes.total()
     red = sum(outcomes[one] for one in RED)
@@ -245,7 +240,7 @@ def write_outcomes(name: str, outcomes: Counter[Outcome], last: str) -> str:
     return f"| {name} | {red / trials:.3f} [{low:.3f}, {high:.3f}] | {shares} | {last} |"
 
 
-def list_embedded() -> list[str]:
+def list_embedded():
     """Return the rows of the embedded model: its probes, drawn in random order for each trial."""
     pools = measure_embedded(REFERENCE, SYSTEMS)
     random, rows = numpy.random.default_rng(1), []
@@ -262,7 +257,7 @@ def list_embedded() -> list[str]:
     return rows
 
 
-def tables() -> str:
+def tables():
     """Return the tables of healthy servers and of faults."""
     head = "accused | ANOTHER | FAULT | UNDECIDED | probes (median) |"
     line = "|---|---|--:|--:|--:|--:|"
@@ -283,7 +278,7 @@ def tables() -> str:
     )
 
 
-def main() -> None:
+def main():
     print(tables())
 
 

@@ -4,13 +4,9 @@ The router sends similar prompts to one server. The result is a Markdown table. 
 calibrate`; seeded, printed, never asserted.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import numpy
 
-from tests.stats.simulation import ALPHA, Accused, Setting, interval, played
+from tests.stats.simulation import ALPHA, Setting, interval, played
 
 STICKY = (0.0, 0.3, 1.0)
 KNOWN = {
@@ -26,7 +22,7 @@ ROUNDS, FOUND_ROUNDS = {400: 800, 1319: 200}, 100
 """Healthy rounds by the number of answers, and rounds with a bad server (400 answers only)."""
 
 
-def tables() -> str:
+def tables():
     """Return the table; a cell beyond the level names the reason."""
     named = " | ".join(f"+{by:.0%} named, before / now" for by in WORSE)
     lines = [
@@ -60,16 +56,16 @@ def tables() -> str:
     return "\n".join(lines)
 
 
-def _named(one: Accused) -> bool:
+def _named(one):
     return "g1" in one.now
 
 
-def _percent(told: list[Accused], holds: Callable[[Accused], bool]) -> tuple[str, int]:
+def _percent(told, holds):
     hits = sum(map(holds, told))
     return f"{100 * hits / len(told):.3g}", hits
 
 
-def _level(told: list[Accused], name: str) -> str:
+def _level(told, name):
     shown, hits = _percent(told, lambda one: bool(one.now))
     low, high = interval(hits, len(told))
     cell = f"{shown} ({100 * low:.2g} to {100 * high:.2g})"
@@ -83,7 +79,7 @@ def _level(told: list[Accused], name: str) -> str:
     return f"**{cell}**: {why}"
 
 
-def main() -> None:
+def main():
     print(tables())
 
 

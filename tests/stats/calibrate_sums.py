@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy
 
@@ -20,11 +18,7 @@ from serve_eval.stats.bounds import bounds
 from serve_eval.stats.clusters import pair_sums
 from serve_eval.stats.drop import Method, drop_test
 from serve_eval.stats.judgement import conclude
-from serve_eval.stats.pairs import Pairs
 from tests.stats.calibrate_paired import interval
-
-if TYPE_CHECKING:
-    from serve_eval.stats.inputs import FloatArray
 
 REPLICATES = 300
 ALPHA = 0.05
@@ -82,7 +76,7 @@ POWERS = (
 )
 
 
-def simulate(job: Job, random: Random) -> Pairs:
+def simulate(job, random):
     """Return the pairs of one comparison. Without `worse` both endpoints are exchangeable."""
     words = numpy.clip(random.poisson(WORDS, job.n) + random.integers(-15, 30, job.n), 3, LONGEST)
     speaker = numpy.arange(job.n) % job.speakers
@@ -109,7 +103,7 @@ def simulate(job: Job, random: Random) -> Pairs:
     )
 
 
-def count(job: Job, seed: int, replicates: int) -> dict[str, float]:
+def count(job, seed, replicates):
     """Return how often a drop is proven, also by the t test, and how often each finding comes."""
     random = numpy.random.default_rng(seed)
     found = {"proven": 0, "t": 0, "FAIL": 0, "PASS": 0, "INCONCLUSIVE": 0, "SMALL_DROP": 0}
@@ -153,7 +147,7 @@ BLEU_POWERS = (
 )
 
 
-def translate(job: Sentences, random: Random) -> tuple[FloatArray, FloatArray]:
+def translate(job, random):
     """Return the counts of two endpoints: part and sentence."""
     wanted = random.integers(4, 25, job.n)
     easy = numpy.clip(random.normal(job.quality, 0.2, job.n), 0.05, 0.98)
@@ -176,7 +170,7 @@ def translate(job: Sentences, random: Random) -> tuple[FloatArray, FloatArray]:
     return run(0.0), run(job.worse)
 
 
-def count_bleu(job: Sentences, seed: int, replicates: int) -> dict[str, float]:
+def count_bleu(job, seed, replicates):
     """Return how often a drop is proven: as serve-eval does, and by recomputing BLEU."""
     random = numpy.random.default_rng(seed)
     found = {"proven": 0.0, "recomputed": 0.0, "apart": 0.0}
@@ -190,7 +184,7 @@ def count_bleu(job: Sentences, seed: int, replicates: int) -> dict[str, float]:
     return {name: times / replicates for name, times in found.items()}
 
 
-def randomise(before: FloatArray, after: FloatArray, random: Random, draws: int = 1000) -> float:
+def randomise(before, after, random, draws=1000):
     """Return p of approximate randomisation with BLEU computed again for every draw."""
     swapped = random.random((draws, before.shape[1])) < 0.5
     total = (before + after).sum(axis=1)
@@ -204,27 +198,25 @@ def randomise(before: FloatArray, after: FloatArray, random: Random, draws: int 
 # tables
 
 
-def percent(share: float, replicates: int) -> str:
+def percent(share, replicates):
     """Return a share in percent with its exact interval."""
     low, high = interval(round(share * replicates), replicates)
     return f"{100 * share:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _table(head, rows):
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     for row in rows:
         print(f"| {' | '.join(row)} |")
     print()
 
 
-def _count_all(
-    jobs: Sequence[Job], pool: ProcessPoolExecutor
-) -> Iterator[tuple[Job, dict[str, float]]]:
+def _count_all(jobs, pool):
     futures = [pool.submit(count, job, seed, REPLICATES) for seed, job in enumerate(jobs)]
     yield from ((job, one.result()) for job, one in zip(jobs, futures, strict=True))
 
 
-def main() -> None:
+def main():
     start = time.monotonic()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         print(

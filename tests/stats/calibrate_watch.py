@@ -12,7 +12,6 @@ share its state, in the baseline too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,11 +26,9 @@ from tests.workflows.watch.changing_endpoint import DAY, NIGHT, Watch, by_day
 from tests.workflows.watch.changing_endpoint import PROMPTS as DAY_PROMPTS
 
 if TYPE_CHECKING:
-    from serve_eval.stats.inputs import FloatArray, IntArray
+    from serve_eval.stats.inputs import FloatArray
 
 Random = numpy.random.Generator
-State = Callable[[Random, "FloatArray"], "FloatArray"]
-"""Maps the chances of right answers to those of one round; all answers of a row share its state."""
 
 MONTHS, ROUNDS = 1000, 4320
 """Healthy months, and the rounds of one."""
@@ -76,12 +73,12 @@ class Watches:
     least_usable: FloatArray
 
 
-def unvarying(random: Random, chances: FloatArray) -> FloatArray:
+def unvarying(random, chances):
     """Return the chances unchanged: all rounds are alike."""
     return chances
 
 
-def shifted(sd: float) -> State:
+def shifted(sd):
     """Move all logits of a round by one normal variable of this standard deviation."""
 
     def state(random, chances):
@@ -91,12 +88,12 @@ def shifted(sd: float) -> State:
     return state
 
 
-def sometimes_worse(random: Random, chances: FloatArray) -> FloatArray:
+def sometimes_worse(random, chances):
     """Let some rounds lose a share of their right answers."""
     return chances * numpy.where(random.random((len(chances), 1)) < WORSE, 1.0 - LOSS, 1.0)
 
 
-def watches(random: Random, months: int, passes: int = PASSES) -> Watches:
+def watches(random, months, passes=PASSES):
     """Return watches that have learnt their baselines."""
     right = endpoints(random, (months, PROMPTS), flip_rate=FLIPS, accuracy=ACCURACY_USUAL)
     usable = random.random((passes, months, PROMPTS)) >= EMPTY
@@ -108,7 +105,7 @@ def watches(random: Random, months: int, passes: int = PASSES) -> Watches:
     )
 
 
-def varying(random: Random, months: int, questions: int, state: State) -> Watches:
+def varying(random, months, questions, state):
     """Return watches whose rounds vary, with chances of a wrong answer of Beta(.5, 9.5).
 
     No answer is empty.
@@ -128,7 +125,7 @@ def varying(random: Random, months: int, questions: int, state: State) -> Watche
     )
 
 
-def _baseline(scores: FloatArray, alpha: float) -> tuple[FloatArray, FloatArray]:
+def _baseline(scores, alpha):
     """Return the mean score of each prompt, and the least healthy mean difference from it."""
     floors = [betting.floor(scores[:, i], alpha) for i in range(scores.shape[1])]
     usual = scores.mean(axis=0)
@@ -136,18 +133,18 @@ def _baseline(scores: FloatArray, alpha: float) -> tuple[FloatArray, FloatArray]
 
 
 def alarms(
-    random: Random,
-    known: Watches,
-    rounds: int,
-    questions: int,
+    random,
+    known,
+    rounds,
+    questions,
     *,
-    fall: float = 0.0,
-    after: int = 0,
-    round_means: bool = False,
-    state: State = unvarying,
-    failed_share: float = FAILED,
-    empty_share: float = EMPTY,
-) -> dict[str, IntArray]:
+    fall=0.0,
+    after=0,
+    round_means=False,
+    state=unvarying,
+    failed_share=FAILED,
+    empty_share=EMPTY,
+):
     """Return the round of each watch's alarm by bet, 0 if there was none.
 
     From round `after` + 1 on, a share `fall` of the prompts that were always right is always wrong.
@@ -198,7 +195,7 @@ def alarms(
     return found
 
 
-def healthy() -> str:
+def healthy():
     """Return the table of alarms in healthy months."""
     random = numpy.random.default_rng(9)
     known = watches(random, MONTHS)
@@ -230,7 +227,7 @@ def healthy() -> str:
     return "\n".join(lines)
 
 
-def floors() -> str:
+def floors():
     """Return the table of floors: how far they are below the true accuracy, and how often above it.
 
     The distance is given before and after the change of the method.
@@ -263,7 +260,7 @@ def floors() -> str:
     return "\n".join(lines)
 
 
-def dependent() -> str:
+def dependent():
     """Return the table of alarms if whole rounds vary."""
     settings = {
         "independent": unvarying,
@@ -304,7 +301,7 @@ def dependent() -> str:
     return "\n".join(lines)
 
 
-def _share(hits: int, trials: int, allowed: float) -> str:
+def _share(hits, trials, allowed):
     low, high = interval(hits, trials)
     return (
         f"{100 * hits / trials:.1f} [{100 * low:.1f},"
@@ -312,7 +309,7 @@ def _share(hits: int, trials: int, allowed: float) -> str:
     )
 
 
-def falls() -> str:
+def falls():
     """Return the table of delays until falls are noticed."""
     lines = [
         f"| fall | passes | bet on | {' | '.join(_columns())} |",
@@ -342,7 +339,7 @@ def falls() -> str:
     return "\n".join(lines)
 
 
-def daily() -> str:
+def daily():
     """Return the table of alarms of endpoints that are worse at the same hours of each day."""
     lines = [
         "| worse from 9 to 17 o'clock by | a baseline of the night | of a day |",
@@ -366,7 +363,7 @@ def daily() -> str:
     return "\n".join(lines)
 
 
-def _columns() -> list[str]:
+def _columns():
     return [
         f"{'at once' if not after else f'after {after} rounds'}, {questions} questions a round"
         for after in LATE
@@ -374,11 +371,11 @@ def _columns() -> list[str]:
     ]
 
 
-def _rounds(count: float) -> str:
+def _rounds(count):
     return f"{count:.0f}" if math.isfinite(count) else "over 1000"
 
 
-def tables() -> str:
+def tables():
     """Return all tables."""
     return "\n\n".join(
         [
@@ -396,7 +393,7 @@ def tables() -> str:
     )
 
 
-def main() -> None:
+def main():
     """Print all tables."""
     print(tables())
 

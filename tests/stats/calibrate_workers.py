@@ -3,13 +3,7 @@
 Part of `make calibrate`; seeded, printed, never asserted.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy
-from numpy.typing import NDArray
 
 from serve_eval.evidence.attribution.latency import Timed
 from serve_eval.evidence.attribution.run_latency import in_run
@@ -36,9 +30,7 @@ SLOWER = (2.0, 3.0, 5.0)
 """Factors by which one generation worker is slower, at a deviation of 0.5."""
 
 
-def _named(
-    deployment: str, chance: Callable[[int, int], float], random: numpy.random.Generator
-) -> set[str]:
+def _named(deployment, chance, random):
     contexts, generations, _ = DEPLOYMENTS[deployment]
     c, g = _dealt(deployment, random)
     cells = []
@@ -51,7 +43,7 @@ def _named(
     return {"+".join(row.worker) for row in rows({"wrong answers": cells}, ALPHA) if row.accused}
 
 
-def _dealt(deployment: str, random: numpy.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+def _dealt(deployment, random):
     """Return the numbers of the context and of the generation worker of each answer."""
     contexts, generations, in_turns = DEPLOYMENTS[deployment]
     k = numpy.arange(ANSWERS)
@@ -60,7 +52,7 @@ def _dealt(deployment: str, random: numpy.random.Generator) -> tuple[NDArray[Any
     return random.integers(contexts, size=ANSWERS), random.integers(generations, size=ANSWERS)
 
 
-def _slow(deployment: str, spread: float, times: float, random: numpy.random.Generator) -> set[str]:
+def _slow(deployment, spread, times, random):
     """Return the workers called slow if response times are log-normal.
 
     Those of g1 are `times` times as long.
@@ -71,7 +63,7 @@ def _slow(deployment: str, spread: float, times: float, random: numpy.random.Gen
     return {row.worker for row in in_run(answers) if row.slow}
 
 
-def _slow_rows(rounds: int) -> list[str]:
+def _slow_rows(rounds):
     head = [f"alike, spread {spread:g}" for spread in SPREADS] + [
         f"one {times:g} times" for times in SLOWER
     ]
@@ -92,7 +84,7 @@ def _slow_rows(rounds: int) -> list[str]:
     return lines
 
 
-def tables() -> str:
+def tables():
     """Return all three tables."""
     lines = [
         f"| context x generation workers | {' | '.join(f'{share:.0%} wrong' for share in BAD)} |",
@@ -139,7 +131,7 @@ def tables() -> str:
     return "\n".join([*lines, "", *_slow_rows(rounds)])
 
 
-def main() -> None:
+def main():
     print(tables())
 
 

@@ -3,20 +3,13 @@
 The central ones are also rows in the tests, so that these run anywhere.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-Vectors = Callable[[str], list[dict[str, Any]]]
-
 
 @pytest.fixture(scope="session")
-def vectors(shared: Path) -> Vectors:
+def vectors(shared):
     """Return all vectors of one kind; a kind without vectors fails the test."""
     every = json.loads((shared / "vectors" / "verdict_vectors.json").read_text())["vectors"]
 

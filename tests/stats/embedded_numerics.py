@@ -6,7 +6,7 @@ its next token is uncertain, as those of `serve_eval verify`. The distances are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -49,21 +49,21 @@ class Arithmetic:
     adapter: bool = False
 
 
-def round_bits(values: Array, bits: int) -> Array:
+def round_bits(values, bits):
     """Return values with that many significant bits."""
     parts, exponents = numpy.frexp(values)
     return numpy.ldexp(numpy.round(parts * 2.0**bits) / 2.0**bits, exponents).astype(numpy.float32)
 
 
-def to_fp8(values: Array) -> Array:
+def to_fp8(values):
     return round_bits(values, FP8_BITS)
 
 
-def to_half(values: Array) -> Array:
+def to_half(values):
     return values.astype(numpy.float16).astype(numpy.float32)
 
 
-def to_int8(values: Array) -> Array:
+def to_int8(values):
     """Return rows of activations with eight bits each, as W8A8 rounds them."""
     step = numpy.abs(values).max(axis=-1, keepdims=True) / LEVELS + 1e-12
     return (numpy.round(values / step) * step).astype(numpy.float32)
@@ -72,7 +72,7 @@ def to_int8(values: Array) -> Array:
 class RoundedModel(Model):
     """The embedded model in another arithmetic."""
 
-    def __init__(self, how: Arithmetic) -> None:
+    def __init__(self, how):
         super().__init__(WEIGHTS, how.weights)
         self._how, self._layer_number = how, 0
         if how.adapter:
@@ -81,7 +81,7 @@ class RoundedModel(Model):
                 for name in ("out", "down"):
                     layer[name] = layer[name] + draw_adapter(random, layer[name])
 
-    def _qkv(self, states: Array, layer: dict[str, Array], turns: Array) -> Any:
+    def _qkv(self, states, layer, turns):
         q, k, v = super()._qkv(states, layer, turns)
         number = next(i for i, one in enumerate(self._layers) if one is layer)
         if self._how.keys and (self._how.layers is None or number in self._how.layers):
@@ -89,7 +89,7 @@ class RoundedModel(Model):
         return q, k, v
 
 
-def draw_adapter(random: numpy.random.Generator, weight: Array) -> Array:
+def draw_adapter(random, weight):
     """Return the product of a LoRA adapter."""
     rows, columns = weight.shape
     found = random.standard_normal((rows, RANK)) @ random.standard_normal((RANK, columns))
@@ -98,7 +98,7 @@ def draw_adapter(random: numpy.random.Generator, weight: Array) -> Array:
 
 
 @contextmanager
-def _products(how: Arithmetic) -> Iterator[None]:
+def _products(how):
     """Round the inputs and the results of every product as wanted."""
     product = arithmetic._product
 
@@ -117,7 +117,7 @@ def _products(how: Arithmetic) -> Iterator[None]:
         arithmetic._product = product
 
 
-def read(how: Arithmetic, texts: Sequence[Sequence[int]]) -> list[Array]:
+def read(how, texts):
     """Return the log-probabilities (tokens x vocabulary) after each token of texts."""
     found, one = [], RoundedModel(how)
     with _products(how):
@@ -128,7 +128,7 @@ def read(how: Arithmetic, texts: Sequence[Sequence[int]]) -> list[Array]:
     return found
 
 
-def read_texts(count: int) -> list[list[int]]:
+def read_texts(count):
     """Return the tokens of texts of word problems."""
     plan = Plan(
         model="m",
@@ -141,9 +141,7 @@ def read_texts(count: int) -> list[list[int]]:
     return [tokenizer.encode(text)[:500] for text in texts]
 
 
-def measure(
-    reference: Arithmetic, others: dict[str, Arithmetic], count: int = 60
-) -> dict[str, NDArray[numpy.float64]]:
+def measure(reference, others, count=60):
     """Return the distances of each other arithmetic from a reference, one for each probe."""
     texts = read_texts(count)
     known = read(reference, texts)
@@ -176,7 +174,7 @@ SYSTEMS = {
 }
 
 
-def main() -> None:
+def main():
     for name, nats in measure(REFERENCE, SYSTEMS).items():
         print(
             f"{name}: {len(nats)} probes, median {numpy.median(nats):.2g}, largest {nats.max():.2g}"

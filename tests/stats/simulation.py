@@ -12,7 +12,6 @@ Returns the accused servers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,14 +31,10 @@ from serve_eval.storage.answer_origins import Served
 from serve_eval.verdicts.below_reference import estimate_expected
 
 if TYPE_CHECKING:
-    from serve_eval.stats.inputs import FloatArray, IntArray
-
     Shape = int | tuple[int, ...]
 
 
-def endpoints(
-    random: numpy.random.Generator, shape: Shape, *, flip_rate: float, accuracy: float = 0.7
-) -> FloatArray:
+def endpoints(random, shape, *, flip_rate, accuracy=0.7):
     """Return the chance of a right answer per prompt, `accuracy` on average.
 
     Raises ValueError if no such mixture exists.
@@ -53,12 +48,12 @@ def endpoints(
 
 
 def altered(
-    random: numpy.random.Generator,
-    chances: FloatArray,
+    random,
+    chances,
     *,
-    to_wrong: float = 0.0,
-    to_right: float = 0.0,
-) -> FloatArray:
+    to_wrong=0.0,
+    to_right=0.0,
+):
     """Return an endpoint on which some answers differ for good.
 
     Of all prompts, a share `to_wrong` that was always right is now always wrong (a regression), and
@@ -79,7 +74,7 @@ def altered(
     return result
 
 
-def shifted(random: numpy.random.Generator, chances: FloatArray, sd: float) -> FloatArray:
+def shifted(random, chances, sd):
     """Return the chances of one run that moves as a whole.
 
     All logits are shifted by one normal number of spread `sd`.
@@ -90,18 +85,18 @@ def shifted(random: numpy.random.Generator, chances: FloatArray, sd: float) -> F
     return chances * factor / (1.0 - chances + chances * factor)
 
 
-def run(random: numpy.random.Generator, chances: FloatArray) -> FloatArray:
+def run(random, chances):
     """Draw one run: 1 for each prompt that was answered right, 0 for the others."""
     return (random.random(chances.shape) < chances).astype(numpy.float64)
 
 
-def turned(reference: FloatArray, candidate: FloatArray) -> tuple[IntArray, IntArray]:
+def turned(reference, candidate):
     """Count per row the prompts that went from right to wrong and from wrong to right."""
     difference = candidate - reference
     return (difference < 0.0).sum(axis=-1), (difference > 0.0).sum(axis=-1)
 
 
-def chance_below(n: int, down: float, up: float, limit: float) -> float:
+def chance_below(n, down, up, limit):
     """Return P(number up - number down of n prompts < `limit`).
 
     A prompt goes down and up with these chances. Exact up to rounding: the n-th power of the
@@ -150,13 +145,13 @@ class Accused:
 
 
 def played(
-    random: numpy.random.Generator,
-    sticky: float,
-    known: Setting,
+    random,
+    sticky,
+    known,
     *,
-    worse: float = 0.0,
-    answers: int = 400,
-) -> Accused:
+    worse=0.0,
+    answers=400,
+):
     """Simulate a run of that many `answers` on one context and four generation servers.
 
     The share `sticky` of the requests goes to the server of their subject, the rest at random.
@@ -200,11 +195,11 @@ def played(
     return Accused(_accused(sums), _accused(measures[WRONG]), dealt_by)
 
 
-def _accused(cells: Sequence[Cell]) -> frozenset[str]:
+def _accused(cells):
     return frozenset(row.worker[0] for row in rows({WRONG: cells}, ALPHA) if row.accused)
 
 
-def interval(hits: int, of: int, level: float = 0.95) -> tuple[float, float]:
+def interval(hits, of, level=0.95):
     """Return the exact interval of a probability (Clopper and Pearson 1934)."""
     tail = (1.0 - level) / 2.0
     low = float(beta.ppf(tail, hits, of - hits + 1)) if hits else 0.0
@@ -231,9 +226,7 @@ class Routed:
     steady: bool = False
 
 
-def accused(
-    random: numpy.random.Generator, setting: Routed, *, worse: float = 0.0
-) -> tuple[frozenset[str], frozenset[str]]:
+def accused(random, setting, *, worse=0.0):
     """Return the workers that are accused if answers are permuted, and if prompts are.
 
     A prompt is answered right with a chance of its own, from Beta(.5, .5). Server g1 turns the
@@ -267,7 +260,7 @@ def accused(
     return _name(_count(answers)), _name(measures[WRONG])
 
 
-def _count(answers: Sequence[AttributedAnswer]) -> list[Cell]:
+def _count(answers):
     """Return the sums of all answers, as if repeats were independent."""
     sums = {}
     for one in answers:
@@ -277,7 +270,7 @@ def _count(answers: Sequence[AttributedAnswer]) -> list[Cell]:
     return [Cell(*workers, n, bad) for workers, (n, bad) in sums.items()]
 
 
-def _name(cells: Sequence[Cell]) -> frozenset[str]:
+def _name(cells):
     return frozenset(
         "+".join(row.worker) for row in rows({WRONG: cells}, ALPHA_REPEATED_ROUTER) if row.accused
     )
@@ -310,7 +303,7 @@ class ServedLoadedServers:
     spread: float = 0.5
 
 
-def serve(random: numpy.random.Generator, setting: ServedLoadedServers) -> list[Timed]:
+def serve(random, setting):
     """Return the times of all answers of a run that keeps IN_FLIGHT requests in flight."""
     n, servers = setting.answers, len(setting.shares)
     prompts = setting.prompts or n
@@ -342,9 +335,7 @@ def serve(random: numpy.random.Generator, setting: ServedLoadedServers) -> list[
     ]
 
 
-def _pass(
-    server: numpy.ndarray, work: numpy.ndarray, speed: numpy.ndarray, *, queued: bool
-) -> tuple[numpy.ndarray, numpy.ndarray]:
+def _pass(server, work, speed, *, queued):
     """Return the seconds that each request takes, and its start."""
     n, now = len(server), 0.0
     taken, started, left = numpy.zeros(n), numpy.zeros(n), work.astype(float).copy()

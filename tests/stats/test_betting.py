@@ -1,11 +1,7 @@
 """Test bets that run without end: their gain, exact errors and power."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from itertools import combinations, product
-from typing import Any
 
 import numpy
 import pytest
@@ -36,9 +32,7 @@ CASES = [
 ]
 
 
-def _both_ways(
-    differences: list[float], null: float, side: str, last: float, largest: float, within: float
-) -> None:
+def _both_ways(differences, null, side, last, largest, within):
     sign = 1.0 if side == "pass" else -1.0
     wealth, logs = Wealth(sign * null, None, -1.0, 1.0), []
     for difference in differences:
@@ -52,13 +46,11 @@ def _both_ways(
 
 
 @pytest.mark.parametrize(("differences", "null", "side", "last", "largest"), CASES)
-def test_the_wealth_equals_a_plain_loop(
-    differences: list[float], null: float, side: str, last: float, largest: float
-):
+def test_the_wealth_equals_a_plain_loop(differences, null, side, last, largest):
     _both_ways(differences, null, side, last, largest, 1e-9)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any):
+def test_the_shared_vectors_hold_to_their_tolerance(vectors):
     for vector in vectors("betting"):
         inputs, expected = vector["inputs"], vector["expected"]
         assert tuple(inputs["grid"]) == GRID
@@ -77,9 +69,7 @@ VALUES = st.lists(st.sampled_from([-1.0, -0.3, 0.0, 0.0, 0.0, 0.4, 1.0]), min_si
 
 
 @given(VALUES, st.sampled_from([0.2, 0.05, 0.001]))
-def test_the_bound_lies_below_the_mean_and_its_test_rejects_exactly_at_it(
-    values: list[float], alpha: float
-):
+def test_the_bound_lies_below_the_mean_and_its_test_rejects_exactly_at_it(values, alpha):
     lower = mean_lower_bound(values, alpha)
     assert -1.0 <= lower <= float(numpy.mean(values)) + 1e-12
     if lower > -1.0:
@@ -88,7 +78,7 @@ def test_the_bound_lies_below_the_mean_and_its_test_rejects_exactly_at_it(
 
 
 @given(VALUES, st.data())
-def test_a_better_value_never_lowers_the_bound(values: list[float], data: st.DataObject):
+def test_a_better_value_never_lowers_the_bound(values, data):
     place = data.draw(st.integers(0, len(values) - 1))
     better = [1.0 if i == place else value for i, value in enumerate(values)]
     assert mean_lower_bound(better, 0.05) >= mean_lower_bound(values, 0.05) - 1e-12
@@ -109,7 +99,7 @@ def test_an_impossible_hypothesis_is_refuted_and_an_empty_one_is_not():
     ("values", "message"),
     [([], "one or more"), ([1.5], r"outside -1\.\.1"), ([math.nan], "position 0 is nan")],
 )
-def test_values_outside_the_range_are_refused(values: list[float], message: str):
+def test_values_outside_the_range_are_refused(values, message):
     with pytest.raises(ServeEvalError, match=message) as caught:
         log_wealth(values, 0.0)
     assert caught.value.hint
@@ -121,10 +111,9 @@ def test_the_bound_checks_its_level():
 
 
 ALPHA = 0.01
-Evidence = Callable[[int, int, float], float]
 
 
-def _cross(evidence: Evidence, share: float, true: float, n: int) -> float:
+def _cross(evidence, share, true, n):
     """Return the exact probability that the evidence ever exceeds 1 / ALPHA within n probes."""
     need, alive, crossed = -math.log(ALPHA), {0: 1.0}, 0.0
     for k in range(1, n + 1):
@@ -141,9 +130,7 @@ def _cross(evidence: Evidence, share: float, true: float, n: int) -> float:
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.1])
 @pytest.mark.parametrize("part", [1.0, 0.5, 0.1])
-def test_a_true_hypothesis_is_rejected_at_the_level_at_most_over_all_looks(
-    share: float, part: float
-):
+def test_a_true_hypothesis_is_rejected_at_the_level_at_most_over_all_looks(share, part):
     assert _cross(log_evidence_above, share, share * part, 100) <= ALPHA
     more = share + (1 - share) * (1 - part)
     assert _cross(log_evidence_below, share, more, 100) <= ALPHA
@@ -153,7 +140,7 @@ def test_a_true_hypothesis_is_rejected_at_the_level_at_most_over_all_looks(
     ("share", "true", "n", "power"),
     [(0.05, 0.54, 20, 0.99), (0.05, 0.8, 8, 0.98), (0.05, 0.2, 100, 0.95), (0.01, 0.08, 120, 0.8)],
 )
-def test_a_false_hypothesis_is_found_soon(share: float, true: float, n: int, power: float):
+def test_a_false_hypothesis_is_found_soon(share, true, n, power):
     assert _cross(log_evidence_above, share, true, n) >= power
 
 
@@ -167,7 +154,7 @@ def test_a_share_without_hits_is_bounded():
 
 
 @pytest.mark.parametrize(("hits", "misses", "share"), [(-1, 2, 0.1), (1, -1, 0.1), (1, 1, 0.0)])
-def test_what_is_no_count_or_share_is_refused(hits: int, misses: int, share: float):
+def test_what_is_no_count_or_share_is_refused(hits, misses, share):
     for evidence in (log_evidence_above, log_evidence_below):
         with pytest.raises(ServeEvalError, match="do not fit"):
             evidence(hits, misses, share)
@@ -186,9 +173,7 @@ def test_the_shares_of_all_rounds_sum_to_one():
     st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=6),
     st.integers(1, 4),
 )
-def test_no_stake_grows_on_average_where_the_pool_is_as_good_as_the_hypothesis_says(
-    prompts: list[tuple[float, float]], asked: int
-):
+def test_no_stake_grows_on_average_where_the_pool_is_as_good_as_the_hypothesis_says(prompts, asked):
     """Enumerate every subset and every answer.
 
     Prompts have a chance of a right answer and any usual score.
@@ -250,7 +235,7 @@ def test_there_is_no_bet_against_what_cannot_be_missed():
 
 
 @given(st.integers(1, 12), st.data())
-def test_a_spread_subset_holds_every_place_equally_often(n: int, data: st.DataObject):
+def test_a_spread_subset_holds_every_place_equally_often(n, data):
     """Try starts from 0 to 1 in small steps.
 
     No boundary between two subsets is inside a step.
@@ -269,13 +254,13 @@ def test_a_spread_subset_holds_every_place_equally_often(n: int, data: st.DataOb
 @pytest.mark.parametrize(
     ("n", "asked", "start"), [(3, 4, 0.0), (3, 0, 0.0), (3, 1, 1.0), (3, 1, -0.1)]
 )
-def test_a_subset_that_cannot_be_chosen_is_refused(n: int, asked: int, start: float):
+def test_a_subset_that_cannot_be_chosen_is_refused(n, asked, start):
     with pytest.raises(ServeEvalError):
         betting.spread_subset(n, asked, start)
 
 
 @given(st.lists(st.integers(0, 8).map(lambda right: right / 8), min_size=1, max_size=9), st.data())
-def test_no_subset_has_more_room_than_the_highest_mean(usual: list[float], data: st.DataObject):
+def test_no_subset_has_more_room_than_the_highest_mean(usual, data):
     asked = data.draw(st.integers(1, len(usual)))
     highest = betting.highest_mean(usual, asked)
     start = data.draw(st.floats(0.0, 1.0, exclude_max=True))
@@ -293,9 +278,7 @@ def test_no_subset_has_more_room_than_the_highest_mean(usual: list[float], data:
     st.integers(1, 4),
     st.floats(0, 1),
 )
-def test_a_bet_on_a_rounds_mean_does_not_grow_whatever_its_answers_share(
-    prompts: list[tuple[float, int]], most: int, share: float
-):
+def test_a_bet_on_a_rounds_mean_does_not_grow_whatever_its_answers_share(prompts, most, share):
     """Enumerate all rounds exactly.
 
     In a share of the rounds every answer is right. In the others the chances make the mean over the
@@ -356,7 +339,7 @@ def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit():
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.3])
-def test_the_floor_is_too_high_no_more_often_than_it_says(shift: float):
+def test_the_floor_is_too_high_no_more_often_than_it_says(shift):
     """Answers may follow those of the pass before.
 
     A prompt that was wrong at first is then wrong more often.
@@ -386,7 +369,7 @@ def test_the_floor_is_nearer_than_against_the_first_pass_alone():
 @pytest.mark.parametrize(
     "scores", [[[1.0, 0.0]], [1.0, 0.0], [[], []], [[1.0], [1.5]], [[1.0], [math.nan]]]
 )
-def test_passes_that_make_no_floor_are_refused(scores: list[Any]):
+def test_passes_that_make_no_floor_are_refused(scores):
     with pytest.raises(ServeEvalError) as caught:
         betting.floor(scores, 0.01)
     assert caught.value.hint

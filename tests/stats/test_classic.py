@@ -1,11 +1,7 @@
 """Test classic tests and the number of samples that they need."""
 
-from __future__ import annotations
-
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -46,21 +42,21 @@ CASES = [
     ("n", "reference", "sigma", "alpha", "beta", "better", "theta", "threshold"), CASES
 )
 def test_theta_and_threshold_equal_the_published_ones(
-    n: int,
-    reference: float,
-    sigma: float,
-    alpha: float,
-    beta: float,
-    better: bool,
-    theta: float,
-    threshold: float,
+    n,
+    reference,
+    sigma,
+    alpha,
+    beta,
+    better,
+    theta,
+    threshold,
 ):
     test = classic_test(n, reference, sigma, alpha, beta, better)
     assert test.theta == pytest.approx(theta, abs=5e-7)
     assert test.threshold == pytest.approx(threshold, abs=5e-7)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance(shared: Path):
+def test_the_shared_vectors_hold_to_their_tolerance(shared):
     vectors = json.loads((shared / "vectors" / "verdict_vectors.json").read_text())["vectors"]
     seen = 0
     for vector in vectors:
@@ -101,9 +97,7 @@ def test_a_new_task_with_theta_3_needs_3435_samples():
 
 
 @given(st.floats(0.5, 30), st.floats(1, 80), st.floats(0.001, 0.4), st.floats(0.01, 0.4))
-def test_planned_samples_reach_theta_and_one_less_does_not(
-    theta: float, sigma: float, alpha: float, beta: float
-):
+def test_planned_samples_reach_theta_and_one_less_does_not(theta, sigma, alpha, beta):
     n = num_samples_for(theta, sigma, alpha, beta)
     assert classic_test(n, 0, sigma, alpha, beta).theta <= theta * (1 + 1e-9)
     if n > 1:
@@ -123,16 +117,12 @@ def test_planned_samples_reach_theta_and_one_less_does_not(
         ((8.9, 9.2), 9.0, False, Decision.UNDECIDED),
     ],
 )
-def test_a_decision_needs_both_bounds(
-    bounds: tuple[float, float], threshold: float, better: bool, decision: Decision
-):
+def test_a_decision_needs_both_bounds(bounds, threshold, better, decision):
     assert decide(bounds, threshold, better) is decision
 
 
 @given(st.floats(-100, 100), st.floats(0, 50), st.floats(0, 50), st.booleans())
-def test_a_better_value_never_makes_the_decision_worse(
-    value: float, width: float, gain: float, better: bool
-):
+def test_a_better_value_never_makes_the_decision_worse(value, width, gain, better):
     rank = {Decision.FAIL: 0, Decision.UNDECIDED: 1, Decision.PASS: 2}
     step = gain if better else -gain
     before = decide((value, value + width), 0.0, better)
@@ -153,7 +143,7 @@ def test_a_better_value_never_makes_the_decision_worse(
         ({"reference": math.nan}, "reference"),
     ],
 )
-def test_a_parameter_out_of_range_is_named(change: dict[str, float], message: str):
+def test_a_parameter_out_of_range_is_named(change, message):
     arguments = {"n": 100, "reference": 50.0, "sigma": 50.0, "alpha": 0.05, "beta": 0.2} | change
     with pytest.raises(ServeEvalError, match=message):
         classic_test(**arguments)
@@ -164,7 +154,7 @@ def test_the_paired_formula_equals_its_vectors():
     assert compute_pairs(0.0484, 0.0824, 0.05, 0.2) == pytest.approx(215.36999221719884, abs=1e-9)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance_planning(vectors: Any):
+def test_the_shared_vectors_hold_to_their_tolerance_planning(vectors):
     for vector in vectors("n_paired"):
         inputs = dict(vector["inputs"])
         n = compute_pairs(inputs["drop"], inputs["flip_rate"], inputs["alpha"], inputs["beta"])
@@ -190,12 +180,12 @@ MMLU = [
     ("flip_rate", "alarms", "at_theta", "at_half", "level", "paired_half"), MMLU
 )
 def test_power_on_mmlu_equals_the_table_of_the_method(
-    flip_rate: float,
-    alarms: float,
-    at_theta: float,
-    at_half: float,
-    level: float,
-    paired_half: float,
+    flip_rate,
+    alarms,
+    at_theta,
+    at_half,
+    level,
+    paired_half,
 ):
     assert classic_power(0.0, 4096, flip_rate, 0.05) == pytest.approx(alarms, abs=5e-5)
     assert classic_power(0.0275, 4096, flip_rate, 0.05) == pytest.approx(at_theta, abs=1.1e-3)
@@ -212,9 +202,7 @@ def test_power_on_mmlu_equals_the_table_of_the_method(
 @pytest.mark.parametrize(
     ("n", "flip_rate", "level"), [(198, 0.034, 0.036), (1319, 0.034, 0.049), (198, 0.088, 0.0486)]
 )
-def test_the_exact_level_of_mid_p_equals_the_table_of_the_method(
-    n: int, flip_rate: float, level: float
-):
+def test_the_exact_level_of_mid_p_equals_the_table_of_the_method(n, flip_rate, level):
     assert compute_paired_power(0.0, n, flip_rate, 0.05) == pytest.approx(level, abs=5e-4)
 
 
@@ -250,7 +238,7 @@ def test_the_planned_number_has_the_power_and_one_less_has_not():
 
 
 @pytest.mark.parametrize(("n", "flip_rate"), [(8, 0.0), (198, 0.034), (1319, 0.19), (4096, 0.034)])
-def test_the_least_drop_is_proven_and_a_little_less_is_not(n: int, flip_rate: float):
+def test_the_least_drop_is_proven_and_a_little_less_is_not(n, flip_rate):
     drop = find_least_drop(n, flip_rate, 0.05, 0.2)
     assert compute_paired_power(drop, n, flip_rate, 0.05) >= 0.8
     assert compute_paired_power(drop - 2e-5, n, flip_rate, 0.05) < 0.8
@@ -291,7 +279,7 @@ def test_power_where_every_prompt_changes_or_none_does():
         (lambda: num_noninferior_for(1e-9, 0.9, 0.05, 0.2), "more than 10000000 prompts"),
     ],
 )
-def test_plans_that_cannot_be_made_are_refused(call: Any, message: str):
+def test_plans_that_cannot_be_made_are_refused(call, message):
     with pytest.raises(ServeEvalError, match=message) as caught:
         call()
     assert caught.value.hint

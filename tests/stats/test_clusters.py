@@ -1,14 +1,9 @@
 """Test that prompts which share a passage count as one unit."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from serve_eval.stats.clusters import (
     cluster_keys,
@@ -41,14 +36,12 @@ from serve_eval.stats.slices import (
         (["a", "a", "b"], ["a", "a", "b"]),
     ],
 )
-def test_prompts_without_a_name_are_alone_and_names_that_nobody_shares_are_none(
-    names: list[str], keys: list[object] | None
-):
+def test_prompts_without_a_name_are_alone_and_names_that_nobody_shares_are_none(names, keys):
     assert cluster_keys(names) == keys
 
 
 @given(st.integers(0, 30), st.integers(0, 30))
-def test_independent_prompts_give_mcnemars_p(down: int, up: int):
+def test_independent_prompts_give_mcnemars_p(down, up):
     signs = [-1] * down + [1] * up
     assert two_sided_p(signs, [""] * len(signs)) == mcnemar(down, up).p_exact_two_sided
     # Clusters of one changed prompt each beside one of two whose changes cancel.
@@ -76,7 +69,7 @@ def test_the_runs_of_a_cluster_are_exchanged_as_a_whole():
 
 
 @pytest.mark.parametrize(("m", "r"), [(5, 1.0), (20, 1.0), (10, 0.5), (10, 0.0)])
-def test_the_design_effect_is_that_of_kish(m: int, r: float):
+def test_the_design_effect_is_that_of_kish(m, r):
     random, groups = numpy.random.default_rng(1), 2000
     shared = numpy.sqrt(r) * random.standard_normal((groups, 1))
     values = (shared + numpy.sqrt(1.0 - r) * random.standard_normal((groups, m))).ravel()
@@ -107,7 +100,7 @@ INSIDE = (numpy.arange(PROMPTS) < 30)[:, None].astype(float)
 """Three whole passages."""
 
 
-def _lose(count: int) -> tuple[list[float], list[float]]:
+def _lose(count):
     return [1.0] * PROMPTS, [0.0] * count + [1.0] * (PROMPTS - count)
 
 
@@ -144,7 +137,7 @@ def test_the_p_of_whole_passages_is_their_share_of_all_choices():
 
 
 @pytest.mark.parametrize("size", [1, 5, 20])
-def test_runs_whose_groups_move_as_a_whole_have_their_size_as_design_effect(size: int):
+def test_runs_whose_groups_move_as_a_whole_have_their_size_as_design_effect(size):
     random = numpy.random.default_rng(size)
     runs = numpy.repeat((random.random((3, 60)) < 0.7).astype(float), size, axis=1)
     clusters = numpy.repeat(numpy.arange(60), size)
@@ -167,19 +160,17 @@ CLUSTERS = numpy.arange(GROUPS * SIZE) // SIZE
 N = GROUPS * SIZE
 
 
-def _of(groups: int) -> NDArray[Any]:
+def _of(groups):
     """Return True for the prompts of the first groups."""
     return groups > CLUSTERS
 
 
-def _table(*slices: NDArray[Any]) -> NDArray[Any]:
+def _table(*slices):
     return numpy.stack(slices, axis=1)
 
 
 @pytest.mark.parametrize(("lost", "named"), [(4, False), (5, False), (6, True)])
-def test_a_slice_of_few_lost_groups_is_not_named_however_many_prompts_they_have(
-    lost: int, named: bool
-):
+def test_a_slice_of_few_lost_groups_is_not_named_however_many_prompts_they_have(lost, named):
     """Four groups are 20 prompts, and the test of whole groups has a p below the level."""
     bad, table = _of(lost), _table(_of(8), ~_of(8))
     found = find_unpaired_slice(bad, table, numpy.zeros(N), level=0.01, clusters=CLUSTERS)
@@ -189,7 +180,7 @@ def test_a_slice_of_few_lost_groups_is_not_named_however_many_prompts_they_have(
 
 
 @pytest.mark.parametrize(("lost", "named"), [(4, False), (8, True)])
-def test_a_slice_of_answers_needs_as_many_groups(lost: int, named: bool):
+def test_a_slice_of_answers_needs_as_many_groups(lost, named):
     before, bad = (CLUSTERS < 60).astype(float), _of(lost)
     short = numpy.zeros(N, dtype=bool)
     sides = _table(short, short), _table(_of(8), ~_of(8))
@@ -200,7 +191,7 @@ def test_a_slice_of_answers_needs_as_many_groups(lost: int, named: bool):
 
 
 @pytest.mark.parametrize(("inside", "named"), [(7, False), (8, True)])
-def test_a_slice_has_eight_groups_inside_and_outside(inside: int, named: bool):
+def test_a_slice_has_eight_groups_inside_and_outside(inside, named):
     """Seven groups are 35 prompts."""
     bad = _of(7)
     for table in (_of(inside), GROUPS - inside <= CLUSTERS):
@@ -226,7 +217,7 @@ def test_parts_of_groups_are_inside_and_outside():
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_units_agree_with_plain_counts(seed: int):
+def test_units_agree_with_plain_counts(seed):
     random = numpy.random.default_rng(seed)
     clusters = random.integers(0, 12, 60)
     change = random.integers(-1, 2, 60).astype(float)

@@ -5,11 +5,8 @@ Covers exact p-values, deployments with one fault each, and false accusations.
 Some routers read the prompts, others do not.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
-from collections.abc import Callable
 from fractions import Fraction
 from itertools import permutations, product
 from math import comb
@@ -23,12 +20,12 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.stats.contingency import PERMUTATIONS, Cell, dependence, rows
 from serve_eval.stats.no_worse import no_worse, no_worse_in_blocks
 from serve_eval.stats.sign_tests import mcnemar, odd_one_out
-from serve_eval.stats.together import Together, compare_together
+from serve_eval.stats.together import compare_together
 
 ALPHA = 0.01
 
 
-def _fisher(answers: int, bad: int, others: int, others_bad: int) -> Fraction:
+def _fisher(answers, bad, others, others_bad):
     """Return the tail of the hypergeometric distribution in whole numbers."""
     total = bad + others_bad
     ways = (comb(answers, k) * comb(others, total - k) for k in range(bad, min(answers, total) + 1))
@@ -39,7 +36,7 @@ SIDE = st.integers(0, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0,
 
 
 @given(SIDE, SIDE)
-def test_one_table_is_the_one_sided_test_of_fisher(its: tuple[int, int], others: tuple[int, int]):
+def test_one_table_is_the_one_sided_test_of_fisher(its, others):
     assert no_worse([(*its, *others)]) == pytest.approx(float(_fisher(*its, *others)), rel=1e-9)
 
 
@@ -57,14 +54,12 @@ def test_small_tables_have_the_p_that_is_worked_out_by_hand():
 @pytest.mark.parametrize(
     "tables", [[], [(0, 0, 5, 3)], [(5, 0, 5, 0)], [(5, 5, 5, 5)], [(4, 0, 9, 7)]]
 )
-def test_what_cannot_be_worse_has_p_one(tables: list[tuple[int, int, int, int]]):
+def test_what_cannot_be_worse_has_p_one(tables):
     assert no_worse(tables) == 1.0
 
 
 @given(st.integers(0, 40), st.integers(0, 40))
-def test_two_workers_that_were_asked_the_same_prompts_are_compared_by_mcnemars_exact_test(
-    down: int, up: int
-):
+def test_two_workers_that_were_asked_the_same_prompts_are_compared_by_mcnemars_exact_test(down, up):
     strata = [(1, 1, 1, 0)] * down + [(1, 0, 1, 1)] * up + [(1, 1, 1, 1), (1, 0, 1, 0)]
     expected = mcnemar(down, up).p_exact if down else 1.0
     assert no_worse(strata) == pytest.approx(expected, rel=1e-9)
@@ -75,7 +70,6 @@ def test_counts_that_make_no_table_are_refused():
         no_worse([(3, 4, 5, 1)])
 
 
-Router = Callable[[int, random.Random], tuple[int, int]]
 IN_TURNS = {
     "2 x 4": lambda k, _: (k % 2, k % 4),
     "2 x 3": lambda k, _: (k % 2, k % 3),
@@ -85,9 +79,7 @@ IN_TURNS = {
 AT_RANDOM = lambda _, rng: (rng.randrange(2), rng.randrange(4))  # noqa: E731
 
 
-def _cells(
-    router: Router, chance: Callable[[int, int], float], *, n: int = 400, seed: int = 0
-) -> list[Cell]:
+def _cells(router, chance, *, n=400, seed=0):
     rng, counts = random.Random(seed), {}
     for k in range(n):
         context, generation = router(k, rng)
@@ -97,7 +89,7 @@ def _cells(
     return [Cell(f"c{c}", f"g{g}", *sums) for (c, g), sums in counts.items()]
 
 
-def _accused(cells: list[Cell], alpha: float = ALPHA) -> list[str]:
+def _accused(cells, alpha=ALPHA):
     return ["+".join(row.worker) for row in rows({"wrong answers": cells}, alpha) if row.accused]
 
 
@@ -128,9 +120,7 @@ def _accused(cells: list[Cell], alpha: float = ALPHA) -> list[str]:
         (IN_TURNS["1 x 4"], lambda c, g: 0.7, []),
     ],
 )
-def test_who_is_to_blame_is_named_and_nobody_else(
-    router: Router, chance: Callable[[int, int], float], named: list[str]
-):
+def test_who_is_to_blame_is_named_and_nobody_else(router, chance, named):
     assert _accused(_cells(router, chance)) == named
 
 
@@ -187,7 +177,7 @@ CELLS = st.lists(
 
 @given(CELLS)
 def test_any_table_gives_probabilities_and_never_more_bad_answers_than_answers(
-    cells: list[Cell],
+    cells,
 ):
     for row in rows({"wrong answers": cells}, ALPHA):
         assert 0.0 <= row.p <= row.p_holm <= 1.0
@@ -197,7 +187,7 @@ def test_any_table_gives_probabilities_and_never_more_bad_answers_than_answers(
 
 
 @given(CELLS, st.randoms())
-def test_the_order_of_the_answers_does_not_matter(cells: list[Cell], rng: random.Random):
+def test_the_order_of_the_answers_does_not_matter(cells, rng):
     mixed = list(cells)
     rng.shuffle(mixed)
     before, after = rows({"m": cells}, ALPHA), rows({"m": mixed}, ALPHA)
@@ -248,14 +238,10 @@ def test_a_server_that_fails_does_not_make_the_others_look_wrong():
 
 @given(st.lists(st.lists(st.integers(0, 1), min_size=3, max_size=3), max_size=8))
 def test_blocks_of_one_answer_each_are_tables_of_one_against_the_others(
-    blocks: list[list[int]],
+    blocks,
 ):
     tables = [(1, block[0], len(block) - 1, sum(block[1:])) for block in blocks]
     assert no_worse_in_blocks(blocks) == pytest.approx(no_worse(tables), rel=1e-9)
-
-
-Row = tuple[str, str]
-"""A row as its first value, and those of the others."""
 
 
 @pytest.mark.parametrize(
@@ -270,7 +256,7 @@ Row = tuple[str, str]
         ([("a", "bbc"), ("a", "abb"), ("a", "aa")], (0, 0, 1.0)),
     ],
 )
-def test_rows_with_one_odd_source_count(rows: list[Row], expected: tuple[int, int, float]):
+def test_rows_with_one_odd_source_count(rows, expected):
     found = odd_one_out(rows)
     assert (found.rows, found.own) == expected[:2]
     assert found.p == pytest.approx(expected[2])
@@ -278,7 +264,7 @@ def test_rows_with_one_odd_source_count(rows: list[Row], expected: tuple[int, in
 
 @pytest.mark.parametrize("sources", [3, 4])
 @given(data=st.data())
-def test_p_is_at_most_the_level_of_any_exchangeable_sources(sources: int, data: st.DataObject):
+def test_p_is_at_most_the_level_of_any_exchangeable_sources(sources, data):
     """Given the values of each row, each order of the sources is as likely: try all of them."""
     words = st.text("abc", min_size=sources, max_size=sources)
     values = data.draw(st.lists(words, min_size=1, max_size=3 if sources == 4 else 4))
@@ -320,7 +306,7 @@ def test_a_router_that_keeps_three_in_ten_requests_with_their_like_is_seen():
         (list("ab") * 200, KINDS),  # taking turns is more even than chance
     ],
 )
-def test_what_cannot_go_together_is_not_suspected(workers: list[str], kinds: list[int]):
+def test_what_cannot_go_together_is_not_suspected(workers, kinds):
     assert dependence(workers, kinds) == 1.0
 
 
@@ -341,9 +327,7 @@ SPANS = [(0.0, 1.0), (10.0, 11.0), (0.5, 1.5), (20.0, 21.0)] + [
 together; their contents are together in one of four permutations."""
 
 
-def compare(
-    *pairs: tuple[int, int], alpha: float = 1.0, seed: int = 0, draws: int = 1999
-) -> Together:
+def compare(*pairs, alpha=1.0, seed=0, draws=1999):
     strata, weights = ["all"] * len(SPANS), [1.0] * len(pairs)
     return compare_together(SPANS, strata, pairs, weights, alpha=alpha, seed=seed, draws=draws)
 

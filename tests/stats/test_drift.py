@@ -6,10 +6,7 @@ run lengths of the chart itself.
 It is compared with simulated charts; the cost of an estimate is tested as well.
 """
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy
 import pytest
@@ -41,22 +38,20 @@ RUN_LENGTHS = [
 ]
 
 
-def _run_length(random: numpy.random.Generator, limit: float, shift: float, average: float) -> int:
+def _run_length(random, limit, shift, average):
     z = random.normal(-shift, 1.0, int(average * 15)).tolist()
     return next(night for night, point in enumerate(cusum(z, 0.5, limit), 1) if point.alarm)
 
 
 @pytest.mark.parametrize(("limit", "shift", "average", "charts"), RUN_LENGTHS)
-def test_simulated_charts_run_as_long_as_the_markov_chain_says(
-    limit: float, shift: float, average: float, charts: int
-):
+def test_simulated_charts_run_as_long_as_the_markov_chain_says(limit, shift, average, charts):
     random = numpy.random.default_rng(11)
     lengths = [_run_length(random, limit, shift, average) for _ in range(charts)]
     error = float(numpy.std(lengths)) / math.sqrt(charts)
     assert float(numpy.mean(lengths)) == pytest.approx(average, abs=4 * error)
 
 
-def test_the_simulated_run_lengths_are_those_of_the_shared_vectors(vectors: Any):
+def test_the_simulated_run_lengths_are_those_of_the_shared_vectors(vectors):
     arls = {
         (v["inputs"]["h"], v["inputs"]["shift"]): v["expected"]["arl"] for v in vectors("cusum_arl")
     }
@@ -76,7 +71,7 @@ def test_each_night_is_compared_with_the_mean_of_the_earlier_ones():
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.floats(-5, 5))
-def test_a_constant_error_of_the_reference_changes_nothing(history: list[float], offset: float):
+def test_a_constant_error_of_the_reference_changes_nothing(history, offset):
     shifted = self_starting([value + offset for value in history])
     assert shifted == pytest.approx(self_starting(history), abs=1e-9)
 
@@ -110,7 +105,7 @@ def test_an_endpoint_that_never_varied_is_charted_in_single_flips():
         (([0.0], 0.1, 0), "number of prompts must be 1 or more"),
     ],
 )
-def test_a_history_that_cannot_be_charted_is_refused(arguments: tuple[Any, ...], message: str):
+def test_a_history_that_cannot_be_charted_is_refused(arguments, message):
     with pytest.raises(ServeEvalError, match=message) as caught:
         drift(*arguments)
     assert caught.value.hint
@@ -119,13 +114,13 @@ def test_a_history_that_cannot_be_charted_is_refused(arguments: tuple[Any, ...],
 @pytest.mark.parametrize(
     ("slack", "limit"), [(-0.1, 8.0), (0.5, 0.0), (math.nan, 8.0), (0.5, math.inf)]
 )
-def test_a_chart_without_sense_is_refused(slack: float, limit: float):
+def test_a_chart_without_sense_is_refused(slack, limit):
     with pytest.raises(ServeEvalError, match="do not make a chart") as caught:
         cusum([0.0], slack, limit)
     assert caught.value.hint
 
 
-def waves(seed: int, nights: int, *, sd: float, rho: float) -> list[float]:
+def waves(seed, nights, *, sd, rho):
     """Return independent nights of standard deviation 1, and a slow wave of `sd` above them."""
     random = numpy.random.default_rng(seed)
     wave, found = float(random.standard_normal()), []
@@ -135,7 +130,7 @@ def waves(seed: int, nights: int, *, sd: float, rho: float) -> list[float]:
     return found
 
 
-def alarms(nights: list[float]) -> tuple[bool, bool]:
+def alarms(nights):
     """Return if the plain chart ever alarms, and if an alarm stays that has enough nights."""
     points = cusum(self_starting(nights))
     kept = leave_waves(points, nights, LIMIT)
@@ -144,7 +139,7 @@ def alarms(nights: list[float]) -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize(("sd", "rho"), [(0.0, 0.0), (0.4, 0.9), (1.3, 0.9), (1.0, 0.5)])
-def test_the_long_run_variance_is_that_of_the_process_or_more(sd: float, rho: float):
+def test_the_long_run_variance_is_that_of_the_process_or_more(sd, rho):
     true = 1.0 + sd * sd * (1.0 + rho) / (1.0 - rho)
     found = [long_run_variance(waves(seed, 400, sd=sd, rho=rho)) for seed in range(40)]
     assert numpy.median(found) > 0.9 * true
@@ -167,7 +162,7 @@ def test_the_long_run_variance_is_that_of_the_process_or_more(sd: float, rho: fl
         ([5.0] * 8, 1.0),
     ],
 )
-def test_the_long_run_variance_is_bartletts_and_a_standard_error(nights: list[float], known: float):
+def test_the_long_run_variance_is_bartletts_and_a_standard_error(nights, known):
     assert long_run_variance(nights) == pytest.approx(known)
 
 
@@ -200,7 +195,7 @@ def test_nights_without_spread_have_the_least_variance():
 KNOWN = Scale()
 
 
-def test_the_chance_is_that_of_the_average_run_lengths_of_the_shared_vectors(vectors: Any):
+def test_the_chance_is_that_of_the_average_run_lengths_of_the_shared_vectors(vectors):
     """After the chart's start phase, alarms come at the rate 1 / ARL."""
     arls = {
         (v["inputs"]["h"], v["inputs"]["shift"]): v["expected"]["arl"] for v in vectors("cusum_arl")
@@ -213,7 +208,7 @@ def test_the_chance_is_that_of_the_average_run_lengths_of_the_shared_vectors(vec
 @pytest.mark.parametrize(
     ("ratio", "flips"), [(1.0, math.inf), (1.5, math.inf), (1.0, 3.0), (2.0, 3.0), (1.5, 1.0)]
 )
-def test_simulated_charts_alarm_as_often_as_the_chain_says(ratio: float, flips: float):
+def test_simulated_charts_alarm_as_often_as_the_chain_says(ratio, flips):
     """Counts of flips, each a loss, alarm no more often than the skewed steps that model them."""
     random, charts, runs = numpy.random.default_rng(7), 20_000, 120
     if math.isinf(flips):
@@ -256,9 +251,7 @@ def test_a_known_variance_needs_no_other_limit_and_a_doubtful_one_does():
 
 @settings(max_examples=30)
 @given(st.floats(0.5, 2.0), st.floats(2.0, 200.0), st.floats(0.5, 100.0))
-def test_at_the_raised_limit_the_chance_is_that_of_a_known_variance(
-    ratio: float, df: float, flips: float
-):
+def test_at_the_raised_limit_the_chance_is_that_of_a_known_variance(ratio, df, flips):
     scale = Scale(ratio=ratio, df=df, flips=flips)
     limit, target = limit_for(scale), false_alarm_chance(LIMIT)
     if limit < MOST:
@@ -301,7 +294,7 @@ def test_a_variance_of_many_flips_is_known_well():
         {"change": 0.0},
     ],
 )
-def test_what_makes_no_scale_is_refused(arguments: dict[str, Any]):
+def test_what_makes_no_scale_is_refused(arguments):
     good = {
         "variance": 0.1,
         "runs": 2,
@@ -318,6 +311,6 @@ def test_what_makes_no_scale_is_refused(arguments: dict[str, Any]):
 @pytest.mark.parametrize(
     "arguments", [{"limit": 0.0}, {"limit": 8.0, "slack": -1.0}, {"limit": 8.0, "runs": 0}]
 )
-def test_what_makes_no_chart_is_refused(arguments: dict[str, Any]):
+def test_what_makes_no_chart_is_refused(arguments):
     with pytest.raises(ServeEvalError):
         false_alarm_chance(**arguments)

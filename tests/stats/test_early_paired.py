@@ -1,7 +1,5 @@
 """Test sequential non-inferiority by pairs and by whole groups."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter
@@ -24,9 +22,7 @@ VALUES = st.lists(st.floats(0.0, 1.0), max_size=40)
 
 
 @given(VALUES, st.floats(0.01, 0.99), st.floats(0.0, 0.4), st.floats(0.0, 1.0))
-def test_no_bet_grows_on_average_under_its_hypothesis(
-    earlier: list[float], null: float, gap: float, spread: float
-):
+def test_no_bet_grows_on_average_under_its_hypothesis(earlier, null, gap, spread):
     """Draw one of two values whose mean is `null`.
 
     Stakes depend only on earlier values.
@@ -84,7 +80,7 @@ def test_the_evidence_needed_is_one_over_alpha_and_that_few_are_missing_one_over
 
 
 @pytest.mark.parametrize(("drop", "decision"), [(0.0, Decision.PASS), (0.1, Decision.FAIL)])
-def test_clear_cases_stop(drop: float, decision: Decision):
+def test_clear_cases_stop(drop, decision):
     random_ = numpy.random.default_rng(3)
     before = endpoints(random_, 4096, flip_rate=0.011)
     after = altered(random_, before, to_wrong=drop)
@@ -125,7 +121,7 @@ def test_a_missing_answer_makes_both_bets_poorer():
     assert all(now < then for now, then in zip(_logs(test), before, strict=True))
 
 
-def _logs(test: EarlyPaired) -> tuple[float, float, float]:
+def _logs(test):
     return test.log_wealth_pass, test.log_wealth_fail, test.log_wealth_answered
 
 
@@ -147,7 +143,7 @@ def test_a_margin_beyond_the_range_is_excluded_by_itself_and_none_at_all_is_bet_
         ({"span": math.inf}, "finite range"),
     ],
 )
-def test_a_plan_that_cannot_stop_is_refused(arguments: dict[str, float], message: str):
+def test_a_plan_that_cannot_stop_is_refused(arguments, message):
     usual = {"n": 10, "margin": 0.1, "alpha": 0.025, "span": 1.0, "eps": 0.01} | arguments
     with pytest.raises(ServeEvalError, match=message):
         EarlyPaired(**usual)
@@ -156,12 +152,12 @@ def test_a_plan_that_cannot_stop_is_refused(arguments: dict[str, float], message
 ALPHA = 0.025
 
 
-def _add(test: EarlyGroups, values: list[float]) -> Decision | None:
+def _add(test, values):
     return test.update_unit([(one, one) for one in values])
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.floats(0.01, 0.9))
-def test_groups_that_lose_the_margin_by_the_prompt_move_no_bet(sizes: list[int], margin: float):
+def test_groups_that_lose_the_margin_by_the_prompt_move_no_bet(sizes, margin):
     """Whatever their sizes: the hypothesis is about the mean of the prompts."""
     test = EarlyGroups(sizes, margin, alpha=ALPHA, max_missing=1.0)
     for size in sizes:
@@ -173,7 +169,7 @@ def test_groups_that_lose_the_margin_by_the_prompt_move_no_bet(sizes: list[int],
 
 
 @given(st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=8), st.integers(1, 4))
-def test_a_group_of_prompts_that_move_together_is_one_value(values: list[float], size: int):
+def test_a_group_of_prompts_that_move_together_is_one_value(values, size):
     """Groups of equal sizes whose prompts all do the same tell as much as one prompt of each."""
     n, margin = len(values), 0.1
     groups = EarlyGroups([size] * n, margin, alpha=ALPHA, max_missing=1.0)
@@ -188,7 +184,7 @@ def test_a_group_of_prompts_that_move_together_is_one_value(values: list[float],
 
 @pytest.mark.parametrize("unequal", [False, True])
 def test_at_a_drop_of_the_margin_either_decision_comes_in_alpha_at_most_early_groups(
-    unequal: bool,
+    unequal,
 ):
     """Whole groups are lost. Alpha is large here, so that half of the evidence would show.
 
@@ -212,7 +208,7 @@ def test_at_a_drop_of_the_margin_either_decision_comes_in_alpha_at_most_early_gr
 
 
 @pytest.mark.parametrize(("drop", "decision"), [(0.0, Decision.PASS), (0.3, Decision.FAIL)])
-def test_clear_cases_stop_early_groups(drop: float, decision: Decision):
+def test_clear_cases_stop_early_groups(drop, decision):
     random = numpy.random.default_rng(3)
     test = EarlyGroups([5] * 800, 0.05, alpha=ALPHA)
     while test.decision is None:
@@ -265,7 +261,7 @@ def test_groups_that_go_missing_whole_are_noticed_with_the_probability_that_eps_
     st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=2, max_size=30),
     st.floats(0.0, 0.3),
 )
-def test_the_evidence_is_certain_at_the_end(groups: list[tuple[int, bool]], share: float):
+def test_the_evidence_is_certain_at_the_end(groups, share):
     sizes = [size for size, _ in groups]
     most = early_stop.most_missing(sum(sizes), share)
     bet = AnsweredGroups(sizes, most)
@@ -283,7 +279,7 @@ def test_the_evidence_is_certain_at_the_end(groups: list[tuple[int, bool]], shar
         ([(0.0, 0.0)] * 11, "more values than the 10 planned"),
     ],
 )
-def test_what_is_no_group_of_the_plan_is_refused(ranges: list[tuple[float, float]], message: str):
+def test_what_is_no_group_of_the_plan_is_refused(ranges, message):
     test = EarlyGroups([5, 5], 0.1, alpha=ALPHA)
     with pytest.raises(ServeEvalError, match=message):
         test.update_unit(ranges)

@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
 from math import comb
 
 import pytest
@@ -17,7 +14,7 @@ from serve_eval.stats.early_stop import EarlyClassic
 from serve_eval.stats.multiplicity import acceptance_region
 
 
-def _loop(values: list[float], n: int, null: float) -> float:
+def _loop(values, n, null):
     """Return the log wealth of the bet without replacement.
 
     It follows section 3 of the specification, for values in -1..1.
@@ -37,7 +34,7 @@ def _loop(values: list[float], n: int, null: float) -> float:
     st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.0, 0.5, 1.0]), min_size=1, max_size=60),
     st.integers(0, 400),
 )
-def test_both_wealths_follow_the_recursion_of_the_paper(values: list[float], more: int):
+def test_both_wealths_follow_the_recursion_of_the_paper(values, more):
     n, margin = len(values) + more + 1, 0.05
     stop = EarlyClassic.for_pairs(n, margin, eps=1e-12)
     for count, value in enumerate(values, 1):
@@ -122,9 +119,7 @@ def test_a_missing_answer_makes_both_bets_poorer():
 # its level
 
 
-def _decisions(
-    values: Sequence[float | None], runs: int, **options: float
-) -> Counter[Decision | None]:
+def _decisions(values, runs, **options):
     """Decide on one population in random orders; None is a missing answer.
 
     Scores are in 0..1.
@@ -203,7 +198,7 @@ def test_missing_answers_count_as_worst_for_one_bet_and_as_best_for_the_other():
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_a_run_with_one_missing_answer_too_many_is_decided_with_probability_eps_at_most(
-    value: float,
+    value,
 ):
     """The scores do not matter: they are all alike."""
     eps, runs, n = 0.2, 1000, 100
@@ -221,9 +216,7 @@ def test_what_holds_a_decision_up_is_asked_only_where_there_would_be_one():
 
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=4, max_size=40), st.integers(0, 10))
-def test_what_is_certain_by_counting_is_never_decided_the_other_way(
-    values: list[float], tenths: int
-):
+def test_what_is_certain_by_counting_is_never_decided_the_other_way(values, tenths):
     """Even if the mean is exactly on the threshold and the last values leave no choice."""
     margin = tenths / 10
     verdict = EarlyClassic.for_pairs(len(values), margin, eps=1e-9).update(values)
@@ -243,7 +236,7 @@ def test_what_is_certain_by_counting_is_never_decided_the_other_way(
         ({"threshold": math.nan}, "finite range and threshold", "to the end"),
     ],
 )
-def test_a_plan_that_cannot_stop_is_refused(arguments: dict[str, float], message: str, hint: str):
+def test_a_plan_that_cannot_stop_is_refused(arguments, message, hint):
     usual = {"n": 10, "threshold": -0.1, "lo": -1.0, "hi": 1.0, "eps": 0.01} | arguments
     with pytest.raises(ServeEvalError, match=message) as caught:
         EarlyClassic(**usual)
@@ -251,7 +244,7 @@ def test_a_plan_that_cannot_stop_is_refused(arguments: dict[str, float], message
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.5, 71.0])
-def test_a_value_outside_the_range_is_refused(value: float):
+def test_a_value_outside_the_range_is_refused(value):
     with pytest.raises(ServeEvalError, match=r"lies outside -1\.\.1") as caught:
         EarlyClassic.for_pairs(10, 0.1).update([value])
     assert "update_missing" in caught.value.hint

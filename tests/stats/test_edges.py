@@ -1,11 +1,8 @@
 """Test the formulas at their edges and on a recorded pair of deployments."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
-from pathlib import Path
 
 import numpy
 import pytest
@@ -23,7 +20,7 @@ from serve_eval.stats.finding import PairedFinding
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.multiplicity import acceptance_region
 from serve_eval.stats.onset import worse_than_usual
-from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.pairs import pair
 from serve_eval.stats.permutation import TIE, PermutationTest, _draw, _invert, _on_grid
 from serve_eval.stats.planning import SAW_TEETH, _smallest, num_noninferior_for
 from serve_eval.stats.repeats import successive_dispersion
@@ -38,9 +35,7 @@ def test_an_acceptance_region_begins_behind_what_is_too_rare():
     assert acceptance_region(10, 0.5, 1.9 * none)[0] == 0
 
 
-def _pairs(
-    reference: list[float], candidate: list[float], weights: list[float] | None = None
-) -> Pairs:
+def _pairs(reference, candidate, weights=None):
     return pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True, weights=weights)
 
 
@@ -50,7 +45,7 @@ def test_a_single_pair_has_a_mean_and_no_p():
 
 
 @pytest.mark.parametrize("method", [Method.PERMUTATION, Method.SIGN_FLIP, Method.EXCHANGE])
-def test_weights_count_in_permutation_tests(method: Method):
+def test_weights_count_in_permutation_tests(method):
     """Three prompts of weight 4 fell and three of weight 1 rose.
 
     Of the 64 signs, three of the heavy ones and those of the same sum are as low.
@@ -91,14 +86,14 @@ def test_an_early_stop_says_what_to_give():
 
 @pytest.mark.parametrize("flips", [2.0, 40.0, math.inf])
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
-def test_the_chance_within_one_run_is_the_tail_of_the_skewed_variable(flips: float, ratio: float):
+def test_the_chance_within_one_run_is_the_tail_of_the_skewed_variable(flips, ratio):
     skewness = 0.0 if math.isinf(flips) else 1.0 / math.sqrt(ratio * flips)
     expected = float(pearson3(skewness).sf((3.0 + 0.5) / math.sqrt(ratio)))
     assert _chance(3.0, 1, 0.5, ratio, flips) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("runs", [5, 400])
-def test_a_limit_is_the_lowest_one_that_keeps_the_chance_of_so_many_runs(runs: int):
+def test_a_limit_is_the_lowest_one_that_keeps_the_chance_of_so_many_runs(runs):
     scale = Scale(df=20.0)
     limit, target = limit_for(scale, runs=runs), false_alarm_chance(LIMIT, runs=runs)
     assert limit > LIMIT
@@ -119,7 +114,7 @@ def test_a_wrong_level_is_told_before_a_wrong_margin():
 
 @pytest.mark.parametrize("alike", range(1, 60, 7))
 @pytest.mark.parametrize("opposite", range(0, 60, 6))
-def test_a_chance_of_everything_is_one_and_no_more(alike: int, opposite: int):
+def test_a_chance_of_everything_is_one_and_no_more(alike, opposite):
     chance = _compute_reached({(1, 1): alike, (1, -1): opposite, (1, 0): 3}, [0, 0])
     assert chance <= 1.0
     assert chance == pytest.approx(1.0)
@@ -133,7 +128,7 @@ def test_where_the_usual_value_is_the_worst_it_is_a_bad_one():
 
 
 @pytest.mark.parametrize("largest", [1.0, 100.0])
-def test_a_gap_within_rounding_is_no_step(largest: float):
+def test_a_gap_within_rounding_is_no_step(largest):
     """A gap of at most TIE times the largest score is rounding.
 
     The step is then that of the rest.
@@ -155,7 +150,7 @@ def test_few_large_scores_are_not_inverted():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_inverted_sum_is_that_of_a_bell(seed: int):
+def test_an_inverted_sum_is_that_of_a_bell(seed):
     """The sum of 3000 similar prompts is normal but for the fourth moment.
 
     By symmetry, .5 is at the mean.
@@ -194,7 +189,7 @@ def test_a_planned_number_lies_behind_the_last_tooth():
 
 
 @pytest.mark.parametrize("level", ["alpha", "beta"])
-def test_a_level_out_of_range_is_told_by_its_name(level: str):
+def test_a_level_out_of_range_is_told_by_its_name(level):
     levels = {"alpha": 0.05, "beta": 0.1, level: 2.0}
     with pytest.raises(ServeEvalError, match=rf"\b{level}\b"):
         num_noninferior_for(0.05, 0.1, levels["alpha"], levels["beta"])
@@ -204,7 +199,7 @@ ONE = "gsm8k_Meta-Llama-3.1-405B-Instruct_at_hyperbolic.jsonl"
 OTHER = "gsm8k_Llama-3.1-405B-Instruct-Turbo.jsonl"
 
 
-def _scores(shared: Path, name: str) -> list[float]:
+def _scores(shared, name):
     """Score by the flexible filter.
 
     It must agree with lm-evaluation-harness's own judgement of every answer.
@@ -224,7 +219,7 @@ def _scores(shared: Path, name: str) -> list[float]:
 
 
 def test_two_deployments_of_one_model_are_found_alike_and_a_drop_of_one_point_is_excluded(
-    shared: Path,
+    shared,
 ):
     reference, candidate = _scores(shared, ONE), _scores(shared, OTHER)
     pairs = pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True)

@@ -1,12 +1,9 @@
 """Test exact probabilities, intervals of proportions and comparisons with a threshold."""
 
-from __future__ import annotations
-
 import math
 import random
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 import numpy
 import pytest
@@ -24,17 +21,17 @@ LARGEST = 15_000
 SIZES = (7, 100, 164, 198, 1319, 4104, 12032, 14042, LARGEST)
 
 
-def _sign(number: Fraction) -> int:
+def _sign(number):
     return (number > 0) - (number < 0)
 
 
-def _value(total: float, n: int) -> float:
+def _value(total, n):
     """Return the value as a run computes it."""
     return 100.0 * bound_missing(total, n, n, 0.0, 1.0)[0]
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_every_count_on_a_threshold_passes_and_one_less_fails(n: int):
+def test_every_count_on_a_threshold_passes_and_one_less_fails(n):
     for k in range(n + 1):
         exact = Fraction(100 * k, n)
         if exact.denominator > 10**6 or 10**6 % exact.denominator:
@@ -55,7 +52,7 @@ def test_57_of_100_is_on_57():
 
 
 @st.composite
-def _counts(draw: st.DrawFn) -> tuple[int, int, Decimal]:
+def _counts(draw):
     """Draw a count and a threshold near it, rounded to some places as people write it."""
     n = draw(st.integers(1, LARGEST))
     k = draw(st.integers(0, n))
@@ -66,7 +63,7 @@ def _counts(draw: st.DrawFn) -> tuple[int, int, Decimal]:
 
 @settings(max_examples=300)
 @given(_counts())
-def test_counts_compare_with_decimals_as_exact_numbers_do(drawn: tuple[int, int, Decimal]):
+def test_counts_compare_with_decimals_as_exact_numbers_do(drawn):
     k, n, threshold = drawn
     wanted = _sign(Fraction(100 * k, n) - Fraction(threshold))
     assert compare(_value(k, n), float(threshold), n, 100.0) == wanted
@@ -77,9 +74,7 @@ def test_counts_compare_with_decimals_as_exact_numbers_do(drawn: tuple[int, int,
     st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 300)), min_size=1, max_size=40),
     st.integers(-3, 3),
 )
-def test_graded_scores_compare_as_the_decimals_that_they_are(
-    drawn: list[tuple[int, int]], step: int
-):
+def test_graded_scores_compare_as_the_decimals_that_they_are(drawn, step):
     scores = [score / 1000 for score, times in drawn for _ in range(times)]
     n = len(scores)
     exact = Fraction(sum(score * times for score, times in drawn), 10 * n)
@@ -90,7 +85,7 @@ def test_graded_scores_compare_as_the_decimals_that_they_are(
 
 
 @pytest.mark.parametrize("parts", [3, 6, 7, 9, 11])
-def test_sums_of_shares_that_are_no_decimals_reach_whole_numbers(parts: int):
+def test_sums_of_shares_that_are_no_decimals_reach_whole_numbers(parts):
     for k in range(1, parts + 1):
         total = math.fsum([k / parts] * parts * 100)
         n = 100 * parts
@@ -99,7 +94,7 @@ def test_sums_of_shares_that_are_no_decimals_reach_whole_numbers(parts: int):
 
 
 @given(st.integers(0, 200_000), st.integers(1, 200_000), st.integers(0, 4))
-def test_a_rate_of_unknown_size_compares_with_decimals(edits: int, words: int, places: int):
+def test_a_rate_of_unknown_size_compares_with_decimals(edits, words, places):
     value = 100.0 * (edits / words)
     threshold = round(Decimal(100 * edits) / words, places)
     wanted = _sign(Fraction(100 * edits, words) - Fraction(threshold))
@@ -107,18 +102,18 @@ def test_a_rate_of_unknown_size_compares_with_decimals(edits: int, words: int, p
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
-def test_an_infinite_value_compares_too(value: float):
+def test_an_infinite_value_compares_too(value):
     assert compare(value, 5.0) == (1 if value > 0 else -1)
 
 
 @given(st.integers(0, LARGEST), st.integers(1, LARGEST))
-def test_a_value_is_on_itself(k: int, n: int):
+def test_a_value_is_on_itself(k, n):
     value = _value(min(k, n), n)
     assert compare(value, value, n, 100.0) == 0
 
 
 @pytest.mark.parametrize("n", [100, 1319, 4104])
-def test_an_early_stop_never_excludes_a_value_on_the_threshold(n: int):
+def test_an_early_stop_never_excludes_a_value_on_the_threshold(n):
     for k in (0, 1, 57 * n // 100, n - 1, n):
         for seed in range(4):
             scores = [1.0] * k + [0.0] * (n - k)
@@ -134,9 +129,7 @@ def test_an_early_stop_never_excludes_a_value_on_the_threshold(n: int):
     ("successes", "trials", "chance", "tail"),
     [(0, 3, 0.5, 1.0), (2, 3, 0.5, 0.5), (3, 3, 0.5, 0.125), (1, 2, 0.3, 0.51), (0, 0, 0.3, 1.0)],
 )
-def test_the_tail_counts_this_number_and_all_above(
-    successes: int, trials: int, chance: float, tail: float
-):
+def test_the_tail_counts_this_number_and_all_above(successes, trials, chance, tail):
     assert binomial_tail(successes, trials, chance) == pytest.approx(tail)
 
 
@@ -153,16 +146,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("down", "up", "exact", "mid", "two_sided"), CASES)
-def test_p_values_equal_sums_of_whole_numbers(
-    down: int, up: int, exact: float, mid: float, two_sided: float
-):
+def test_p_values_equal_sums_of_whole_numbers(down, up, exact, mid, two_sided):
     test = mcnemar(down, up)
     assert test.p_exact == pytest.approx(exact, rel=1e-9)
     assert test.p_mid == pytest.approx(mid, rel=1e-9)
     assert test.p_exact_two_sided == pytest.approx(two_sided, rel=1e-9)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any):
+def test_the_shared_vectors_hold_to_their_tolerance(vectors):
     for vector in vectors("mcnemar"):
         test = mcnemar(vector["inputs"]["down"], vector["inputs"]["up"])
         for name, value in vector["expected"].items():
@@ -174,7 +165,7 @@ def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any):
 @pytest.mark.parametrize(
     ("alpha", "mid", "exact"), [(0.05, 4, 5), (0.05 / 40, 9, 10)], ids=["one test", "forty tests"]
 )
-def test_the_fewest_changes_that_can_prove_a_drop(alpha: float, mid: int, exact: int):
+def test_the_fewest_changes_that_can_prove_a_drop(alpha, mid, exact):
     assert mcnemar(mid, 0).p_mid <= alpha < mcnemar(mid - 1, 0).p_mid
     assert mcnemar(exact, 0).p_exact <= alpha < mcnemar(exact - 1, 0).p_exact
 
@@ -183,7 +174,7 @@ COUNT = st.integers(0, 5000)
 
 
 @given(COUNT, COUNT)
-def test_one_more_right_answer_never_strengthens_the_proof_of_a_drop(down: int, up: int):
+def test_one_more_right_answer_never_strengthens_the_proof_of_a_drop(down, up):
     before = mcnemar(down, up)
     for after in (mcnemar(down, up + 1), mcnemar(max(0, down - 1), up)):
         assert after.p_exact >= before.p_exact - 1e-15
@@ -191,14 +182,14 @@ def test_one_more_right_answer_never_strengthens_the_proof_of_a_drop(down: int, 
 
 
 @given(COUNT, COUNT)
-def test_p_values_are_probabilities_and_mid_p_is_the_smaller(down: int, up: int):
+def test_p_values_are_probabilities_and_mid_p_is_the_smaller(down, up):
     test = mcnemar(down, up)
     assert 0.0 <= test.p_mid <= test.p_exact <= 1.0
     assert 0.0 <= test.p_exact_two_sided <= 1.0
 
 
 @given(st.integers(20, 900), st.sampled_from([0.05, 0.002]), st.data())
-def test_what_the_classic_test_fails_is_a_proven_drop(n: int, alpha: float, data: st.DataObject):
+def test_what_the_classic_test_fails_is_a_proven_drop(n, alpha, data):
     margin = -classic_test(n, 0.0, 50.0, alpha, 0.2).threshold / 100
     changed = data.draw(st.integers(0, n // 2))
     fewest = int((margin * n + changed) // 2) + 1
@@ -211,7 +202,7 @@ def test_what_the_classic_test_fails_is_a_proven_drop(n: int, alpha: float, data
 
 
 @pytest.mark.parametrize(("down", "up"), [(-1, 0), (0, -1), (1.5, 2)])
-def test_impossible_counts_are_refused(down: int, up: int):
+def test_impossible_counts_are_refused(down, up):
     with pytest.raises(ServeEvalError, match="number of prompts that became") as caught:
         mcnemar(down, up)
     assert caught.value.hint
@@ -227,7 +218,7 @@ def test_impossible_counts_are_refused(down: int, up: int):
         (1, 29, 0.0061, 0.1718),
     ],
 )
-def test_published_intervals_are_met(total: int, n: int, low: float, high: float):
+def test_published_intervals_are_met(total, n, low, high):
     assert wilson(total, n, 0.05) == pytest.approx((low, high), abs=5e-5)
 
 
@@ -237,7 +228,7 @@ def test_all_right_is_the_mirror_of_all_wrong():
 
 
 @pytest.mark.parametrize(("total", "n"), [(0, 0), (-1, 5), (6, 5)])
-def test_impossible_sums_are_refused(total: int, n: int):
+def test_impossible_sums_are_refused(total, n):
     with pytest.raises(ServeEvalError):
         wilson(total, n, 0.05)
 
@@ -252,7 +243,7 @@ def test_equal_repeats_are_one_answer_and_independent_ones_are_many():
 
 
 @pytest.mark.parametrize(("a", "b"), [(50.0, 50.0), (0.2, 0.1), (20.0, 1.0)])
-def test_the_interval_of_repeats_contains_the_value_of_questions_like_these(a: float, b: float):
+def test_the_interval_of_repeats_contains_the_value_of_questions_like_these(a, b):
     random = numpy.random.default_rng(9)
     inside = 0
     for _ in range(400):
@@ -263,7 +254,7 @@ def test_the_interval_of_repeats_contains_the_value_of_questions_like_these(a: f
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0, 4.0])
-def test_the_tail_of_a_power_law_is_found(power: float):
+def test_the_tail_of_a_power_law_is_found(power):
     random = numpy.random.default_rng(7)
     limit, shares = 10.0 ** (4 / power), []
     for _ in range(200):
@@ -286,6 +277,6 @@ def test_what_was_seen_needs_no_estimate():
 
 
 @pytest.mark.parametrize(("mean", "count"), [(0.0, 1), (0.005, 1), (0.02, 2), (0.1, 2), (4.0, 10)])
-def test_a_number_that_is_reached_in_one_of_a_hundred_is_unlikely(mean: float, count: int):
+def test_a_number_that_is_reached_in_one_of_a_hundred_is_unlikely(mean, count):
     """4.0: the chance of 9 or more is .021, that of 10 or more .008."""
     assert count_unlikely(mean, 0.01) == count

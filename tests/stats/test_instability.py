@@ -1,10 +1,7 @@
 """Test instability and declines of answers within runs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy
 import pytest
@@ -28,7 +25,7 @@ from serve_eval.stats.onset import (
     passes,
     worse_than_usual,
 )
-from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.pairs import pair
 from serve_eval.stats.repeats import (
     effect_of,
     inflate_bound,
@@ -39,7 +36,7 @@ from serve_eval.stats.repeats import (
 )
 
 
-def _runs(correct_counts: list[int], runs: int) -> Any:
+def _runs(correct_counts, runs):
     """Return rows of right/wrong answers in which a prompt's right answers come first."""
     return (numpy.arange(runs)[:, numpy.newaxis] < numpy.array(correct_counts)).astype(float)
 
@@ -52,7 +49,7 @@ def test_ten_prompts_of_three_runs():
     assert (result.runs, result.prompts, result.df) == (3, 10, 2)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any):
+def test_the_shared_vectors_hold_to_their_tolerance(vectors):
     for vector in vectors("instability"):
         result = instability(_runs(**vector["inputs"]))
         assert result.variance == pytest.approx(vector["expected"]["v"], abs=vector["tolerance"])
@@ -90,7 +87,7 @@ def test_scores_that_are_not_right_or_wrong_have_no_flip_rate():
 @given(
     arrays(numpy.int8, st.tuples(st.integers(2, 7), st.integers(1, 40)), elements=st.integers(0, 1))
 )
-def test_q_of_any_scores_is_cochrans_where_they_are_right_or_wrong(answers: Any):
+def test_q_of_any_scores_is_cochrans_where_they_are_right_or_wrong(answers):
     """Use Cochran's own formula in whole numbers: (K - 1)(K sum C^2 - T^2) / (K T - sum S^2)."""
     count, rows = len(answers), answers.astype(int)
     per_run, per_prompt, total = rows.sum(axis=1), rows.sum(axis=0), int(rows.sum())
@@ -189,13 +186,13 @@ def test_a_prompt_with_a_missing_score_is_left_out():
         ([[math.inf], [1.0]], "finite scores", "scorer"),
     ],
 )
-def test_runs_that_say_nothing_are_refused(runs: Any, message: str, hint: str):
+def test_runs_that_say_nothing_are_refused(runs, message, hint):
     with pytest.raises(ServeEvalError, match=message) as caught:
         instability(runs)
     assert hint in caught.value.hint
 
 
-def _pairs(sd: float, seed: int, runs: int = 5, n: int = 600) -> Pairs:
+def _pairs(sd, seed, runs=5, n=600):
     """Return runs of one endpoint whose prompts all shift together by a normal logit of this
     spread.
     """
@@ -291,14 +288,14 @@ def test_few_prompts_that_vary_tell_nothing():
 @pytest.mark.parametrize(
     ("p", "expected"), [(0.5, 0.5), (0.9, 0.9), (0.0227501, 0.158655), (0.0, 0.0)]
 )
-def test_evidence_shrinks_by_the_factor(p: float, expected: float):
+def test_evidence_shrinks_by_the_factor(p, expected):
     assert inflate_p(p, 2.0) == pytest.approx(expected, rel=1e-4)
     assert inflate_p(p, 1.0) == p
     assert inflate_bound(-math.inf, 0.0, 2.0) == -math.inf
     assert inflate_bound(-3.0, -1.0, 2.0) == -5.0
 
 
-def _falling(seed: int, before: float, after: float) -> numpy.typing.NDArray[numpy.bool_]:
+def _falling(seed, before, after):
     random = numpy.random.default_rng(seed)
     return numpy.concatenate([random.random(100) >= before, random.random(300) >= after])
 
@@ -316,7 +313,7 @@ def test_healthy_runs_are_accused_no_more_often_than_alpha():
 
 
 @pytest.mark.parametrize("share", [0.002, 0.005, 0.01, 0.02])
-def test_the_level_holds_where_hardly_anything_is_bad(share: float):
+def test_the_level_holds_where_hardly_anything_is_bad(share):
     """Bad answers are as rare as among prompts that a reference had right."""
     random = numpy.random.default_rng(5)
     assert (
@@ -334,12 +331,12 @@ def test_the_likeliest_split_and_the_shares_on_both_sides():
 @pytest.mark.parametrize(
     "bad", [[True] * 100, [False] * 100, [True] * 50 + [False] * 50, [True] * (LEAST - 1), []]
 )
-def test_nothing_that_turned_worse(bad: list[bool]):
+def test_nothing_that_turned_worse(bad):
     assert onset(numpy.array(bad, dtype=numpy.bool_), 0.01) is None
 
 
 @given(st.lists(st.booleans(), min_size=2, max_size=60))
-def test_the_chart_is_the_largest_likelihood_ratio_over_its_windows(bad: list[bool]):
+def test_the_chart_is_the_largest_likelihood_ratio_over_its_windows(bad):
     row = numpy.array(bad)
 
     def likelihood(part):
@@ -358,7 +355,7 @@ def test_the_chart_is_the_largest_likelihood_ratio_over_its_windows(bad: list[bo
         assert drawn[end] == pytest.approx(max(ratios), abs=1e-9)
 
 
-def _first_above(bad: numpy.typing.NDArray[numpy.bool_], over: float) -> int | None:
+def _first_above(bad, over):
     """Compute the whole chart to find what `passes` finds without drawing it."""
     above = numpy.flatnonzero(chart(bad) > over)
     return int(above[0]) if above.size else None
@@ -373,9 +370,7 @@ def _first_above(bad: numpy.typing.NDArray[numpy.bool_], over: float) -> int | N
     st.integers(4, 512),
 )
 @settings(max_examples=60, deadline=None)
-def test_what_passes_a_limit_is_found_without_drawing_the_chart(
-    seed: int, n: int, share: float, rise: float, over: float, block: int
-):
+def test_what_passes_a_limit_is_found_without_drawing_the_chart(seed, n, share, rise, over, block):
     random = numpy.random.default_rng(seed)
     bad = random.random(n) < share
     bad[n // 2 :] |= random.random(n - n // 2) < rise
@@ -427,9 +422,7 @@ def test_the_limit_rises_with_the_length_of_the_run_and_the_certainty():
         limit(100, 0.0)
 
 
-def _hold(
-    values: list[float | None], references: list[float] | None = None, *, worst: float = 0.0
-) -> DriftHold:
+def _hold(values, references=None, *, worst=0.0):
     hold = DriftHold(1000, worst)
     for i, value in enumerate(values):
         hold.add(value, None if references is None else references[i])
@@ -437,7 +430,7 @@ def _hold(
 
 
 @pytest.mark.parametrize("n", [0, 5, 9, 20, 21, 400])
-def test_the_latest_value_of_the_chart_is_that_of_the_chart(n: int):
+def test_the_latest_value_of_the_chart_is_that_of_the_chart(n):
     bad = numpy.random.default_rng(n).random(n) < numpy.linspace(0.1, 0.5, n)
     assert latest(bad) == pytest.approx(chart(bad)[-1])
 

@@ -1,11 +1,8 @@
 """Test judgements of a value, also with anchors."""
 
-from __future__ import annotations
-
 import math
 import random
 import time
-from typing import Any
 
 import numpy
 import pytest
@@ -16,7 +13,7 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.stats.drop import Method, drop_test
 from serve_eval.stats.finding import PairedFinding, finding
 from serve_eval.stats.judgement import Reason, anchor_pairs, anchor_test, judge
-from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.pairs import pair
 from serve_eval.stats.sign_tests import mcnemar
 
 NAN = math.nan
@@ -28,13 +25,13 @@ RANK = {
 }
 
 
-def _answers(down: int, up: int, same: int, missing: int = 0) -> Pairs:
+def _answers(down, up, same, missing=0):
     reference = [1.0] * down + [0.0] * up + [1.0] * (same + missing)
     candidate = [0.0] * down + [1.0] * up + [1.0] * same + [NAN] * missing
     return pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True)
 
 
-def _texts(differences: Any, **options: Any) -> Pairs:
+def _texts(differences, **options):
     shift = numpy.asarray(differences, dtype=float)
     lo, hi = options.pop("range", (-2.0, 2.0))
     return pair(numpy.zeros(len(shift)), shift, lo=lo, hi=hi, higher_is_better=True, **options)
@@ -55,7 +52,7 @@ def _texts(differences: Any, **options: Any) -> Pairs:
         ((0.2, 0.3), (-0.03, -0.02), PairedFinding.INCONCLUSIVE),
     ],
 )
-def test_a_finding_answers_two_questions(p: Any, lower: Any, expected: PairedFinding):
+def test_a_finding_answers_two_questions(p, lower, expected):
     assert finding(p, 0.05, lower, 0.02) is expected
 
 
@@ -71,7 +68,7 @@ def test_a_finding_answers_two_questions(p: Any, lower: Any, expected: PairedFin
         ((0.2, 0.05, 0.0, -0.1), "margin"),
     ],
 )
-def test_a_finding_refuses_what_is_no_evidence(arguments: tuple[Any, ...], message: str):
+def test_a_finding_refuses_what_is_no_evidence(arguments, message):
     with pytest.raises(ServeEvalError, match=message) as caught:
         finding(*arguments)
     assert caught.value.hint
@@ -86,7 +83,7 @@ def test_a_finding_refuses_what_is_no_evidence(arguments: tuple[Any, ...], messa
         (0, 0, PairedFinding.PASS),
     ],
 )
-def test_a_task_of_4096_right_or_wrong_answers(down: int, up: int, expected: PairedFinding):
+def test_a_task_of_4096_right_or_wrong_answers(down, up, expected):
     result = judge(_answers(down, up, 4096 - down - up), margin=0.01817324)
     assert result.finding is expected
     assert result.reasons == ()
@@ -117,7 +114,7 @@ def test_one_prompt_is_too_few_and_so_is_one_cluster():
 
 @pytest.mark.parametrize("method", ["exchange", "signflip", "permutation"])
 def test_a_missing_answer_counts_as_worst_for_the_upper_end_of_p_and_as_best_for_the_lower(
-    method: str,
+    method,
 ):
     reference = numpy.ones((3, 40))
     answers = [numpy.ones(40) for _ in range(3)]
@@ -133,7 +130,7 @@ def test_a_missing_answer_counts_as_worst_for_the_upper_end_of_p_and_as_best_for
 
 
 @pytest.mark.parametrize(("prompts", "found"), [(2, False), (9, False), (10, True)])
-def test_a_handful_of_prompts_that_all_dropped_proves_nothing(prompts: int, found: bool):
+def test_a_handful_of_prompts_that_all_dropped_proves_nothing(prompts, found):
     """Two prompts that dropped alike once gave p = 0 and FAIL."""
     runs = pair(
         numpy.ones((3, prompts)), numpy.zeros(prompts), lo=0.0, hi=1.0, higher_is_better=True
@@ -144,7 +141,7 @@ def test_a_handful_of_prompts_that_all_dropped_proves_nothing(prompts: int, foun
 
 
 @pytest.mark.parametrize(("clusters", "enough"), [(9, False), (10, True)])
-def test_fewer_than_ten_clusters_prove_nothing(clusters: int, enough: bool):
+def test_fewer_than_ten_clusters_prove_nothing(clusters, enough):
     pairs = _texts(
         [-0.5 - i / 1000 for i in range(100)], clusters=[i % clusters for i in range(100)]
     )
@@ -157,9 +154,7 @@ def test_fewer_than_ten_clusters_prove_nothing(clusters: int, enough: bool):
     ("value", "expected"),
     [(-0.5, PairedFinding.FAIL), (-0.05, PairedFinding.SMALL_DROP), (0.0, PairedFinding.PASS)],
 )
-def test_differences_that_are_all_equal_are_judged_without_a_spread(
-    value: float, expected: PairedFinding
-):
+def test_differences_that_are_all_equal_are_judged_without_a_spread(value, expected):
     assert judge(_texts([value] * 1000), margin=0.1).finding is expected
 
 
@@ -221,7 +216,7 @@ def test_texts_take_the_permutation_test_and_other_tests_on_request():
 
 
 @pytest.mark.parametrize("scale", [1.0, 100.0])
-def test_the_finding_does_not_depend_on_the_unit(scale: float):
+def test_the_finding_does_not_depend_on_the_unit(scale):
     values = numpy.random.default_rng(7).normal(-0.02, 0.1, 400).clip(-1, 1)
     pairs = _texts(scale * values, range=(-scale, scale))
     assert judge(pairs, margin=0.05 * scale).finding is PairedFinding.SMALL_DROP
@@ -234,9 +229,7 @@ def test_the_finding_does_not_depend_on_the_unit(scale: float):
     st.integers(0, 8),
     st.sampled_from([0.02, 0.1]),
 )
-def test_one_more_right_answer_never_makes_the_finding_worse(
-    down: int, up: int, same: int, missing: int, margin: float
-):
+def test_one_more_right_answer_never_makes_the_finding_worse(down, up, same, missing, margin):
     before = RANK[judge(_answers(down, up, same, missing), margin=margin, max_missing=1.0).finding]
     if down:
         assert (
@@ -261,7 +254,7 @@ VALUES = st.lists(
 
 
 @given(VALUES, st.integers(), st.booleans())
-def test_the_order_of_the_samples_does_not_matter(values: list[float], seed: int, weighted: bool):
+def test_the_order_of_the_samples_does_not_matter(values, seed, weighted):
     rows = [(value, index % 3 + 1, index % 12) for index, value in enumerate([*values, 0.0])]
     results = []
     for order in (rows, random.Random(seed).sample(rows, len(rows))):
@@ -316,17 +309,17 @@ def test_judging_a_hundred_thousand_pairs_takes_less_than_two_seconds():
         (_answers(1, 1, 8), {"max_missing": 2.0}, "max_missing must be a share", "0.02"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(pairs: Pairs, options: Any, message: str, hint: str):
+def test_options_that_do_not_fit_are_refused(pairs, options, message, hint):
     with pytest.raises(ServeEvalError, match=message) as caught:
         judge(pairs, **({"margin": 0.1} | options))
     assert hint in caught.value.hint
 
 
-def _pairs(reference: list[list[float]], candidate: list[float], *, better: bool = True) -> Pairs:
+def _pairs(reference, candidate, *, better=True):
     return pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=better)
 
 
-def _runs(patterns: dict[str, int]) -> Pairs:
+def _runs(patterns):
     """Return the given number of prompts of each pattern.
 
     The digits of a pattern are the scores of three reference runs and of the candidate.
@@ -375,7 +368,7 @@ def test_a_missing_answer_is_lost_for_one_end_and_kept_for_the_other():
     ],
     ids=["one reference run", "few anchors", "no best score"],
 )
-def test_without_anchors_there_is_no_test(pairs: Pairs):
+def test_without_anchors_there_is_no_test(pairs):
     assert anchor_pairs(pairs) is None
     assert judge(pairs, margin=0.1).anchors is None
 

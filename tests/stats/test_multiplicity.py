@@ -1,15 +1,10 @@
 """Test corrections for several tests, and p-values that combine them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise, product
-from random import Random
-from typing import Any
 
 import numpy
 import pytest
@@ -18,7 +13,7 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.multiplicity import benjamini_hochberg, holm, mean_z_p
-from serve_eval.stats.sign_tests import Signs, mcnemar, min_p
+from serve_eval.stats.sign_tests import mcnemar, min_p
 
 
 def test_a_small_family_equals_statsmodels():
@@ -29,7 +24,7 @@ def test_a_small_family_equals_statsmodels():
 
 
 @pytest.mark.parametrize(("kind", "adjust"), [("holm", holm), ("bh", benjamini_hochberg)])
-def test_the_shared_vectors_hold_to_their_tolerance(kind: str, adjust: Any, vectors: Any):
+def test_the_shared_vectors_hold_to_their_tolerance(kind, adjust, vectors):
     for vector in vectors(kind):
         adjusted = adjust(vector["inputs"]["p"])
         assert adjusted == pytest.approx(vector["expected"]["adjusted"], abs=vector["tolerance"]), (
@@ -38,7 +33,7 @@ def test_the_shared_vectors_hold_to_their_tolerance(kind: str, adjust: Any, vect
 
 
 @pytest.mark.parametrize("adjust", [holm, benjamini_hochberg])
-def test_one_test_or_none_needs_no_correction(adjust: Any):
+def test_one_test_or_none_needs_no_correction(adjust):
     assert adjust([]) == []
     assert adjust([0.3]) == [0.3]
 
@@ -47,7 +42,7 @@ P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=50)
 
 
 @given(P_VALUES)
-def test_adjusted_values_keep_the_order_and_holm_is_the_stricter(p: list[float]):
+def test_adjusted_values_keep_the_order_and_holm_is_the_stricter(p):
     strict, lenient = holm(p), benjamini_hochberg(p)
     order = sorted(range(len(p)), key=p.__getitem__)
     for earlier, later in pairwise(order):
@@ -60,7 +55,7 @@ def test_adjusted_values_keep_the_order_and_holm_is_the_stricter(p: list[float])
 
 
 @given(P_VALUES, st.data())
-def test_a_smaller_p_never_raises_an_adjusted_value(p: list[float], data: st.DataObject):
+def test_a_smaller_p_never_raises_an_adjusted_value(p, data):
     place = data.draw(st.integers(0, len(p) - 1))
     smaller = [value / 2 if i == place else value for i, value in enumerate(p)]
     for adjust in (holm, benjamini_hochberg):
@@ -71,7 +66,7 @@ def test_a_smaller_p_never_raises_an_adjusted_value(p: list[float], data: st.Dat
 
 @pytest.mark.parametrize("adjust", [holm, benjamini_hochberg])
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
-def test_what_is_no_probability_is_refused(adjust: Any, value: float):
+def test_what_is_no_probability_is_refused(adjust, value):
     with pytest.raises(ServeEvalError, match="position 1 is") as caught:
         adjust([0.5, value])
     assert "leave out" in caught.value.hint
@@ -81,7 +76,7 @@ SIGNS = st.tuples(st.integers(-1, 1), st.integers(-1, 1))
 FEW = st.lists(SIGNS, min_size=1, max_size=7).map(Counter)
 
 
-def _mid(positive: int, n: int) -> Fraction:
+def _mid(positive, n):
     """Return McNemar's mid-p from whole numbers."""
     if n == 0:
         return Fraction(1)
@@ -89,13 +84,13 @@ def _mid(positive: int, n: int) -> Fraction:
     return Fraction(2 * more + math.comb(n, positive), 2 ** (n + 1))
 
 
-def _least(signs: list[Signs]) -> Fraction:
+def _least(signs):
     """Return the smaller mid-p of the two measures."""
     each = [[one[which] for one in signs if one[which]] for which in (0, 1)]
     return min(_mid(sum(s > 0 for s in row), len(row)) for row in each)
 
 
-def _flipped(counts: Counter[Signs]) -> Iterator[list[Signs]]:
+def _flipped(counts):
     """Return all joint flips of the signs."""
     signs = [one for one in counts.elements() if one != (0, 0)]
     for flips in product((1, -1), repeat=len(signs)):
@@ -103,7 +98,7 @@ def _flipped(counts: Counter[Signs]) -> Iterator[list[Signs]]:
 
 
 @given(FEW)
-def test_it_is_the_share_of_all_joint_flips(counts: Counter[Signs]):
+def test_it_is_the_share_of_all_joint_flips(counts):
     observed = _least(list(counts.elements()))
     all_flips = [_least(signs) for signs in _flipped(counts)]
     lower, equal = (sum(p < observed for p in all_flips), sum(p == observed for p in all_flips))
@@ -118,9 +113,7 @@ def test_it_is_the_share_of_all_joint_flips(counts: Counter[Signs]):
 
 
 @given(FEW, st.sampled_from([0.01, 0.05, 0.2, 0.5]))
-def test_under_exchange_the_exact_p_holds_its_level_and_the_mid_p_is_half_on_average(
-    counts: Counter[Signs], alpha: float
-):
+def test_under_exchange_the_exact_p_holds_its_level_and_the_mid_p_is_half_on_average(counts, alpha):
     if counts.total() == counts[(0, 0)]:
         return
     told = [min_p(Counter(signs)) for signs in _flipped(counts)]
@@ -132,16 +125,14 @@ COUNT = st.integers(0, 400)
 
 
 @given(COUNT, COUNT, st.integers(0, 400), st.sampled_from([(1, 0), (0, 1), (1, 1)]))
-def test_one_measure_alone_and_two_that_agree_are_mcnemars_test(
-    plus: int, minus: int, none: int, by: Signs
-):
+def test_one_measure_alone_and_two_that_agree_are_mcnemars_test(plus, minus, none, by):
     found = min_p({by: plus, (-by[0], -by[1]): minus, (0, 0): none})
     assert found.p_mid == pytest.approx(mcnemar(plus, minus).p_mid, rel=1e-9)
     assert found.p_exact == pytest.approx(mcnemar(plus, minus).p_exact, rel=1e-9)
 
 
 @given(st.dictionaries(SIGNS, st.integers(0, 60)))
-def test_it_lies_between_the_smaller_p_and_twice_that(counts: dict[Signs, int]):
+def test_it_lies_between_the_smaller_p_and_twice_that(counts):
     found = min_p(counts)
     assert min(found.each) * (1 - 1e-9) <= found.p_exact
     # Bonferroni bound of exact p-values, which are at most twice the mid-p.
@@ -150,7 +141,7 @@ def test_it_lies_between_the_smaller_p_and_twice_that(counts: dict[Signs, int]):
 
 
 @given(st.dictionaries(SIGNS, st.integers(0, 60)))
-def test_the_order_of_the_measures_does_not_matter(counts: dict[Signs, int]):
+def test_the_order_of_the_measures_does_not_matter(counts):
     one, other = min_p(counts), min_p({(b, a): n for (a, b), n in counts.items()})
     assert one.p_mid == pytest.approx(other.p_mid, rel=1e-9)
     assert one.each == other.each[::-1]
@@ -175,7 +166,7 @@ def test_the_order_of_the_measures_does_not_matter(counts: dict[Signs, int]):
         ({(0, 0): 100}, 1.0),
     ],
 )
-def test_cases_that_were_met(counts: dict[Signs, int], p: float):
+def test_cases_that_were_met(counts, p):
     assert min_p(counts).p_mid == pytest.approx(p, rel=1e-9)
 
 
@@ -185,7 +176,7 @@ def test_two_measures_that_know_nothing_of_each_other_cost_twice_the_p():
 
 
 @pytest.mark.parametrize("n", [20, 50, 500])
-def test_equal_p_values_of_different_numbers_of_signs_are_ties(n: int):
+def test_equal_p_values_of_different_numbers_of_signs_are_ties(n):
     """Half of the signs positive is a mid-p of 1/2 for any number of signs."""
     at_most_half = Fraction(sum(math.comb(n, k) for k in range(n // 2 + 1)), 2**n)
     below_half = at_most_half - Fraction(math.comb(n, n // 2), 2**n)
@@ -209,7 +200,7 @@ def test_more_prompts_than_fit_into_memory_at_once_give_the_same(
     ("counts", "value"),
     [({(2, 0): 1}, "(2, 0)"), ({(0.5, 1): 3}, "(0.5, 1)"), ({(1, 1): -1}, "-1")],
 )
-def test_what_is_no_count_of_signs_is_refused(counts: Any, value: str):
+def test_what_is_no_count_of_signs_is_refused(counts, value):
     with pytest.raises(ServeEvalError, match=re.escape(value)) as caught:
         min_p(counts)
     assert caught.value.hint
@@ -219,19 +210,19 @@ P = st.floats(0.0, 1.0)
 
 
 @given(st.lists(P, min_size=1, max_size=6), st.randoms(use_true_random=False))
-def test_it_lies_between_the_p_values_and_has_no_order(ps: list[float], random: Random):
+def test_it_lies_between_the_p_values_and_has_no_order(ps, random):
     found = mean_z_p(ps)
     assert min(ps) - 1e-12 <= found <= max(ps) + 1e-12
     assert found == pytest.approx(mean_z_p(random.sample(ps, len(ps))))
 
 
 @pytest.mark.parametrize("p", [0.001, 0.04, 0.5, 0.9])
-def test_equal_p_values_stay(p: float):
+def test_equal_p_values_stay(p):
     assert mean_z_p([p, p, p]) == pytest.approx(p)
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 1.0])
-def test_it_holds_its_level_however_the_tests_depend(correlation: float):
+def test_it_holds_its_level_however_the_tests_depend(correlation):
     """4000 simulated triples: the share of p up to 0.05 is at most 0.05 but for chance."""
     from scipy.special import ndtr
 
@@ -244,6 +235,6 @@ def test_it_holds_its_level_however_the_tests_depend(correlation: float):
 
 
 @pytest.mark.parametrize("wrong", [[], [1.1], [-0.1, 0.5]])
-def test_what_is_no_p_is_refused(wrong: list[float]):
+def test_what_is_no_p_is_refused(wrong):
     with pytest.raises(ServeEvalError, match="p-values between 0 and 1 are needed"):
         mean_z_p(wrong)

@@ -1,7 +1,5 @@
 """The posterior of every suspect, by hand and by properties, and the choice of the next test."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -10,13 +8,13 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.noisy_search import ErrorRates, Posterior, SimulatedSearch
-from serve_eval.stats.suspects import SearchSpace, space_of_options, space_of_steps, start_chances
+from serve_eval.stats.suspects import space_of_options, space_of_steps, start_chances
 
 RATES = ErrorRates(alpha=0.02, beta=0.05)
 SPACES = [space_of_options(n) for n in (1, 2, 3, 4)] + [space_of_steps(n) for n in (1, 5)]
 
 
-def _share(posterior: Posterior, kind: str, *members: int) -> float:
+def _share(posterior, kind, *members):
     suspects = posterior.space.suspects
     place = next(i for i, one in enumerate(suspects) if (one.kind, one.members) == (kind, members))
     return float(posterior.probabilities[place])
@@ -61,7 +59,7 @@ def _share(posterior: Posterior, kind: str, *members: int) -> float:
         ),
     ],
 )
-def test_the_posterior_is_that_of_bayes(results: list[tuple[int, bool]], expected: list[float]):
+def test_the_posterior_is_that_of_bayes(results, expected):
     posterior = Posterior(space_of_options(2), RATES)
     for configuration, worse in results:
         posterior.update(configuration, worse=worse)
@@ -89,7 +87,7 @@ def test_steps_fail_from_one_on():
 
 @settings(max_examples=40)
 @given(st.data())
-def test_the_posterior_is_normal_and_moves_with_the_evidence(data: st.DataObject):
+def test_the_posterior_is_normal_and_moves_with_the_evidence(data):
     """The odds of two suspects move by the error rates alone, toward the one that predicts more."""
     space = data.draw(st.sampled_from(SPACES))
     posterior = Posterior(space, RATES)
@@ -116,7 +114,7 @@ def test_the_posterior_is_normal_and_moves_with_the_evidence(data: st.DataObject
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_information_is_what_a_result_tells_about_the_suspects(space: SearchSpace):
+def test_information_is_what_a_result_tells_about_the_suspects(space):
     """It is the mutual information of the suspect and the result, summed here term by term."""
     posterior = Posterior(space, RATES)
     posterior.update(space.bad, worse=True)
@@ -166,7 +164,7 @@ def test_a_combination_that_cannot_start_is_avoided_until_it_has_started():
 
 
 @pytest.mark.parametrize("space", [space_of_options(6), space_of_steps(15)])
-def test_searches_end_with_the_truth_as_often_as_their_posterior_says(space: SearchSpace):
+def test_searches_end_with_the_truth_as_often_as_their_posterior_says(space):
     search = SimulatedSearch(space, ErrorRates(alpha=0.01, beta=0.01), 0.95)
     cost = search.measure(seed=1)
     assert cost.found >= 0.93
@@ -192,7 +190,7 @@ def test_rates_must_be_below_one_half():
 
 
 @pytest.mark.parametrize("count", [7, 12])
-def test_single_options_and_those_up_to_each_can_be_tested_among_many(count: int):
+def test_single_options_and_those_up_to_each_can_be_tested_among_many(count):
     configurations, full = set(space_of_options(count).configurations), (1 << count) - 1
     for useful in ({1 << i for i in range(count)}, {(1 << i) - 1 for i in range(count)}):
         assert useful <= configurations

@@ -1,9 +1,6 @@
 """Test pairs of scores: their t-test and the bounds of their drop."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy
 import pytest
@@ -13,7 +10,7 @@ from hypothesis import strategies as st
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.bounds import BoundsMethod, bounds, equivalence, noninferiority
 from serve_eval.stats.paired_t import PairedT, paired_t
-from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.pairs import pair
 
 NAN = math.nan
 ACCURACY = {"lo": 0.0, "hi": 1.0, "higher_is_better": True}
@@ -55,9 +52,7 @@ def test_a_missing_candidate_score_leaves_the_rest_of_the_range_open():
     ],
     ids=["in the reference", "in one of several runs", "where lower is better"],
 )
-def test_a_missing_score_leaves_the_range_open(
-    reference: list[float], candidate: Any, higher_is_better: bool, open_range: tuple[float, float]
-):
+def test_a_missing_score_leaves_the_range_open(reference, candidate, higher_is_better, open_range):
     pairs = pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=higher_is_better)
     assert (pairs.worst[0], pairs.best[0]) == open_range
 
@@ -90,7 +85,7 @@ SCORES = st.sampled_from([0.0, 0.25, 1.0, NAN])
 
 @given(st.lists(st.tuples(SCORES, SCORES), min_size=1), st.booleans(), st.data())
 def test_whatever_the_missing_answers_were_the_difference_lies_between_worst_and_best(
-    rows: list[tuple[float, float]], better: bool, data: st.DataObject
+    rows, better, data
 ):
     rows.append((1.0, 1.0))
     known = [tuple(s if s == s else data.draw(st.floats(0, 1)) for s in row) for row in rows]
@@ -137,9 +132,7 @@ def test_whatever_the_missing_answers_were_the_difference_lies_between_worst_and
         ({"clusters": ["a", "b"]}, "2 cluster keys do not fit 1 prompts", "one key"),
     ],
 )
-def test_scores_that_cannot_be_paired_are_refused_with_what_to_do(
-    arguments: dict[str, Any], message: str, hint: str
-):
+def test_scores_that_cannot_be_paired_are_refused_with_what_to_do(arguments, message, hint):
     given_arguments = {"reference_runs": [1.0], "candidate_runs": [0.0], **ACCURACY} | arguments
     with pytest.raises(ServeEvalError, match=message) as caught:
         pair(**given_arguments)
@@ -186,7 +179,7 @@ def test_equivalence_equals_two_one_sided_tests():
     )
 
 
-def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any):
+def test_the_shared_vectors_hold_to_their_tolerance(vectors):
     for vector in vectors("paired_t"):
         inputs, expected = vector["inputs"], vector["expected"]
         differences = numpy.subtract(inputs["test"], inputs["reference"])
@@ -215,7 +208,7 @@ def test_a_bound_excludes_what_its_test_rejects():
 
 
 @pytest.mark.parametrize(("value", "p"), [(-0.1, 0.0), (0.0, 1.0), (0.1, 1.0)])
-def test_differences_that_are_all_equal_need_no_spread(value: float, p: float):
+def test_differences_that_are_all_equal_need_no_spread(value, p):
     test = paired_t([value] * 7)
     assert (test.mean, test.se, test.p) == (value, 0.0, p)
     assert test.bounds(0.05) == (value, value)
@@ -234,7 +227,7 @@ def test_a_prompt_without_weight_is_no_evidence():
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2), st.randoms())
-def test_the_order_of_the_samples_does_not_matter(values: list[float], random: Any):
+def test_the_order_of_the_samples_does_not_matter(values, random):
     shuffled = random.sample(values, len(values))
     one, other = paired_t(values), paired_t(shuffled)
     assert (one.mean, one.df) == pytest.approx((other.mean, other.df), abs=1e-12)
@@ -242,9 +235,7 @@ def test_the_order_of_the_samples_does_not_matter(values: list[float], random: A
 
 
 @given(st.lists(st.floats(-1, 1), min_size=3), st.floats(0, 1))
-def test_a_gain_on_every_prompt_never_strengthens_the_proof_of_a_drop(
-    values: list[float], gain: float
-):
+def test_a_gain_on_every_prompt_never_strengthens_the_proof_of_a_drop(values, gain):
     before, after = paired_t(values), paired_t([value + gain for value in values])
     if before.se > 1e-6:
         assert after.p >= before.p - 1e-9
@@ -262,7 +253,7 @@ def test_a_gain_on_every_prompt_never_strengthens_the_proof_of_a_drop(
         (([1.0, 2.0], None, numpy.array([0, 0])), "from 1 independent pairs", "at least two"),
     ],
 )
-def test_what_has_no_spread_is_refused(arguments: tuple[Any, ...], message: str, hint: str):
+def test_what_has_no_spread_is_refused(arguments, message, hint):
     with pytest.raises(ServeEvalError, match=message) as caught:
         paired_t(*arguments)
     assert hint in caught.value.hint
@@ -276,7 +267,7 @@ def test_bounds_and_margins_check_their_parameters():
         test.equivalence_p(-1.0)
 
 
-def _right_or_wrong(down: int, up: int, n: int, missing: int = 0) -> Pairs:
+def _right_or_wrong(down, up, n, missing=0):
     """Return pairs with the given counts; the reference has the missing ones right."""
     same = n - down - up - missing
     reference = [1.0] * down + [0.0] * up + [1.0] * (same + missing)
@@ -284,7 +275,7 @@ def _right_or_wrong(down: int, up: int, n: int, missing: int = 0) -> Pairs:
     return pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True)
 
 
-def _texts(differences: Any, **options: Any) -> Pairs:
+def _texts(differences, **options):
     shift = numpy.asarray(differences, dtype=float)
     lo, hi = options.pop("range", (0.0, 1.0))
     return pair(
@@ -407,7 +398,7 @@ def test_a_gain_is_non_inferior_but_not_equivalent():
 @pytest.mark.parametrize(
     ("margin", "alpha", "message"), [(-0.1, 0.05, "margin"), (0.1, 0.0, "alpha")]
 )
-def test_margin_and_alpha_are_checked(margin: float, alpha: float, message: str):
+def test_margin_and_alpha_are_checked(margin, alpha, message):
     for test in (noninferiority, equivalence):
         with pytest.raises(ServeEvalError, match=message):
             test(_right_or_wrong(1, 1, 10), margin, alpha)

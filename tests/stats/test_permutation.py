@@ -1,14 +1,10 @@
 """Test permutations of pairs and of prompts."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import numpy
 import pytest
@@ -32,7 +28,7 @@ from serve_eval.stats.sign_tests import mcnemar
 SCORES = st.sampled_from([0.0, 0.5, 1.0, 1 / 3])
 
 
-def _by_hand(runs: list[list[float]], candidate_runs: int) -> tuple[float, float]:
+def _by_hand(runs, candidate_runs):
     """Return P(sum <= observed) and the mid-p by enumeration.
 
     Each prompt's runs are assigned to the candidate in all ways.
@@ -52,9 +48,7 @@ def _by_hand(runs: list[list[float]], candidate_runs: int) -> tuple[float, float
 
 @settings(max_examples=60)
 @given(st.data(), st.integers(1, 3), st.integers(1, 2), st.integers(1, 4))
-def test_it_equals_the_count_of_all_permutations(
-    data: st.DataObject, before: int, after: int, prompts: int
-):
+def test_it_equals_the_count_of_all_permutations(data, before, after, prompts):
     row = st.lists(SCORES, min_size=prompts, max_size=prompts)
     runs = data.draw(st.lists(row, min_size=before + after, max_size=before + after))
     test = exchange_test(runs, after)
@@ -65,7 +59,7 @@ def test_it_equals_the_count_of_all_permutations(
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
-def test_one_run_a_side_is_mcnemars_test(down: int, up: int):
+def test_one_run_a_side_is_mcnemars_test(down, up):
     runs = numpy.ones((2, down + up + 5))
     runs[1, :down] = runs[0, down : down + up] = 0.0
     test, exact = exchange_test(runs), mcnemar(down, up)
@@ -87,7 +81,7 @@ def test_a_prompt_counts_by_how_often_it_was_right():
 @pytest.mark.parametrize(
     ("before", "after"), [(1, 1), (3, 1), (3, 3), pytest.param(9, 2, marks=pytest.mark.slow)]
 )
-def test_sums_inversion_and_draws_agree(before: int, after: int):
+def test_sums_inversion_and_draws_agree(before, after):
     random_ = numpy.random.default_rng(7)
     runs = random_.beta(5, 8, 300) + random_.normal(0.0, 0.05, (before + after, 300))
     runs[-after:] -= 0.004
@@ -121,7 +115,7 @@ def test_many_prompts_agree_with_the_t_test():
     assert sign_flip_test(values).p_mid == pytest.approx(paired_t(values).p, abs=2e-3)
 
 
-def test_the_shared_vectors_of_sign_flips_hold_to_their_tolerance(vectors: Any):
+def test_the_shared_vectors_of_sign_flips_hold_to_their_tolerance(vectors):
     for vector in vectors("signflip"):
         p = sign_flip_test(vector["inputs"]["differences"]).p_exact
         assert p == pytest.approx(vector["expected"]["p"], abs=vector["tolerance"]), vector["id"]
@@ -143,7 +137,7 @@ def test_clusters_are_permuted_as_a_whole_and_weights_scale():
     "draw", [lambda r: r.random(), lambda r: r.choice([0.0, 0.5, 1.0])], ids=["fine", "graded"]
 )
 def test_neither_the_order_of_the_prompts_nor_that_of_the_reference_runs_matters(
-    draw: Callable[[random.Random], float],
+    draw,
 ):
     random_ = random.Random(1)
     runs = [[draw(random_) for _ in range(12)] for _ in range(3)]
@@ -171,7 +165,7 @@ def test_far_tails_stay_probabilities():
         (([[1.0], [0.0]], 2), "one run on each side"),
     ],
 )
-def test_what_cannot_be_permuted_is_refused(arguments: tuple[Any, ...], message: str):
+def test_what_cannot_be_permuted_is_refused(arguments, message):
     with pytest.raises(ServeEvalError, match=message) as caught:
         exchange_test(*arguments)
     assert caught.value.hint
@@ -180,7 +174,7 @@ def test_what_cannot_be_permuted_is_refused(arguments: tuple[Any, ...], message:
 WORKERS = ("g0", "g1", "g2")
 
 
-def enumerated(prompts: list[AnsweredPrompt], worker: str) -> Fraction:
+def enumerated(prompts, worker):
     """Return the same probability by all ways to choose prompts, and a worker of each."""
     classes = {}
     for one in prompts:
@@ -206,7 +200,7 @@ def enumerated(prompts: list[AnsweredPrompt], worker: str) -> Fraction:
 
 
 @st.composite
-def answered(draw: st.DrawFn) -> list[AnsweredPrompt]:
+def answered(draw):
     return [
         AnsweredPrompt(
             draw(st.sampled_from(["easy", "hard"])),
@@ -221,18 +215,18 @@ def answered(draw: st.DrawFn) -> list[AnsweredPrompt]:
 
 @settings(max_examples=150, deadline=None)
 @given(answered())
-def test_the_probability_is_that_of_all_permutations(prompts: list[AnsweredPrompt]):
+def test_the_probability_is_that_of_all_permutations(prompts):
     for worker in WORKERS:
         known = float(enumerated(prompts, worker))
         assert no_worse_by_prompt(prompts, worker) == pytest.approx(known, abs=1e-9)
 
 
-def _once(rng: numpy.random.Generator, n: int) -> list[tuple[str, bool]]:
+def _once(rng, n):
     return [(WORKERS[rng.integers(3)], bool(rng.random() < 0.3)) for _ in range(n)]
 
 
 @pytest.mark.parametrize("n", [20, 300, 3000])
-def test_prompts_that_were_answered_once_are_those_of_fishers_test(n: int):
+def test_prompts_that_were_answered_once_are_those_of_fishers_test(n):
     dealt = _once(numpy.random.default_rng(n), n)
     own = [bad for name, bad in dealt if name == "g1"]
     others = [bad for name, bad in dealt if name != "g1"]
@@ -242,7 +236,7 @@ def test_prompts_that_were_answered_once_are_those_of_fishers_test(n: int):
 
 
 @pytest.mark.parametrize("right", [0, 1])
-def test_the_largest_sums_have_their_chance_where_almost_all_answers_are_bad(right: int):
+def test_the_largest_sums_have_their_chance_where_almost_all_answers_are_bad(right):
     own, others = 200, 200
     prompts = [AnsweredPrompt(None, {"g1": [place >= right]}) for place in range(own)]
     prompts += [AnsweredPrompt(None, {"g0": [place >= 18 - right]}) for place in range(others)]

@@ -1,7 +1,5 @@
 """Test repeated answers: pass@k, own noise, and drops on the same questions."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy
@@ -17,14 +15,14 @@ from serve_eval.stats.distances import farther_than_own, rank_distances
 from serve_eval.stats.drop import Method, drop_test, equal_accuracy_test
 from serve_eval.stats.multiplicity import acceptance_region
 from serve_eval.stats.paired_t import average_largest_gain
-from serve_eval.stats.pairs import Pairs, pair, pair_repeats
+from serve_eval.stats.pairs import pair, pair_repeats
 from serve_eval.stats.permutation import sign_flip_test
 from serve_eval.stats.repeats import Majority, majority, pass_at, standard_error
 from serve_eval.stats.score_bounds import mean_score_lower_bound, score_bounds
 
 
 @given(st.integers(1, 7), st.data())
-def test_pass_at_k_is_the_share_of_all_draws_with_a_right_answer(n: int, data: st.DataObject):
+def test_pass_at_k_is_the_share_of_all_draws_with_a_right_answer(n, data):
     counts = data.draw(st.lists(st.integers(0, n), min_size=1, max_size=4))
     k = data.draw(st.integers(1, n))
     shares = []
@@ -38,7 +36,7 @@ def test_pass_at_k_is_the_share_of_all_draws_with_a_right_answer(n: int, data: s
 @pytest.mark.parametrize(
     ("right", "n", "k"), [([], 3, 1), ([1], 3, 0), ([1], 3, 4), ([4], 3, 1), ([-1], 3, 1)]
 )
-def test_what_has_no_pass_at_k_is_said(right: list[int], n: int, k: int):
+def test_what_has_no_pass_at_k_is_said(right, n, k):
     with pytest.raises(ServeEvalError, match=f"pass@{k} needs"):
         pass_at(right, n, k)
 
@@ -54,7 +52,7 @@ def test_what_has_no_pass_at_k_is_said(right: list[int], n: int, k: int):
         ([("7", 1.0), ("7", 0.5), ("8", 0.0)], 0.75),
     ],
 )
-def test_the_answer_with_the_most_votes_counts(votes: list[tuple[str | None, float]], score: float):
+def test_the_answer_with_the_most_votes_counts(votes, score):
     found = majority([votes])
     assert found.value == score
 
@@ -69,7 +67,7 @@ def test_prompts_count_alike_and_none_has_no_vote():
 
 
 @given(st.data())
-def test_pass_at_k_lies_within_what_the_missing_answers_allow(data: st.DataObject):
+def test_pass_at_k_lies_within_what_the_missing_answers_allow(data):
     n = data.draw(st.integers(1, 6))
     k = data.draw(st.integers(1, n))
     known = data.draw(st.lists(st.integers(0, n), min_size=1, max_size=6))
@@ -99,9 +97,7 @@ def test_the_standard_error_is_by_question():
 ROUNDS, PROMPTS = 120, 60
 
 
-def _answer(
-    rng: numpy.random.Generator, own: int, other: int, changed: float
-) -> list[numpy.ndarray]:
+def _answer(rng, own, other, changed):
     """Return the distances of scores and of texts; a third of the prompts are undecided.
 
     The other endpoint answers a share of the prompts with other chances.
@@ -117,7 +113,7 @@ def _answer(
 
 
 @pytest.mark.parametrize(("own", "other"), [(2, 2), (4, 4), (3, 1)])
-def test_alike_endpoints_are_accused_no_more_often_than_alpha_says(own: int, other: int):
+def test_alike_endpoints_are_accused_no_more_often_than_alpha_says(own, other):
     rng = numpy.random.default_rng(own)
     found = [
         farther_than_own([rank_distances(one) for one in _answer(rng, own, other, 0.0)], own).p
@@ -170,7 +166,7 @@ def test_ranks_keep_two_kinds_of_distances_as_far_apart_in_each_prompt():
 
 
 @pytest.mark.parametrize("own", [1, 3])
-def test_too_few_answers_are_refused(own: int):
+def test_too_few_answers_are_refused(own):
     with pytest.raises(ServeEvalError, match="show no noise"):
         farther_than_own(numpy.zeros((1, 5, 3, 3)), own)
 
@@ -178,7 +174,7 @@ def test_too_few_answers_are_refused(own: int):
 REPLICATES = 200
 
 
-def _draw(random: numpy.random.Generator, k: int, m: int, before: object, after: object) -> Pairs:
+def _draw(random, k, m, before, after):
     chances, now = numpy.asarray(before), numpy.asarray(after)
     sides = [(random.random((runs, len(p))) < p) * 1.0 for runs, p in ((k, chances), (m, now))]
     return pair(*sides, lo=0.0, hi=1.0, higher_is_better=True)
@@ -186,7 +182,7 @@ def _draw(random: numpy.random.Generator, k: int, m: int, before: object, after:
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 6), st.integers(0, 99))
 @settings(max_examples=60)
-def test_every_answer_counts_alike(k: int, m: int, n: int, seed: int):
+def test_every_answer_counts_alike(k, m, n, seed):
     random = numpy.random.default_rng(seed)
     reference, candidate = random.random((k, n)), random.random((m, n))
     found = pair_repeats(reference, candidate)
@@ -225,7 +221,7 @@ def test_64_repeats_of_30_questions_exclude_a_margin_of_5_points():
 
 @pytest.mark.parametrize(("k", "m"), [(2, 2), (3, 8), (64, 2), (64, 64)])
 @pytest.mark.parametrize("chance", [0.97, 0.5, 0.12])
-def test_a_drop_of_the_margin_is_excluded_at_the_level(k: int, m: int, chance: float):
+def test_a_drop_of_the_margin_is_excluded_at_the_level(k, m, chance):
     random = numpy.random.default_rng(k + m)
     before = numpy.full(30, chance)
     excluded = sum(
@@ -279,7 +275,7 @@ REPLICATES_EQUAL_ACCURACY = 300
 
 
 @pytest.mark.parametrize(("lost", "factor"), [(4, 1.0), (5, 1.0), (6, 1.05), (9, 7.0)])
-def test_a_steady_build_loses_a_binomial_number_of_prompts(lost: int, factor: float):
+def test_a_steady_build_loses_a_binomial_number_of_prompts(lost, factor):
     """A reference that is known to be right with .97 against a build that always answers alike.
 
     With many lost prompts the end of the range, whole prompts won, makes p larger, never smaller.
@@ -322,7 +318,7 @@ def test_no_change_and_equal_means_are_no_drop():
     st.lists(st.sampled_from([-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0]), min_size=10, max_size=60)
 )
 @settings(max_examples=60)
-def test_a_drop_and_its_mirrored_gain_have_opposite_chances(values: list[float]):
+def test_a_drop_and_its_mirrored_gain_have_opposite_chances(values):
     if not any(values):
         return
     down, up = equal_accuracy_test(values), equal_accuracy_test([-value for value in values])
@@ -361,7 +357,7 @@ def test_values_beyond_the_range_are_refused():
 
 
 @pytest.mark.parametrize("clustered", [False, True])
-def test_scores_without_a_range_are_scaled_to_the_largest_change(clustered: bool):
+def test_scores_without_a_range_are_scaled_to_the_largest_change(clustered):
     random = numpy.random.default_rng(8)
     usual = random.normal(0.0, 5.0, 60)
     reference = usual + random.normal(0.0, 1.0, (3, 60))
@@ -381,7 +377,7 @@ def test_scores_without_a_range_are_scaled_to_the_largest_change(clustered: bool
     assert test(0.6) < 0.01
 
 
-def _steadier(random: numpy.random.Generator, n: int, chance: float) -> Pairs:
+def _steadier(random, n, chance):
     """Pair runs that are right with `chance` with 8 of a build that always answers alike."""
     steady = numpy.repeat([(random.random(n) < chance) * 1.0], 8, axis=0)
     runs = (random.random((8, n)) < chance) * 1.0

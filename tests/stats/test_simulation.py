@@ -12,12 +12,9 @@ rate, and may differ from it only by chance. `make calibrate` prints the same fo
 tasks.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from functools import cache
-from typing import Any
 
 import numpy
 import pytest
@@ -31,9 +28,9 @@ from serve_eval.stats.classic import Decision, classic_test, decide
 from serve_eval.stats.early_stop import EarlyClassic
 from serve_eval.stats.finding import PairedFinding, finding
 from serve_eval.stats.multiplicity import acceptance_region
-from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.pairs import pair
 from serve_eval.stats.planning import compute_paired_power, noninferiority_power
-from serve_eval.stats.sign_tests import McNemar, mcnemar
+from serve_eval.stats.sign_tests import mcnemar
 from tests.stats.calibrate_loaded import compare_all
 from tests.stats.simulation import (
     Routed,
@@ -56,9 +53,7 @@ MANY = 400_000
 @pytest.mark.parametrize(
     ("flip_rate", "accuracy"), [(0.0, 0.7), (0.034, 0.9), (0.191, 0.7), (1 / 3, 0.5)]
 )
-def test_the_mixture_has_its_accuracy_and_two_runs_differ_with_the_flip_rate(
-    flip_rate: float, accuracy: float
-):
+def test_the_mixture_has_its_accuracy_and_two_runs_differ_with_the_flip_rate(flip_rate, accuracy):
     random = numpy.random.default_rng(1)
     chances = endpoints(random, MANY, flip_rate=flip_rate, accuracy=accuracy)
     error = 5 * math.sqrt(0.25 / MANY)
@@ -97,7 +92,7 @@ def test_turned_counts_each_row_by_itself():
 
 
 @pytest.mark.parametrize("limit", [-3.5, -0.5, 0.5, 2.5, 9.5])
-def test_the_distribution_of_the_difference_equals_its_multinomial_sum(limit: float):
+def test_the_distribution_of_the_difference_equals_its_multinomial_sum(limit):
     n, down, up = 9, Fraction(1, 5), Fraction(1, 8)
     total = sum(
         math.comb(n, b) * math.comb(n - b, c) * down**b * up**c * (1 - down - up) ** (n - b - c)
@@ -111,7 +106,7 @@ def test_the_distribution_of_the_difference_equals_its_multinomial_sum(limit: fl
 @pytest.mark.parametrize(
     ("known", "rounds"), [(Setting(subject=True), 40), (Setting(place=True), 40)]
 )
-def test_kinds_of_prompts_that_stick_to_servers_accuse_nobody(known: Setting, rounds: int):
+def test_kinds_of_prompts_that_stick_to_servers_accuse_nobody(known, rounds):
     random = numpy.random.default_rng(1)
     told = [played(random, 1.0, known) for _ in range(rounds)]
     assert not any(one.now for one in told)
@@ -128,9 +123,7 @@ def test_what_the_reference_had_right_accuses_nobody_where_nothing_else_is_known
 
 
 @pytest.mark.parametrize(("worse", "now", "before"), [(0.1, 18, 10), (0.2, 36, 26)])
-def test_a_bad_server_is_found_more_often_against_the_reference(
-    worse: float, now: int, before: int
-):
+def test_a_bad_server_is_found_more_often_against_the_reference(worse, now, before):
     random = numpy.random.default_rng(3)
     told = [played(random, 0.0, Setting(runs=3), worse=worse) for _ in range(40)]
     assert sum("g1" in one.now for one in told) >= now
@@ -158,7 +151,7 @@ def test_intervals_are_exact():
 
 
 @pytest.mark.parametrize("steady", [False, True])
-def test_healthy_servers_behind_a_router_that_hashes_prompts_are_not_accused(steady: bool):
+def test_healthy_servers_behind_a_router_that_hashes_prompts_are_not_accused(steady):
     """Fails if answers are permuted: that accuses somebody in a third of the rounds or more.
 
     More than 3 of 60 are one case in 250 at .01.
@@ -201,9 +194,7 @@ UNEVEN = (0.7, 0.1, 0.1, 0.1)
         (ServedLoadedServers(cached=True), "prompts with 200 tokens to compute, the others 20"),
     ],
 )
-def test_a_server_with_more_work_is_more_loaded_and_not_slower(
-    setting: ServedLoadedServers, why: str
-):
+def test_a_server_with_more_work_is_more_loaded_and_not_slower(setting, why):
     """Fails if all answers are compared: that calls the server slow in every round."""
     random = numpy.random.default_rng(1)
     rounds = [serve(random, setting) for _ in range(10)]
@@ -221,7 +212,7 @@ def test_a_server_with_more_work_is_more_loaded_and_not_slower(
     "setting", [ServedLoadedServers(queued=True), ServedLoadedServers(prompts=50, spread=1.0)]
 )
 def test_a_queue_that_chance_or_repeats_keep_at_a_server_makes_it_not_slow(
-    setting: ServedLoadedServers,
+    setting,
 ):
     random = numpy.random.default_rng(2)
     rounds = [serve(random, setting) for _ in range(30)]
@@ -238,7 +229,7 @@ def test_a_queue_that_chance_or_repeats_keep_at_a_server_makes_it_not_slow(
         ServedLoadedServers(slower=5.0, shares=(0.2, 0.4, 0.2, 0.2)),
     ],
 )
-def test_a_slow_server_is_named_at_its_own_load(setting: ServedLoadedServers):
+def test_a_slow_server_is_named_at_its_own_load(setting):
     random = numpy.random.default_rng(3)
     for _ in range(10):
         [slow] = [row for row in in_run(serve(random, setting)) if row.slow]
@@ -257,13 +248,13 @@ mcnemar_of = cache(mcnemar)
 
 
 def _outcomes(
-    seed: int,
-    n: int = N,
-    flip_rate: float = FLIP_RATE,
+    seed,
+    n=N,
+    flip_rate=FLIP_RATE,
     *,
-    drop: float = 0.0,
-    both_ways: float = 0.0,
-) -> list[tuple[int, int]]:
+    drop=0.0,
+    both_ways=0.0,
+):
     """Return the numbers of prompts down and up between runs of two endpoints, per replicate.
 
     `both_ways` of the prompts change for good, half of them to right.
@@ -275,19 +266,19 @@ def _outcomes(
     return list(zip(down.tolist(), up.tolist(), strict=True))
 
 
-def _pairs(down: int, up: int, n: int) -> Pairs:
+def _pairs(down, up, n):
     before = numpy.arange(n) >= up
     after = numpy.arange(n) < n - down
     return pair(before, after, lo=0.0, hi=1.0, higher_is_better=True)
 
 
-def _classic_fails(reference: float, value: float, n: int) -> bool:
+def _classic_fails(reference, value, n):
     """Judge by the classic rule; `reference` and `value` are numbers of right answers."""
     threshold = classic_test(n, 100 * reference / n, 50.0, ALPHA, 0.2).threshold
     return decide((100 * value / n, 100 * value / n), threshold) is Decision.FAIL
 
 
-def _check(rejections: int, level: float) -> None:
+def _check(rejections, level):
     low, high = acceptance_region(REPLICATES, level)
     assert low <= rejections <= high
 
@@ -299,11 +290,11 @@ def _check(rejections: int, level: float) -> None:
 @pytest.mark.parametrize(
     ("replicates", "low", "high"), [(1000, 29, 74), (2000, 69, 133), (5000, 201, 302)]
 )
-def test_the_acceptance_region_equals_exact_binomial_sums(replicates: int, low: int, high: int):
+def test_the_acceptance_region_equals_exact_binomial_sums(replicates, low, high):
     assert acceptance_region(replicates, 0.05) == (low, high)
 
 
-def test_the_shared_vectors_hold(vectors: Any):
+def test_the_shared_vectors_hold(vectors):
     for vector in vectors("calibration_region"):
         inputs, expected = vector["inputs"], vector["expected"]
         region = acceptance_region(
@@ -316,7 +307,7 @@ def test_the_shared_vectors_hold(vectors: Any):
     ("arguments", "message"),
     [((0, 0.05), "replicates"), ((10, 0.0), "level"), ((10, 0.05, 1.0), "false alarm rate")],
 )
-def test_a_region_needs_a_level_and_replicates(arguments: tuple[Any, ...], message: str):
+def test_a_region_needs_a_level_and_replicates(arguments, message):
     with pytest.raises(ServeEvalError, match=message):
         acceptance_region(*arguments)
 
@@ -329,7 +320,7 @@ def test_a_region_needs_a_level_and_replicates(arguments: tuple[Any, ...], messa
     ("n", "accuracy", "level"), [(198, 0.5, 0.0486), (4096, 0.5, 0.0499), (4096, 0.9, 0.0030)]
 )
 def test_the_classic_rule_has_its_level_where_each_side_draws_prompts_of_its_own(
-    n: int, accuracy: float, level: float
+    n, accuracy, level
 ):
     """The rule's own model: a sigma of 50 is right for an accuracy of one half, else cautious."""
     margin = -classic_test(n, 0.0, 50.0, ALPHA, 0.2).threshold / 100
@@ -356,7 +347,7 @@ def test_the_classic_rule_hardly_ever_alarms_where_both_sides_answer_the_same_pr
 
 
 @pytest.mark.parametrize("drop", [0.0, MARGIN, THETA], ids=["no drop", "the margin", "theta"])
-def test_mcnemars_tests_prove_a_drop_as_often_as_their_exact_sums_say(drop: float):
+def test_mcnemars_tests_prove_a_drop_as_often_as_their_exact_sums_say(drop):
     tests = [mcnemar_of(down, up) for down, up in _outcomes(20240601, drop=drop)]
     _check(
         sum(test.p_mid <= ALPHA for test in tests), compute_paired_power(drop, N, FLIP_RATE, ALPHA)
@@ -368,7 +359,7 @@ def test_mcnemars_tests_prove_a_drop_as_often_as_their_exact_sums_say(drop: floa
 
 
 @pytest.mark.parametrize(("n", "flip_rate"), [(100, 0.034), (1319, 0.011)])
-def test_mid_p_keeps_its_level_where_little_changes(n: int, flip_rate: float):
+def test_mid_p_keeps_its_level_where_little_changes(n, flip_rate):
     tests = [mcnemar_of(down, up) for down, up in _outcomes(20240607, n, flip_rate)]
     _check(
         sum(test.p_mid <= ALPHA for test in tests), compute_paired_power(0.0, n, flip_rate, ALPHA)
@@ -398,10 +389,10 @@ def test_tango_excludes_the_margin_at_its_exact_level_where_the_drop_equals_it()
     ids=["no drop", "the margin"],
 )
 def test_the_finding_fails_as_often_as_its_exact_sums_say_and_whenever_the_classic_rule_does(
-    drop: float, fail: float, inconclusive: float
+    drop, fail, inconclusive
 ):
     @cache
-    def found(down: int, up: int) -> tuple[PairedFinding, McNemar]:
+    def found(down, up):
         test = mcnemar_of(down, up)
         return finding(test.p_mid, ALPHA, bounds(_pairs(down, up, N), ALPHA).lower, MARGIN), test
 
@@ -434,9 +425,7 @@ def test_the_finding_fails_as_often_as_its_exact_sums_say_and_whenever_the_class
         for drop in ("no drop", "the margin", "theta")
     ],
 )
-def test_an_early_stop_agrees_with_the_full_run_except_with_probability_eps(
-    drop: float, mode: str, asked: float
-):
+def test_an_early_stop_agrees_with_the_full_run_except_with_probability_eps(drop, mode, asked):
     """Check as well that it asks at most the share `asked` of the prompts.
 
     A rule that never stops is never wrong. The prompts of an endpoint are drawn independently, so

@@ -1,15 +1,11 @@
 """The tests of slices: exact under exchange, blind to a loss that is the same everywhere."""
 
-from __future__ import annotations
-
 import tracemalloc
-from typing import Any
 
 import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.largest_statistic import Units, adjust, as_table, choose
@@ -19,12 +15,12 @@ from serve_eval.stats.slices import find_answer_slice, find_paired_slice, find_u
 N = 120
 
 
-def first(size: int, n: int = N) -> NDArray[Any]:
+def first(size, n=N):
     """Return a slice of the first prompts."""
     return numpy.arange(n) < size
 
 
-def columns(*slices: NDArray[Any]) -> NDArray[Any]:
+def columns(*slices):
     return numpy.stack(slices, axis=1)
 
 
@@ -42,7 +38,7 @@ def test_a_slice_that_holds_all_losses_is_named_with_its_counts():
 
 
 @pytest.mark.parametrize(("lost", "named"), [(8, False), (14, True)])
-def test_p_is_at_least_that_of_the_signs_inside(lost: int, named: bool):
+def test_p_is_at_least_that_of_the_signs_inside(lost, named):
     """Eight losses have a p of 2**-8 = .0039, above the level of .0015."""
     after = numpy.ones(N)
     after[:lost] = 0.0
@@ -67,7 +63,7 @@ def test_a_uniform_loss_of_right_answers_is_the_test_of_two_proportions():
 
 
 @pytest.mark.parametrize(("halves", "named"), [(9, False), (10, True)])
-def test_a_slice_that_is_named_loses_five_prompts_or_more(halves: int, named: bool):
+def test_a_slice_that_is_named_loses_five_prompts_or_more(halves, named):
     after = numpy.where(first(halves), 0.5, 1.0)
     found = find_paired_slice(numpy.ones(N), after, columns(first(20)), level=0.01)
     assert (found is not None) is named
@@ -113,7 +109,7 @@ def test_a_loss_outside_that_is_larger_hides_a_slice():
 
 
 @pytest.mark.parametrize(("prompts", "size"), [(39, 20), (N, 7), (N, N - 7)])
-def test_small_runs_and_slices_say_nothing(prompts: int, size: int):
+def test_small_runs_and_slices_say_nothing(prompts, size):
     after = numpy.ones(prompts)
     after[:size] = 0.0
     table = columns(first(size, prompts))
@@ -122,7 +118,7 @@ def test_small_runs_and_slices_say_nothing(prompts: int, size: int):
 
 
 @pytest.mark.parametrize(("size", "named"), [(107, True), (108, False)])
-def test_a_slice_of_nine_tenths_of_the_prompts_is_no_slice(size: int, named: bool):
+def test_a_slice_of_nine_tenths_of_the_prompts_is_no_slice(size, named):
     """Every lost answer is inside, and 12 or 13 prompts outside lose nothing."""
     after = numpy.where(first(size), 0.0, 1.0)
     found = find_unpaired_slice(after == 0.0, columns(first(size)), numpy.zeros(N), level=0.01)
@@ -152,9 +148,7 @@ def test_a_slice_in_which_only_the_reference_is_better_is_not_named():
         (0, 0, 100, 30, True),
     ],
 )
-def test_another_model_gains_where_the_reference_is_wrong(
-    right: int, kept: int, wrong: int, gained: int, like: bool
-):
+def test_another_model_gains_where_the_reference_is_wrong(right, kept, wrong, gained, like):
     before = [True] * right + [False] * wrong
     after = [i < kept for i in range(right)] + [i < gained for i in range(wrong)]
     assert is_like_another(before, after) is like
@@ -197,7 +191,7 @@ def test_answers_that_are_in_a_slice_as_often_as_wrong_ones_of_the_reference_are
 
 
 @pytest.mark.parametrize(("gained", "named"), [(5, True), (18, False)])
-def test_answers_that_gain_in_a_slice_count_against_those_lost_there(gained: int, named: bool):
+def test_answers_that_gain_in_a_slice_count_against_those_lost_there(gained, named):
     """Thirty are lost in the slice, which has to keep a net loss of half of them."""
     before, after = numpy.ones(N), numpy.ones(N)
     after[:30] = 0.0
@@ -234,7 +228,7 @@ def test_adjusted_p_counts_draws_that_reach_the_statistic():
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), p=st.floats(0.1, 0.9))
-def test_a_permutation_of_the_prompts_changes_no_count(seed: int, p: float):
+def test_a_permutation_of_the_prompts_changes_no_count(seed, p):
     random = numpy.random.default_rng(seed)
     before, after = (random.random((2, N)) < p).astype(float)
     after[:20] = 0.0
@@ -252,7 +246,7 @@ def test_a_permutation_of_the_prompts_changes_no_count(seed: int, p: float):
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_a_gain_names_nothing(seed: int):
+def test_a_gain_names_nothing(seed):
     random = numpy.random.default_rng(seed)
     after = (random.random(N) < 0.7).astype(float)
     before = numpy.where(first(30), 0.0, after)
@@ -274,7 +268,7 @@ def test_the_level_of_the_exchange_holds():
 
 
 @pytest.mark.parametrize("right", [20, 46, 58])
-def test_where_every_right_answer_is_lost_no_slice_is_named(right: int):
+def test_where_every_right_answer_is_lost_no_slice_is_named(right):
     """The slice with more right answers loses more, but not more of them."""
     for seed in range(20):
         random = numpy.random.default_rng(seed)

@@ -1,15 +1,11 @@
 """Test statistics of whole sets of answers: sums, missing answers and low scores."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
 import statistics
 from fractions import Fraction
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import numpy
 import pytest
@@ -30,7 +26,7 @@ from serve_eval.stats.judgement import Reason, judge
 WORDS = [10.0, 20.0, 5.0, 15.0, 0.0]
 
 
-def _rate(sums: object) -> float:
+def _rate(sums):
     edits, words = sums
     return float(edits / words)
 
@@ -75,13 +71,13 @@ def test_speakers_are_exchanged_as_a_whole():
     assert drop_test(grouped).p_exact == pytest.approx(0.5**4)
 
 
-def _kinked(sums: object) -> float:
+def _kinked(sums):
     a, b = sums
     return float(min(1.0, a / b) + a * a / (a * a + b * b))
 
 
 @pytest.mark.parametrize("after", [[80.0, 100.0], [130.0, 100.0], [0.0, 100.0]])
-def test_the_gradient_explains_the_whole_difference_also_across_a_kink(after: list[float]):
+def test_the_gradient_explains_the_whole_difference_also_across_a_kink(after):
     ends = numpy.array([90.0, 100.0]), numpy.array(after)
     gradient = mean_gradient(_kinked, *ends)
     explained = float(gradient @ (ends[1] - ends[0]))
@@ -232,9 +228,7 @@ def test_sides_that_do_not_fit_are_refused():
         (TriggerCounts(0, 0, 0), 1.0, 1.0, 1.0),
     ],
 )
-def test_shares_are_those_of_the_counts(
-    counts: TriggerCounts, precision: float, recall: float, f1: float
-):
+def test_shares_are_those_of_the_counts(counts, precision, recall, f1):
     assert (counts.precision, counts.recall, counts.f1) == pytest.approx((precision, recall, f1))
 
 
@@ -243,7 +237,7 @@ def test_each_choice_is_right_unwanted_missed_or_rightly_left_out():
     assert count_trigger(choices) == TriggerCounts(right=5, unwanted=3, missed=2)
 
 
-def _probability(planned: int, all_missing: int, pattern: tuple[bool, ...]) -> Fraction:
+def _probability(planned, all_missing, pattern):
     """Return the probability of a prefix with exactly these answers missing.
 
     It is built one prompt at a time.
@@ -255,14 +249,14 @@ def _probability(planned: int, all_missing: int, pattern: tuple[bool, ...]) -> F
     return found
 
 
-def _wealth(planned: int, most: int, pattern: tuple[bool, ...]) -> float:
+def _wealth(planned, most, pattern):
     return math.exp(log_wealth(planned, most, len(pattern), sum(pattern)))
 
 
 @pytest.mark.parametrize(
     ("planned", "most", "length"), [(8, 2, 5), (10, 0, 6), (9, 4, 7), (7, 7, 4)]
 )
-def test_the_wealth_is_the_averaged_ratio_of_probabilities(planned: int, most: int, length: int):
+def test_the_wealth_is_the_averaged_ratio_of_probabilities(planned, most, length):
     for pattern in product((False, True), repeat=length):
         null = _probability(planned, most + 1, pattern) if most < planned else Fraction(0)
         if sum(pattern) > most:
@@ -278,9 +272,7 @@ def test_the_wealth_is_the_averaged_ratio_of_probabilities(planned: int, most: i
 
 
 @given(st.integers(2, 12), st.data())
-def test_it_grows_on_average_for_no_number_of_missing_ones_above_the_most(
-    planned: int, data: st.DataObject
-):
+def test_it_grows_on_average_for_no_number_of_missing_ones_above_the_most(planned, data):
     most = data.draw(st.integers(0, planned - 1))
     truth = data.draw(st.integers(most + 1, planned))
     missing = data.draw(st.integers(0, most))
@@ -309,9 +301,7 @@ def test_it_grows_on_average_for_no_number_of_missing_ones_above_the_most(
         (9, 1.0, 9),
     ],
 )
-def test_the_most_is_the_largest_number_that_the_whole_run_is_judged_with(
-    planned: int, share: float, most: int
-):
+def test_the_most_is_the_largest_number_that_the_whole_run_is_judged_with(planned, share, most):
     assert most_missing(planned, share) == most
     assert most / planned <= share
     assert most == planned or (most + 1) / planned > share
@@ -320,7 +310,7 @@ def test_the_most_is_the_largest_number_that_the_whole_run_is_judged_with(
 @pytest.mark.parametrize(
     ("planned", "asked"), [(30, 30), (100, 82), (198, 143), (1319, 226), (4096, 246)]
 )
-def test_what_it_takes_where_nothing_is_missing(planned: int, asked: int):
+def test_what_it_takes_where_nothing_is_missing(planned, asked):
     """Knowing at .01 that at most 2 % will be missing takes nearly all of a small run."""
     most = most_missing(planned, 0.02)
     first = next(
@@ -337,14 +327,14 @@ def test_what_it_takes_where_nothing_is_missing(planned: int, asked: int):
         (0.0, 0, 10, 0.0, 100.0),
     ],
 )
-def test_bounds_of_known_cases(total: float, scored: int, planned: int, low: float, high: float):
+def test_bounds_of_known_cases(total, scored, planned, low, high):
     assert bound_missing(total, scored, planned, 0.0, 100.0) == (
         pytest.approx(low),
         pytest.approx(high),
     )
 
 
-def test_the_shared_vectors_hold_to_their_tolerance(shared: Path):
+def test_the_shared_vectors_hold_to_their_tolerance(shared):
     vectors = json.loads((shared / "vectors" / "verdict_vectors.json").read_text())["vectors"]
     chosen = [v for v in vectors if v["kind"] == "missing_bounds"]
     assert len(chosen) == 2
@@ -355,14 +345,14 @@ def test_the_shared_vectors_hold_to_their_tolerance(shared: Path):
 
 
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1), st.data())
-def test_the_full_mean_always_lies_within_the_bounds(scores: list[float], data: st.DataObject):
+def test_the_full_mean_always_lies_within_the_bounds(scores, data):
     had = data.draw(st.integers(0, len(scores)))
     low, high = bound_missing(sum(scores[:had]), had, len(scores), 0.0, 1.0)
     assert low - 1e-12 <= sum(scores) / len(scores) <= high + 1e-12
 
 
 @pytest.mark.parametrize(("scored", "planned"), [(1, 0), (0, 0), (3, 2), (-1, 2)])
-def test_impossible_counts_are_refused(scored: int, planned: int):
+def test_impossible_counts_are_refused(scored, planned):
     with pytest.raises(ServeEvalError):
         bound_missing(0.0, scored, planned, 0.0, 1.0)
 
@@ -371,11 +361,11 @@ def test_impossible_counts_are_refused(scored: int, planned: int):
     ("failures", "n", "upper"),
     [(0, 4096, 0.0007311125564754341), (41, 4096, 0.012968286817979428), (5, 5, 1.0)],
 )
-def test_the_upper_bound_equals_the_exact_one(failures: int, n: int, upper: float):
+def test_the_upper_bound_equals_the_exact_one(failures, n, upper):
     assert failure_rate_upper(failures, n) == pytest.approx(upper, abs=1e-9)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance_availability(vectors: Any):
+def test_the_shared_vectors_hold_to_their_tolerance_availability(vectors):
     for vector in vectors("clopper_pearson_upper"):
         upper = failure_rate_upper(**vector["inputs"])
         assert upper == pytest.approx(vector["expected"]["upper"], abs=vector["tolerance"]), vector[
@@ -384,7 +374,7 @@ def test_the_shared_vectors_hold_to_their_tolerance_availability(vectors: Any):
 
 
 @given(st.integers(1, 5000), st.data())
-def test_one_more_failure_raises_the_bound_and_it_lies_above_the_share(n: int, data: st.DataObject):
+def test_one_more_failure_raises_the_bound_and_it_lies_above_the_share(n, data):
     failures = data.draw(st.integers(0, n - 1))
     upper = failure_rate_upper(failures, n)
     assert failures / n < upper < failure_rate_upper(failures + 1, n)
@@ -399,7 +389,7 @@ def test_one_more_failure_raises_the_bound_and_it_lies_above_the_share(n: int, d
         ((1, 5, 1.0), "confidence must lie strictly between"),
     ],
 )
-def test_impossible_counts_are_refused_availability(arguments: tuple[Any, ...], message: str):
+def test_impossible_counts_are_refused_availability(arguments, message):
     with pytest.raises(ServeEvalError, match=message) as caught:
         failure_rate_upper(*arguments)
     assert caught.value.hint
@@ -420,18 +410,18 @@ def test_impossible_counts_are_refused_availability(arguments: tuple[Any, ...], 
         ([-7.0, -5.0, -3.0], None, 1),
     ],
 )
-def test_the_lower_half_of_scores_with_ties(values: list[float], best: float | None, low: int):
+def test_the_lower_half_of_scores_with_ties(values, best, low):
     cut = find_cut(values, best)
     assert sum(value < cut for value in values) == low
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, unique=True))
-def test_of_different_scores_the_lower_half_is_that_of_the_median(values: list[float]):
+def test_of_different_scores_the_lower_half_is_that_of_the_median(values):
     cut = find_cut(values)
     below = sum(value < statistics.median(values) for value in values)
     assert sum(value < cut for value in values) == below or len(values) == 1
 
 
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=1))
-def test_something_is_low_unless_all_scores_are_the_best(values: list[float]):
+def test_something_is_low_unless_all_scores_are_the_best(values):
     assert any(value < find_cut(values, 1.0) for value in values) == (min(values) < 1.0)

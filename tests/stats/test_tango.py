@@ -1,9 +1,6 @@
 """Test score intervals of paired proportions, and the margins that they exclude."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy
 import pytest
@@ -69,14 +66,14 @@ CASES = [
 
 @pytest.mark.parametrize(("down", "up", "n", "margin", "z", "p", "lower", "upper"), CASES)
 def test_score_and_bounds_equal_a_numerical_maximum_of_the_likelihood(
-    down: int, up: int, n: int, margin: float, z: float, p: float, lower: float, upper: float
+    down, up, n, margin, z, p, lower, upper
 ):
     assert float(score_z(down, up, n, -margin)) == pytest.approx(z, abs=3e-6)
     assert score_noninferiority_p(down, up, n, margin) == pytest.approx(p, abs=3e-6)
     assert score_bounds(down, up, n, 0.05) == pytest.approx((lower, upper), abs=3e-6)
 
 
-def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any):
+def test_the_shared_vectors_hold_to_their_tolerance(vectors):
     for vector in vectors("noninferiority"):
         inputs, expected, within = vector["inputs"], vector["expected"], vector["tolerance"]
         counts = inputs["down"], inputs["up"], inputs["n"]
@@ -96,7 +93,7 @@ def test_the_published_interval_of_agresti_holds():
 
 
 @pytest.mark.parametrize("n", [1, 2, 200, 4096])
-def test_identical_answers_exclude_a_drop_that_shrinks_with_their_number(n: int):
+def test_identical_answers_exclude_a_drop_that_shrinks_with_their_number(n):
     z2 = 1.6448536269514722**2
     assert score_bounds(0, 0, n, 0.05) == pytest.approx((-z2 / (n + z2), z2 / (n + z2)), abs=1e-12)
 
@@ -118,7 +115,7 @@ COUNTS = st.tuples(st.integers(1, 60), st.integers(0, 60), st.integers(1, 60))
 
 
 @given(COUNTS, st.sampled_from([0.3, 0.05, 0.001]))
-def test_one_more_right_answer_never_lowers_a_bound(counts: tuple[int, int, int], alpha: float):
+def test_one_more_right_answer_never_lowers_a_bound(counts, alpha):
     down, up, same = counts
     n = down + up + same
     before = score_bounds(down, up, n, alpha)
@@ -129,7 +126,7 @@ def test_one_more_right_answer_never_lowers_a_bound(counts: tuple[int, int, int]
 
 @given(COUNTS)
 def test_the_estimate_lies_within_the_bounds_and_z_there_is_the_quantile(
-    counts: tuple[int, int, int],
+    counts,
 ):
     down, up, same = counts
     n = down + up + same
@@ -160,16 +157,14 @@ def test_a_margin_of_everything_is_always_excluded():
         ((1, 1, 10, 1.0), "alpha must lie strictly between 0 and 1", "0.05"),
     ],
 )
-def test_impossible_inputs_are_refused_with_what_to_do(
-    arguments: tuple[int, int, int, float], message: str, hint: str
-):
+def test_impossible_inputs_are_refused_with_what_to_do(arguments, message, hint):
     with pytest.raises(ServeEvalError, match=message) as caught:
         score_bounds(*arguments)
     assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize("margin", [-0.1, float("nan"), float("inf")])
-def test_a_margin_without_sense_is_refused(margin: float):
+def test_a_margin_without_sense_is_refused(margin):
     with pytest.raises(
         ServeEvalError, match="the margin must be a finite number, 0 or more"
     ) as caught:
@@ -182,13 +177,13 @@ VALUES = st.lists(
 )
 
 
-def _answers(down: int, up: int, n: int) -> list[float]:
+def _answers(down, up, n):
     return [-1.0] * down + [1.0] * up + [0.0] * (n - down - up)
 
 
 @settings(max_examples=200)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 300), st.floats(-0.9, 0.9))
-def test_right_or_wrong_answers_have_tangos_score(down: int, up: int, more: int, difference: float):
+def test_right_or_wrong_answers_have_tangos_score(down, up, more, difference):
     n = down + up + more
     z = mean_score_z(_answers(down, up, n), difference)
     assert z == pytest.approx(float(score_z(down, up, n, difference)), rel=1e-6, abs=1e-9)
@@ -197,7 +192,7 @@ def test_right_or_wrong_answers_have_tangos_score(down: int, up: int, more: int,
 @pytest.mark.parametrize(
     ("down", "up", "n"), [(10, 8, 1319), (0, 0, 200), (5, 0, 198), (0, 7, 100), (30, 30, 60)]
 )
-def test_right_or_wrong_answers_have_tangos_bounds(down: int, up: int, n: int):
+def test_right_or_wrong_answers_have_tangos_bounds(down, up, n):
     values = _answers(down, up, n)
     assert mean_score_lower_bound(values, 0.05) == pytest.approx(
         score_bounds(down, up, n, 0.05)[0], abs=1e-9
@@ -230,13 +225,13 @@ def test_the_variance_under_the_hypothesis_is_the_likeliest_one():
 
 
 @given(VALUES, st.floats(-0.99, 0.99), st.floats(-0.99, 0.99))
-def test_z_falls_as_the_hypothesis_rises(values: list[float], one: float, other: float):
+def test_z_falls_as_the_hypothesis_rises(values, one, other):
     low, high = sorted((one, other))
     assert mean_score_z(values, low) >= mean_score_z(values, high) - 1e-6
 
 
 @given(VALUES, st.sampled_from([0.001, 0.05, 0.5, 0.9]))
-def test_the_bound_is_where_p_reaches_alpha(values: list[float], alpha: float):
+def test_the_bound_is_where_p_reaches_alpha(values, alpha):
     bound = mean_score_lower_bound(values, alpha)
     assert -1.0 <= bound <= 1.0
     if -0.99 < bound < 0.99 and abs(bound - numpy.mean(values)) > 1e-6:
@@ -251,7 +246,7 @@ def test_a_step_that_lands_near_the_pole_is_no_solution():
 
 
 @given(VALUES, VALUES)
-def test_a_better_value_never_lowers_the_bound(values: list[float], more: list[float]):
+def test_a_better_value_never_lowers_the_bound(values, more):
     best = [max(pair) for pair in zip(values, more * len(values), strict=False)]
     assert mean_score_lower_bound(best, 0.05) >= mean_score_lower_bound(values, 0.05) - 1e-9
 
@@ -260,7 +255,7 @@ def test_a_better_value_never_lowers_the_bound(values: list[float], more: list[f
     ("values", "alpha", "message"),
     [([], 0.05, "one or more"), ([2.0], 0.05, "outside -1..1"), ([0.0], 1.0, "alpha")],
 )
-def test_values_and_alpha_are_checked(values: list[float], alpha: float, message: str):
+def test_values_and_alpha_are_checked(values, alpha, message):
     with pytest.raises(ServeEvalError, match=message):
         mean_score_lower_bound(values, alpha)
 
@@ -268,13 +263,13 @@ def test_values_and_alpha_are_checked(values: list[float], alpha: float, message
 @pytest.mark.parametrize(
     ("margin", "alpha", "needed"), [(0.01, 0.05, 268), (0.05, 0.05, 52), (0.01, 0.025, 381)]
 )
-def test_the_least_number_of_equal_answers(margin: float, alpha: float, needed: int):
+def test_the_least_number_of_equal_answers(margin, alpha, needed):
     assert num_pairs_to_exclude(margin, alpha) == needed
     assert score_bounds(0, 0, needed, alpha)[0] > -margin > score_bounds(0, 0, needed - 1, alpha)[0]
 
 
 @pytest.mark.parametrize("pairs", [10, 100, 1919])
-def test_the_drop_that_is_not_excluded_is_the_bound(pairs: int):
+def test_the_drop_that_is_not_excluded_is_the_bound(pairs):
     assert least_excluded(pairs, 0.05) == pytest.approx(-score_bounds(0, 0, pairs, 0.05)[0])
 
 

@@ -1,7 +1,5 @@
 """Check that records are forced to disk, whole, before anything reports that they exist."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
@@ -29,12 +27,12 @@ class Disk:
     Fails with `error` if one is given.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.forced = []
         self.error = None
         monkeypatch.setattr(os, "fsync", self._fsync)
 
-    def _fsync(self, fd: int) -> None:
+    def _fsync(self, fd):
         path = Path(f"/proc/self/fd/{fd}").readlink()
         self.forced.append((path.name, path.read_bytes()))
         if self.error is not None:
@@ -42,11 +40,11 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch) -> Disk:
+def disk(monkeypatch):
     return Disk(monkeypatch)
 
 
-def test_a_file_is_forced_to_the_disk_before_it_takes_its_name(disk: Disk, tmp_path):
+def test_a_file_is_forced_to_the_disk_before_it_takes_its_name(disk, tmp_path):
     (tmp_path / "plan.json").write_bytes(b"old")
     write_private(tmp_path / "plan.json", b"new and whole")
     assert disk.forced == [("plan.json.partial", b"new and whole")]
@@ -56,9 +54,7 @@ def test_a_file_is_forced_to_the_disk_before_it_takes_its_name(disk: Disk, tmp_p
 @pytest.mark.parametrize(
     ("number", "kind"), [(errno.ENOSPC, JournalError), (errno.EIO, RunFolderError)]
 )
-def test_a_file_that_cannot_be_forced_leaves_the_old_one(
-    disk: Disk, tmp_path, number: int, kind: type[Exception]
-):
+def test_a_file_that_cannot_be_forced_leaves_the_old_one(disk, tmp_path, number, kind):
     (tmp_path / "plan.json").write_bytes(b"old")
     disk.error = number
     with pytest.raises(kind, match="cannot write"):
@@ -66,7 +62,7 @@ def test_a_file_that_cannot_be_forced_leaves_the_old_one(
     assert (tmp_path / "plan.json").read_bytes() == b"old"
 
 
-def test_a_round_is_forced_to_the_disk_whole(disk: Disk, tmp_path):
+def test_a_round_is_forced_to_the_disk_whole(disk, tmp_path):
     for number in (1, 2):
         seen = canary.Seen(
             round=number,
@@ -83,7 +79,7 @@ def test_a_round_is_forced_to_the_disk_whole(disk: Disk, tmp_path):
     assert [content for _, content in disk.forced] == [whole[: len(whole) // 2], whole]
 
 
-def test_a_connection_out_of_step_is_forced_to_the_disk_when_it_is_found(disk: Disk, tmp_path):
+def test_a_connection_out_of_step_is_forced_to_the_disk_when_it_is_found(disk, tmp_path):
     """A crash that lost it would let foreign answers stand; a lost proof costs a request."""
     file = tmp_path / PROOFS_FILE
     proofs = Proofs(file)
@@ -94,7 +90,7 @@ def test_a_connection_out_of_step_is_forced_to_the_disk_when_it_is_found(disk: D
     assert Proofs(file).out == 1
 
 
-def test_a_journal_is_forced_to_the_disk_when_there_is_something_new(disk: Disk, tmp_path):
+def test_a_journal_is_forced_to_the_disk_when_there_is_something_new(disk, tmp_path):
     with Journal(tmp_path / "j") as journal:
         journal.sync()
         assert disk.forced == []
@@ -117,7 +113,7 @@ def test_a_closed_journal_gives_its_descriptor_back(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_that_cannot_sync_is_left_to_itself(disk: Disk, tmp_path, number: int):
+def test_a_file_system_that_cannot_sync_is_left_to_itself(disk, tmp_path, number):
     disk.error = number
     with Journal(tmp_path / "j") as journal:
         journal.append(Record(id="1", response=ANSWER))
@@ -127,7 +123,7 @@ def test_a_file_system_that_cannot_sync_is_left_to_itself(disk: Disk, tmp_path, 
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_a_disk_that_fails_stops_the_journal_with_advice(disk: Disk, tmp_path, number: int):
+def test_a_disk_that_fails_stops_the_journal_with_advice(disk, tmp_path, number):
     with Journal(tmp_path / "j") as journal:
         journal.append(Record(id="1", response=ANSWER))
         disk.error = number
@@ -142,11 +138,11 @@ def test_a_disk_that_fails_stops_the_journal_with_advice(disk: Disk, tmp_path, n
 class HalfWritten:
     """Writes the first half of a record, then the disk is full."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, then: bytes = b"") -> None:
+    def __init__(self, monkeypatch, then=b""):
         self._write, self._then, self._calls = os.write, then, 0
         monkeypatch.setattr("serve_eval.storage.journal.os.write", self)
 
-    def __call__(self, fd: int, data: bytes) -> int:
+    def __call__(self, fd, data):
         self._calls += 1
         if self._calls % 2 == 0:
             self._write(fd, self._then)
@@ -188,7 +184,7 @@ def test_a_damaged_line_says_what_to_do(tmp_path):
 
 
 @pytest.mark.parametrize("torn", [1, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 200_000])
-def test_a_torn_line_of_any_length_is_dropped(tmp_path, torn: int):
+def test_a_torn_line_of_any_length_is_dropped(tmp_path, torn):
     with Journal(tmp_path / "j") as journal:
         journal.append(Record(id="1", response=ANSWER))
     whole = (tmp_path / "j").read_bytes()

@@ -1,7 +1,5 @@
 """Test the journal of a run, and that other files are replaced whole."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -12,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -72,7 +69,7 @@ def test_records_come_back_as_they_were_written(tmp_path):
 
 
 @given(st.text(), st.integers(0, 400))
-def test_a_file_cut_anywhere_keeps_its_whole_records(tmp_path_factory, text: str, cut: int):
+def test_a_file_cut_anywhere_keeps_its_whole_records(tmp_path_factory, text, cut):
     path = tmp_path_factory.mktemp("journal") / "j"
     with Journal(path) as journal:
         for i in range(3):
@@ -270,7 +267,7 @@ def test_an_endpoint_that_was_changed_by_hand_is_not_the_users_own(tmp_path):
 @pytest.mark.parametrize(
     "content", ["{", "{}", '[{"endpoint": {"model": "m"}}]', '[{"limits": {"concurrency": []}}]']
 )
-def test_a_damaged_file_is_told(tmp_path, content: str):
+def test_a_damaged_file_is_told(tmp_path, content):
     (tmp_path / "environment.json").write_text(content)
     with pytest.raises(RunFolderError, match=r"environment\.json cannot be read") as refused:
         read_sessions(tmp_path)
@@ -352,11 +349,11 @@ def test_no_file_that_may_exist_is_written_in_place_outside_the_helper():
         ("client.open(address)", []),
     ],
 )
-def test_the_walk_finds_what_writes(code: str, writes: list[str]):
+def test_the_walk_finds_what_writes(code, writes):
     assert list(_list_writes(ast.parse(code))) == writes
 
 
-def _list_writes(tree: ast.AST) -> Iterator[str]:
+def _list_writes(tree):
     """Yield each call that may change a file in place. One that needs a new file does not."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
@@ -380,7 +377,7 @@ def _list_writes(tree: ast.AST) -> Iterator[str]:
             )
 
 
-def _is_name(node: ast.expr) -> bool:
+def _is_name(node):
     return isinstance(node, ast.Name)
 
 
@@ -393,7 +390,7 @@ def test_a_failed_block_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     assert [*tmp_path.iterdir()] == [file]
 
 
-def _write_half(file: Path) -> None:
+def _write_half(file):
     with replace_file(file) as out:
         out.write(b"%d" % (1 // 0))
 

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,17 +11,17 @@ KINDS = pytest.mark.parametrize("links", [True, False], ids=["link", "file"])
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def _use(name: str, **more: Any) -> None:
+def _use(name, **more):
     with hold(Path(name), "plan.json", **more):
         pass
 
 
 @KINDS
-def test_it_points_to_the_folder_that_was_written_last(links: bool, monkeypatch):
+def test_it_points_to_the_folder_that_was_written_last(links, monkeypatch):
     if not links:
         monkeypatch.setattr(os, "symlink", _refuse)
     for name in ("outputs/one", "outputs/two", "outputs/suite/runs/three"):
@@ -37,7 +34,7 @@ def test_it_points_to_the_folder_that_was_written_last(links: bool, monkeypatch)
     ]
 
 
-def _refuse(*arguments: object, **options: object) -> None:
+def _refuse(*arguments, **options):
     raise OSError("no links here")
 
 

@@ -1,13 +1,9 @@
 """Test the log of a run, and the times of lines in logs of servers."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
-from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -27,14 +23,14 @@ from serve_eval.storage.server_logs import (
     time_of,
     trace_files,
 )
-from serve_eval.storage.sessions import RunLog, SessionRecord, read_sessions
+from serve_eval.storage.sessions import RunLog, read_sessions
 from tests.cli.command import serve_eval
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z  (.+)")
 RUN = ("run", "--launcher", "simulated", "--model", "m", "-t", "passkey_short", "--no-reference")
 
 
-def _lines(folder: Path) -> list[str]:
+def _lines(folder):
     found = [LINE.fullmatch(line) for line in (folder / "run.log").read_text().splitlines()]
     return [match[1] for match in found if match is not None]
 
@@ -121,18 +117,18 @@ NOON = datetime(2026, 11, 21, 12, 0, 0).astimezone().timestamp()
         ("", None),
     ],
 )
-def test_when_a_line_was_written(line: str, told: float | None):
+def test_when_a_line_was_written(line, told):
     assert time_of(line) == (None if told is None else pytest.approx(told, abs=1e-5))
 
 
 @given(st.text(max_size=200))
-def test_any_text_has_a_time_or_none(text: str):
+def test_any_text_has_a_time_or_none(text):
     told = time_of(text)
     assert told is None or told > -1e12
 
 
 @given(st.integers(0, 2**31))
-def test_what_trtllm_writes_is_read_to_the_second(seconds: int):
+def test_what_trtllm_writes_is_read_to_the_second(seconds):
     line = time.strftime("[%m/%d/%Y-%H:%M:%S] [TRT-LLM] [E] x", time.localtime(seconds))
     told = time_of(line)
     # An hour that the end of summer time repeats may be either of the two.
@@ -165,7 +161,7 @@ def test_of_a_log_without_times_the_last_errors_are_told_as_such(tmp_path):
 @pytest.mark.parametrize(
     "text", ["no error here", "Terrors of the deep", "errors: 0", "the OOMPH of it"]
 )
-def test_what_tells_of_no_error(text: str, tmp_path):
+def test_what_tells_of_no_error(text, tmp_path):
     (tmp_path / "a.log").write_text(f"{text}\n")
     assert not any(line.error for line in read(tmp_path / "a.log"))
 
@@ -197,7 +193,7 @@ def test_the_logs_of_a_run_are_those_in_its_folder_and_those_that_are_named(tmp_
     assert list(read(elsewhere / "gone.log")) == []
 
 
-def _noted(run: Path, session: Mapping[str, object]) -> list[SessionRecord]:
+def _noted(run, session):
     """Return the only session of a run folder, as it is read there."""
     (run / "environment.json").write_text(json.dumps([session]))
     return read_sessions(run)

@@ -3,27 +3,22 @@
 Two nights have two orders; a resumed run has one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
 from array import array
-from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.earlier_run import Rerun
 from serve_eval.evaluation.engine.lane import arrange, task_seed
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.degradation import Course, degradations
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
-from serve_eval.schema import Comparison, Limits, Metric, Plan, Report, Spec
+from serve_eval.schema import Limits, Metric, Plan, Spec
 from serve_eval.storage import order_seed, run_folder
 from serve_eval.storage.file_names import ORDER_FILE
 from serve_eval.storage.report_file import read_report
@@ -36,7 +31,7 @@ N = 60
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root):
     """Return a plan with one request at a time.
 
     The journal then has the samples in the order of their starts.
@@ -53,18 +48,16 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def config(plan: Plan, tmp_path_factory) -> SimulatorConfig:
+def config(plan, tmp_path_factory):
     return _config(plan, tmp_path_factory.mktemp("answers"), lambda sample: 1.0)
 
 
-def _config(plan: Plan, folder: Path, chance: Callable[[str], float]) -> SimulatorConfig:
+def _config(plan, folder, chance):
     _write_answers(folder / "answers.jsonl", prepare(plan), lambda task, sample: chance(sample))
     return SimulatorConfig(answers=folder / "answers.jsonl")
 
 
-def _run(
-    plan: Plan, config: SimulatorConfig, out: Path, *, stop_at: int = 0, rerun: Rerun = "failed"
-) -> Report | None:
+def _run(plan, config, out, *, stop_at=0, rerun="failed"):
     """Return the report, or None for a run that was interrupted at a request."""
     simulator, running = _Simulator(config), None
 
@@ -85,12 +78,12 @@ def _run(
     return asyncio.run(run())
 
 
-def _whole(report: Report | None) -> Report:
+def _whole(report):
     assert report is not None
     return report
 
 
-def _asked(out: Path, since: int = 0) -> list[str]:
+def _asked(out, since=0):
     """Return the ids in the order of their first answers.
 
     A session after a kill asks again what was not proven.
@@ -99,7 +92,7 @@ def _asked(out: Path, since: int = 0) -> list[str]:
     return list(dict.fromkeys(json.loads(line)["id"] for line in lines))[since:]
 
 
-def _of_seed(plan: Plan, seed: int, but: Iterable[str] = ()) -> list[str]:
+def _of_seed(plan, seed, but=()):
     """Return the ids in the random order of a seed."""
     samples = prepare(plan)[0].dataset.samples
     ids = [
@@ -109,14 +102,14 @@ def _of_seed(plan: Plan, seed: int, but: Iterable[str] = ()) -> list[str]:
     return [name for name in ids if name not in set(but)]
 
 
-def _seed(folder: Path) -> int:
+def _seed(folder):
     """Return the seed that a folder of this version keeps."""
     stored = json.loads((folder / ORDER_FILE).read_text())
     assert stored.keys() == {"order_seed"}
     return stored["order_seed"]
 
 
-def test_two_runs_of_one_plan_have_two_orders(plan: Plan, config: SimulatorConfig, tmp_path):
+def test_two_runs_of_one_plan_have_two_orders(plan, config, tmp_path):
     reports = [_whole(_run(plan, config, tmp_path / night)) for night in ("one", "two")]
     seeds = [_seed(tmp_path / night) for night in ("one", "two")]
     assert len({plan.seed, *seeds}) == 3
@@ -127,7 +120,7 @@ def test_two_runs_of_one_plan_have_two_orders(plan: Plan, config: SimulatorConfi
     assert reports[0].tasks[0].fingerprint == reports[1].tasks[0].fingerprint
 
 
-def test_a_run_that_goes_on_keeps_its_order(plan: Plan, config: SimulatorConfig, tmp_path):
+def test_a_run_that_goes_on_keeps_its_order(plan, config, tmp_path):
     out = tmp_path / "out"
     assert _run(plan, config, out, stop_at=25) is None
     seed, had = _seed(out), len(_asked(out))
@@ -138,9 +131,7 @@ def test_a_run_that_goes_on_keeps_its_order(plan: Plan, config: SimulatorConfig,
     assert [load.order_seed for load in report.loads] == [seed, seed]
 
 
-def test_what_is_asked_all_over_again_has_a_new_order(
-    plan: Plan, config: SimulatorConfig, tmp_path
-):
+def test_what_is_asked_all_over_again_has_a_new_order(plan, config, tmp_path):
     out = tmp_path / "out"
     seeds = []
     for rerun in ("failed", "all"):
@@ -150,9 +141,7 @@ def test_what_is_asked_all_over_again_has_a_new_order(
     assert len(set(seeds)) == 2
 
 
-def test_a_plan_may_give_the_seed_which_binds_nothing(
-    plan: Plan, config: SimulatorConfig, tmp_path
-):
+def test_a_plan_may_give_the_seed_which_binds_nothing(plan, config, tmp_path):
     out = tmp_path / "out"
     given = replace(plan, limits=replace(plan.limits, order_seed=5))
     assert _run(given, config, out, stop_at=25) is None
@@ -169,28 +158,7 @@ def test_a_plan_may_give_the_seed_which_binds_nothing(
 # folders of old versions
 
 
-@pytest.mark.parametrize("plan_seed", [0, 3])
-def test_an_old_folder_without_a_seed_goes_on_in_the_order_of_its_plan(
-    plan: Plan, config: SimulatorConfig, tmp_path, plan_seed: int
-):
-    out, old = tmp_path / "out", replace(plan, seed=plan_seed)
-    config = _config(old, tmp_path, lambda sample: 1.0)
-    assert (
-        _run(
-            replace(old, limits=replace(plan.limits, order_seed=plan_seed)), config, out, stop_at=25
-        )
-        is None
-    )
-    (out / ORDER_FILE).unlink()
-    report = _whole(_run(old, config, out))
-    assert _asked(out) == _of_seed(old, plan_seed)
-    assert [load.order_seed for load in report.loads] == [plan_seed, plan_seed]
-    assert not (out / ORDER_FILE).exists()
-
-
-def test_an_old_folder_is_judged_and_scored_again_in_the_order_in_which_it_was_asked(
-    plan: Plan, tmp_path
-):
+def test_a_folder_is_judged_and_scored_again_in_the_order_in_which_it_was_asked(plan, tmp_path):
     """The run degraded in this order, but not in the order of another seed."""
     late = set(_of_seed(plan, plan.seed)[N // 2 :])
     config = _config(plan, tmp_path, lambda sample: float(sample not in late))
@@ -200,46 +168,21 @@ def test_an_old_folder_is_judged_and_scored_again_in_the_order_in_which_it_was_a
     (worse,) = (one for one in report.tasks[0].degradations if one.measure == "value")
     assert worse.since == N // 2 + 1
     saved = run_folder.read_plan(out)
-    for state in ("as it is", "old"):
-        if state == "old":
-            (out / ORDER_FILE).unlink()
-        assert judge_again(saved, out).tasks[0].degradations == report.tasks[0].degradations
-        rescore(out, to=tmp_path / state)
-        assert (tmp_path / state / ORDER_FILE).exists() is (state == "as it is")
-        assert read_report(tmp_path / state).tasks[0].degradations == report.tasks[0].degradations
+    assert judge_again(saved, out).tasks[0].degradations == report.tasks[0].degradations
+    rescore(out, to=tmp_path / "scored")
+    assert read_report(tmp_path / "scored").tasks[0].degradations == report.tasks[0].degradations
     (out / ORDER_FILE).write_text('{"order_seed": 1}')
+    assert not [
+        one for one in judge_again(saved, out).tasks[0].degradations if one.measure == "value"
+    ]
+    (out / ORDER_FILE).unlink()
     assert not [
         one for one in judge_again(saved, out).tasks[0].degradations if one.measure == "value"
     ]
 
 
-def test_an_old_seed_of_the_early_stop_is_that_of_the_early_stop_alone(plan: Plan, tmp_path):
-    (tmp_path / ORDER_FILE).write_text('{"early_stop_seed": 9}')
-    (tmp_path / "samples").mkdir()
-    (tmp_path / "samples/gsm8k.jsonl").write_text("{}\n")
-    early = replace(plan, seed=4, early_stop=0.01)
-    expected = order_seed.OrderSeeds(samples=4, early_stop=9)
-    assert (
-        order_seed.read_seeds(tmp_path, early)
-        == order_seed.settle_seeds(tmp_path, early, 7)
-        == expected
-    )
-    (tmp_path / ORDER_FILE).unlink()
-    assert order_seed.read_seeds(tmp_path, early) == order_seed.OrderSeeds(
-        samples=4, early_stop=None
-    )
-    drawn = order_seed.settle_seeds(tmp_path, early, None)
-    assert drawn.samples == 4
-    assert drawn.early_stop is not None
-    assert (
-        order_seed.read_seeds(tmp_path, early)
-        == order_seed.settle_seeds(tmp_path, early, None)
-        == drawn
-    )
-
-
 @pytest.mark.parametrize("text", ["{", "{}", '{"order_seed": "x"}', "[]"])
-def test_a_damaged_file_is_named(plan: Plan, tmp_path, text: str):
+def test_a_damaged_file_is_named(plan, tmp_path, text):
     (tmp_path / ORDER_FILE).write_text(text)
     with pytest.raises(RunFolderError, match=r"order\.json"):
         order_seed.read_seeds(tmp_path, plan)
@@ -249,9 +192,7 @@ def test_a_damaged_file_is_named(plan: Plan, tmp_path, text: str):
 # false alarms
 
 
-def test_what_alarmed_by_chance_in_one_night_does_not_in_the_next(
-    plan: Plan, tmp_path, monkeypatch
-):
+def test_what_alarmed_by_chance_in_one_night_does_not_in_the_next(plan, tmp_path, monkeypatch):
     """Run an endpoint that answers the same every night.
 
     In the first night the hard prompts are at the end by chance.
@@ -291,7 +232,7 @@ def test_of_many_orders_of_the_same_outcomes_one_in_a_hundred_alarms():
 # that belong together
 
 
-def _compare(plan: Plan, config: SimulatorConfig, out: Path) -> Comparison:
+def _compare(plan, config, out):
     async def both():
         async with (
             asyncio.timeout(60),
@@ -316,7 +257,7 @@ def _compare(plan: Plan, config: SimulatorConfig, out: Path) -> Comparison:
 
 
 def test_both_sides_of_a_comparison_have_one_order_and_the_next_comparison_another(
-    plan: Plan, config: SimulatorConfig, tmp_path
+    plan, config, tmp_path
 ):
     seeds = []
     for name in ("one", "two"):
@@ -333,42 +274,7 @@ def test_both_sides_of_a_comparison_have_one_order_and_the_next_comparison_anoth
     assert len({plan.seed, *seeds}) == 3
 
 
-async def test_an_old_comparison_goes_on_in_the_order_of_its_plan(
-    plan: Plan, config: SimulatorConfig, tmp_path
-):
-    """A has some answers and B none.
-
-    With an order of its own, B would wait for A, and A for B, until the time is up.
-    """
-    out = tmp_path / "out"
-    given = replace(plan, limits=replace(plan.limits, order_seed=plan.seed))
-    await _in_turn(given, config, out)
-    assert _asked(out / "a") == _asked(out / "b") == _of_seed(plan, plan.seed)
-
-
-async def _in_turn(plan: Plan, config: SimulatorConfig, out: Path) -> None:
-    """Start a comparison, make it old and unfinished, and resume it."""
-    async with asyncio.timeout(60), serve(create_app(config)) as a, serve(create_app(config)) as b:
-        rules = CompareRules(rule=Spec(name="paired"), again=0)
-        sides = [
-            CompareSide(plan=replace(plan, launcher=Spec(name="external", options={"base_url": u})))
-            for u in (a, b)
-        ]
-        await compare(*sides, rules, out, environ={}, show_flips=0)
-        for folder, kept in ((out / "a", 10), (out / "b", 0)):
-            for name in (ORDER_FILE, "report.json"):
-                (folder / name).unlink()
-            journal = folder / "samples/gsm8k.jsonl"
-            journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:kept]))
-        (out / ORDER_FILE).unlink()
-        now = [
-            replace(side, plan=replace(side.plan, limits=replace(plan.limits, order_seed=None)))
-            for side in sides
-        ]
-        await compare(*now, rules, out, environ={}, show_flips=0)
-
-
-def test_a_finished_side_stays_as_it_is(plan: Plan, config: SimulatorConfig, tmp_path):
+def test_a_finished_side_stays_as_it_is(plan, config, tmp_path):
     done, out = tmp_path / "done", tmp_path / "out"
     _run(plan, config, done)
     before = {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()}
@@ -394,7 +300,7 @@ def test_a_finished_side_stays_as_it_is(plan: Plan, config: SimulatorConfig, tmp
 
 
 async def test_all_arms_of_the_invariants_have_one_order_but_the_shuffled_one(
-    plan: Plan, config: SimulatorConfig, tmp_path
+    plan, config, tmp_path
 ):
     async with serve(create_app(config)) as url:
         at = replace(plan, limit=8, launcher=Spec(name="external", options={"base_url": url}))

@@ -3,14 +3,11 @@
 The error names the version. The files of a run and of a suite have readers of their own.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -33,7 +30,6 @@ from serve_eval.storage.story_files import (
     STORIES,
     SUITE,
     TOOLS,
-    StoryFiles,
     find_maker,
 )
 
@@ -45,7 +41,7 @@ PLAN = Plan(
 PRINTS = {"gsm8k": {"dataset_sha256": "aa"}}
 
 
-def _answered(folder: Path) -> None:
+def _answered(folder):
     """Store an answer, which binds the folder to its plan."""
     (folder / "samples" / "gsm8k.jsonl").write_text('{"id":"1"}\n')
 
@@ -74,9 +70,7 @@ def test_the_same_plan_opens_the_folder_again(tmp_path):
         ),
     ],
 )
-def test_another_plan_is_refused_naming_the_field(
-    tmp_path, plan: Plan, prints: dict[str, dict[str, str]], message: str
-):
+def test_another_plan_is_refused_naming_the_field(tmp_path, plan, prints, message):
     with open_folder(tmp_path, PLAN, PRINTS) as folder:
         _answered(folder)
     with pytest.raises(RunFolderError, match=message), open_folder(tmp_path, plan, prints):
@@ -115,7 +109,7 @@ def test_a_run_without_any_answer_yet_takes_another_plan(tmp_path):
         ("damaged\n", True),
     ],
 )
-def test_failures_alone_bind_no_plan_and_leave_with_it(record: str, kept: bool, tmp_path):
+def test_failures_alone_bind_no_plan_and_leave_with_it(record, kept, tmp_path):
     with open_folder(tmp_path, PLAN, PRINTS) as folder:
         (folder / "samples/gsm8k.jsonl").write_text(record)
         (folder / "report.json").write_text("{}")
@@ -241,12 +235,11 @@ def test_differences_name_new_and_lost_fields():
     ]
 
 
-Read = Callable[[Path], object]
 CONTENT = dict[str, Any]
 SIDES = {"a": {"run": "/one"}, "b": {"launcher": {"name": "simulated"}}}
 
 
-def _list_readers() -> list[tuple[str, StoryFiles, Read, bool]]:
+def _list_readers():
     """Return the file, the story, a reader, and whether it takes a damaged file for a missing one.
 
     Fails if a story of the table cannot be read by its declaration.
@@ -269,9 +262,7 @@ READERS = _list_readers()
 
 @pytest.mark.parametrize("more", [SIDES, {"all": "else"}], ids=["alike", "of other fields"])
 @pytest.mark.parametrize(("name", "story", "read", "lenient"), READERS)
-def test_a_newer_file_is_refused(
-    name: str, story: StoryFiles, read: Read, lenient: bool, more: dict[str, Any], tmp_path
-):
+def test_a_newer_file_is_refused(name, story, read, lenient, more, tmp_path):
     text = json.dumps({"schema_version": story.version + 4, **more})
     (tmp_path / name).write_text(text)
     said = (
@@ -306,9 +297,7 @@ def test_a_file_without_a_version_is_of_the_first(tmp_path):
 
 @pytest.mark.parametrize("content", ["{", '{"schema_version": "five"}', "[]"])
 @pytest.mark.parametrize(("name", "story", "read", "lenient"), READERS)
-def test_a_damaged_file_is_named(
-    name: str, story: StoryFiles, read: Read, lenient: bool, content: str, tmp_path
-):
+def test_a_damaged_file_is_named(name, story, read, lenient, content, tmp_path):
     (tmp_path / name).write_text(content)
     if lenient:
         assert read(tmp_path) is None
@@ -332,7 +321,7 @@ def test_a_damaged_file_is_named(
         ("suite.json", "runs/00", ""),
     ],
 )
-def test_a_run_is_known_as_a_part_of_what_asked_it(plan: str, place: str, maker: str, tmp_path):
+def test_a_run_is_known_as_a_part_of_what_asked_it(plan, place, maker, tmp_path):
     (tmp_path / "out" / place).mkdir(parents=True)
     (tmp_path / "out" / plan).write_text("{}")
     assert find_maker(tmp_path / "out" / place) == maker
@@ -342,11 +331,11 @@ CONTENT_OWNERSHIP = {"plan": {"a": 0.1, "b": [1, None]}, "schema_version": 1}
 
 
 @pytest.fixture
-def environ(tmp_path) -> dict[str, str]:
+def environ(tmp_path):
     return {"XDG_STATE_HOME": str(tmp_path / "state")}
 
 
-def test_what_this_user_signed_for_a_folder_is_his_own_there(tmp_path, environ: dict[str, str]):
+def test_what_this_user_signed_for_a_folder_is_his_own_there(tmp_path, environ):
     saved = add_signature(CONTENT_OWNERSHIP, tmp_path, environ)
     key = tmp_path / "state/serve-eval/key"
     assert (stat.S_IMODE(key.stat().st_mode), len(key.read_bytes())) == (0o600, 32)
@@ -366,7 +355,7 @@ def test_what_this_user_signed_for_a_folder_is_his_own_there(tmp_path, environ: 
 
 
 @pytest.mark.parametrize("name", ["XDG_STATE_HOME", "HOME"])
-def test_no_key_counts_that_lies_where_the_command_was_called(tmp_path, monkeypatch, name: str):
+def test_no_key_counts_that_lies_where_the_command_was_called(tmp_path, monkeypatch, name):
     """An unpacked folder could contain a key and plans signed with it."""
     monkeypatch.chdir(tmp_path)
     unpacked = tmp_path / ("state" if name == "XDG_STATE_HOME" else ".local/state")
@@ -377,7 +366,7 @@ def test_no_key_counts_that_lies_where_the_command_was_called(tmp_path, monkeypa
     assert has_key(relative) is (name != "HOME")
 
 
-def test_many_that_begin_at_once_have_one_key(tmp_path, environ: dict[str, str]):
+def test_many_that_begin_at_once_have_one_key(tmp_path, environ):
     with ThreadPoolExecutor(8) as pool:
         found = list(
             pool.map(
@@ -390,9 +379,7 @@ def test_many_that_begin_at_once_have_one_key(tmp_path, environ: dict[str, str])
 
 
 @pytest.mark.parametrize("how", ["readable", "short", "link", "unwritable", "no home"])
-def test_a_key_that_others_may_have_made_does_not_count(
-    tmp_path, environ: dict[str, str], how: str, monkeypatch
-):
+def test_a_key_that_others_may_have_made_does_not_count(tmp_path, environ, how, monkeypatch):
     saved = add_signature(CONTENT_OWNERSHIP, tmp_path, environ)
     key = tmp_path / "state/serve-eval/key"
     if how == "readable":

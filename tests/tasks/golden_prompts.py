@@ -14,10 +14,9 @@ import hashlib
 import json
 import tempfile
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -25,9 +24,8 @@ from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mm
 from serve_eval.errors import DatasetError
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.plugins import registry
-from serve_eval.plugins.declarations import Option
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, MediaFile, MediaPart, Request, Spec, TextPart
+from serve_eval.schema import DataRoots, MediaFile, Spec
 from serve_eval.tasks.mmlu import SUBJECTS
 from tests.root import ROOT
 from tests.tasks.made_data import NAMES, spec_of, write_all
@@ -195,13 +193,13 @@ class Asked:
     first: str
 
 
-def variants() -> list[tuple[str, dict[str, object]]]:
+def variants():
     """Return every task with every list of options."""
     own = [(name, options) for name in NAMES for options in ({}, *tried(name))]
     return own + [("gsm8k", options) for options in OF_EVERY_TASK]
 
 
-def tried(name: str) -> list[dict[str, object]]:
+def tried(name):
     """Return the options that are tried with a task: those listed, and another value of each other.
 
     A member stands for a family.
@@ -218,14 +216,14 @@ def tried(name: str) -> list[dict[str, object]]:
     return [*listed, *({option: value} for option, value in more.items())]
 
 
-def find_untried(name: str) -> list[str]:
+def find_untried(name):
     """Return the options of a task that are neither tried nor known to change no request."""
     made = registry.load("serve_eval.tasks", "cases:capitals" if name == "cases" else name)
     known = {option for options in tried(name) for option in options} | ASK_THE_SAME.keys()
     return [option for option in registry.options_of(made) if option not in known]
 
 
-def _change(option: Option) -> object:
+def _change(option):
     """Return another value of a switch, a number or a choice; None for what has to be listed."""
     value = option.default
     if isinstance(value, bool):
@@ -236,12 +234,12 @@ def _change(option: Option) -> object:
     return next((one for one in choices if one != value), None)
 
 
-def label(name: str, options: dict[str, object]) -> str:
+def label(name, options):
     """Return a variant's name on one line."""
     return " ".join([name, *(f"{key}={json.dumps(value)}" for key, value in options.items())])
 
 
-def asked(name: str, options: dict[str, object], root: Path) -> Asked:
+def asked(name, options, root):
     """Return the requests of a task on the data below a root.
 
     Raises DatasetError if the data is missing.
@@ -262,7 +260,7 @@ def asked(name: str, options: dict[str, object], root: Path) -> Asked:
     return Asked(said.hexdigest(), len(dataset.samples), first[:SHOWN])
 
 
-def _without_places(request: Request) -> Request:
+def _without_places(request):
     """Return a request whose files have the checksums of their contents in place of their paths.
 
     A picture has that of its pixels: libraries of other versions write other bytes.
@@ -278,7 +276,7 @@ def _without_places(request: Request) -> Request:
     return msgspec.structs.replace(request, prompt=prompt)
 
 
-def _without_place(part: TextPart | MediaPart) -> TextPart | MediaPart:
+def _without_place(part):
     if not isinstance(part, MediaFile):
         return part
     if part.form != "image_url":
@@ -290,7 +288,7 @@ def _without_place(part: TextPart | MediaPart) -> TextPart | MediaPart:
     return msgspec.structs.replace(part, path="", size=0, sha256=pixels)
 
 
-def write_made(root: Path) -> None:
+def write_made(root):
     """Write the data of every task below a root, as the fixture `data_root` does."""
     write_gsm8k(root / "gsm8k")
     write_mmlu(root / "mmlu", SUBJECTS)
@@ -298,7 +296,7 @@ def write_made(root: Path) -> None:
     write_all(root)
 
 
-def _real() -> dict[str, str]:
+def _real():
     found = {}
     for name, options in variants() if SHARED.is_dir() else ():
         try:
@@ -308,7 +306,7 @@ def _real() -> dict[str, str]:
     return found
 
 
-def add_missing(root: Path) -> list[str]:
+def add_missing(root):
     """Add the variants that the file lacks, on the made data below a root; return their labels.
 
     Those that it has stay as they are, so that a change of another task is not hidden. Raises
@@ -339,7 +337,7 @@ def add_missing(root: Path) -> list[str]:
     return list(missing)
 
 
-def say_refused(name: str, refused: Mapping[str, str]) -> str:
+def say_refused(name, refused):
     """Return which options of a task need a value to try, and the line that lists one of each.
 
     `refused` has the reason by option.
@@ -361,7 +359,7 @@ def say_refused(name: str, refused: Mapping[str, str]) -> str:
     )
 
 
-def renew() -> None:
+def renew():
     """Write the file again and print the changes. Raises Mistake, and then writes nothing."""
     old = json.loads(FILE.read_text()) if FILE.exists() else {"made": {}, "real": {}}
     with tempfile.TemporaryDirectory() as folder:
@@ -382,5 +380,5 @@ def renew() -> None:
     _write(new)
 
 
-def _write(table: dict[str, dict[str, Any]]) -> None:
+def _write(table):
     FILE.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -3,8 +3,6 @@
 They measure nothing; they give the real loaders, prompts and scorers something to work on.
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 import io
@@ -14,7 +12,6 @@ import random
 import struct
 import wave
 import zlib
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from serve_eval import cases
@@ -39,12 +36,12 @@ PROMPTS = "longbench_prompts"
 """Name of the folder with LongBench's prompts, below the root."""
 
 
-def sentence(rng: random.Random, words: int) -> str:
+def sentence(rng, words):
     """Return random words as a sentence."""
     return " ".join(rng.choices(WORDS, k=words)).capitalize() + "."
 
 
-def write_all(root: Path) -> None:
+def write_all(root):
     """Write every set below a root, with as many rows as its task asks for."""
     write_cnn_dailymail(root / "cnn_dailymail", 512)
     write_gpqa(root / "gpqa", {"diamond": 198, "main": 12, "extended": 12})
@@ -70,19 +67,19 @@ def write_all(root: Path) -> None:
     write_bfcl(root / "bfcl")
 
 
-def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+def write_jsonl(path, rows):
     """Write one JSON object per line, creating parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_rows(path: Path, count: int, **columns: str) -> None:
+def write_rows(path, count, **columns):
     """Write rows whose texts have {i}, the number of the row."""
     rows = ({name: text.format(i=i) for name, text in columns.items()} for i in range(count))
     write_jsonl(path, rows)
 
 
-def write_cnn_dailymail(folder: Path, count: int) -> None:
+def write_cnn_dailymail(folder, count):
     """Write 3.0.0/test-00000-of-00001.parquet."""
     from pyarrow import Table, parquet
 
@@ -95,7 +92,7 @@ def write_cnn_dailymail(folder: Path, count: int) -> None:
     parquet.write_table(Table.from_pylist(rows), folder / "3.0.0/test-00000-of-00001.parquet")
 
 
-def write_gpqa(folder: Path, counts: Mapping[str, int]) -> None:
+def write_gpqa(folder, counts):
     """Write dataset.zip, encrypted as the authors' archive is."""
     rng = random.Random("gpqa")
     files = {}
@@ -112,7 +109,7 @@ def write_gpqa(folder: Path, counts: Mapping[str, int]) -> None:
     (folder / "dataset.zip").write_bytes(encrypted_zip(files, GPQA_PASSWORD))
 
 
-def write_longbench_v2(folder: Path, medium: int) -> None:
+def write_longbench_v2(folder, medium):
     """Write data.json, a list, with some rows of other lengths."""
     rng = random.Random("longbench_v2")
     rows = []
@@ -135,7 +132,7 @@ def write_longbench_v2(folder: Path, medium: int) -> None:
     (folder / "data.json").write_text(json.dumps(rows))
 
 
-def write_longbench_v1(folder: Path, sets: Mapping[str, int] | None = None) -> None:
+def write_longbench_v1(folder, sets=None):
     """Write <set>/test.jsonl with that many rows per set (None: the published numbers)."""
     rng = random.Random("longbench_v1")
     classes = ["Food", "Food type", "Colour", "Colour of a thing"]
@@ -164,7 +161,7 @@ def write_longbench_v1(folder: Path, sets: Mapping[str, int] | None = None) -> N
         write_jsonl(folder / name / "test.jsonl", rows)
 
 
-def write_longbench_prompts(folder: Path) -> Path:
+def write_longbench_prompts(folder):
     """Write <set>.yaml as in lm-eval, with prompts, lengths and stop strings of our own."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, one in SETS.items():
@@ -178,7 +175,7 @@ def write_longbench_prompts(folder: Path) -> Path:
     return folder
 
 
-def spec_of(name: str, root: Path) -> Spec:
+def spec_of(name, root):
     """Return a task that loads the data of `write_all`.
 
     LongBench's prompts come from there instead of from lm-eval. A family is represented by one
@@ -191,7 +188,7 @@ def spec_of(name: str, root: Path) -> Spec:
     )
 
 
-def write_ruler(folder: Path) -> None:
+def write_ruler(folder):
     """Write essays, questions of SQuAD and of HotpotQA in the files that RULER reads."""
     rng = random.Random("ruler")
     articles = [
@@ -225,7 +222,7 @@ def write_ruler(folder: Path) -> None:
         (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
 
 
-def _squad_questions(rng: random.Random, number: int) -> list[dict[str, object]]:
+def _squad_questions(rng, number):
     """Return a question with two answers and one that cannot be answered."""
     answers = [{"text": word, "answer_start": 0} for word in rng.sample(WORDS, 2)]
     return [
@@ -234,7 +231,7 @@ def _squad_questions(rng: random.Random, number: int) -> list[dict[str, object]]
     ]
 
 
-def write_json_mode_eval(folder: Path, count: int) -> None:
+def write_json_mode_eval(folder, count):
     """Write data/train-00000-of-00001.parquet with conversations of two turns."""
     from pyarrow import Table, parquet
 
@@ -258,7 +255,7 @@ def write_json_mode_eval(folder: Path, count: int) -> None:
     parquet.write_table(Table.from_pylist(rows), folder / "data/train-00000-of-00001.parquet")
 
 
-def write_slimpajama(folder: Path, count: int) -> None:
+def write_slimpajama(folder, count):
     """Write test.jsonl with `count` texts that are long enough, after one that is not."""
     rng = random.Random("slimpajama")
     page = sentence(rng, 1500)
@@ -266,7 +263,7 @@ def write_slimpajama(folder: Path, count: int) -> None:
     write_jsonl(folder / "test.jsonl", [{"text": text} for text in texts])
 
 
-def write_zero_scrolls(folder: Path, count: int) -> None:
+def write_zero_scrolls(folder, count):
     """Write squality/validation.jsonl."""
     rng = random.Random("zero_scrolls")
     rows = [
@@ -281,7 +278,7 @@ def write_zero_scrolls(folder: Path, count: int) -> None:
     write_jsonl(folder / "squality/validation.jsonl", rows)
 
 
-def write_aime(root: Path) -> None:
+def write_aime(root):
     """Write the three files of AIME.
 
     aime25/test.jsonl has texts as answers; aime24/aime_2024_problems.parquet and
@@ -309,7 +306,7 @@ def write_aime(root: Path) -> None:
     )
 
 
-def write_mmmu(folder: Path) -> None:
+def write_mmmu(folder):
     """Write SUBJECT/validation-00000-of-00001.parquet with 30 rows per subject.
 
     Every fifth row is an open question.
@@ -347,7 +344,7 @@ def write_mmmu(folder: Path) -> None:
         )
 
 
-def write_mmmu_pro(folder: Path) -> None:
+def write_mmmu_pro(folder):
     """Write both subsets with 1730 rows each, the one with ten options in two pieces."""
     from pyarrow import Table, parquet
 
@@ -376,7 +373,7 @@ def write_mmmu_pro(folder: Path) -> None:
             parquet.write_table(Table.from_pylist(part), place / name)
 
 
-def write_mmlu_pro(folder: Path, count: int) -> None:
+def write_mmlu_pro(folder, count):
     """Write test.jsonl, with 3 to 10 options, and validation.jsonl, with five rows a category."""
     rng = random.Random("mmlu_pro")
     categories = ("computer science", "law", "math")
@@ -402,7 +399,7 @@ def write_mmlu_pro(folder: Path, count: int) -> None:
     write_jsonl(folder / "test.jsonl", rows)
 
 
-def write_math_500(folder: Path, count: int) -> None:
+def write_math_500(folder, count):
     """Write test.jsonl, whose answers are numbers, fractions and formulas."""
     forms = ("{i}", "\\frac{{{i}}}{{7}}", "x^2 + {i}", "\\left( {i}, \\pi \\right)")
     rows = (
@@ -419,7 +416,7 @@ def write_math_500(folder: Path, count: int) -> None:
     write_jsonl(folder / "test.jsonl", rows)
 
 
-def write_ocrbench(folder: Path, count: int) -> None:
+def write_ocrbench(folder, count):
     """Write data/test-00000-of-00001.parquet, in the layout of the hub."""
     from pyarrow import Table, parquet
 
@@ -446,7 +443,7 @@ def write_ocrbench(folder: Path, count: int) -> None:
     parquet.write_table(Table.from_pylist(rows), folder / "data/test-00000-of-00001.parquet")
 
 
-def write_videomme(folder: Path, count: int) -> None:
+def write_videomme(folder, count):
     """Write annotations.jsonl, and three videos that the questions share."""
     for number in range(3):
         write_video(folder / f"videos/{number}.avi", 10 + number, first=40 * number)
@@ -468,7 +465,7 @@ def write_videomme(folder: Path, count: int) -> None:
     write_jsonl(folder / "annotations.jsonl", rows)
 
 
-def write_livecodebench(folder: Path, counts: Mapping[str, int] | None = None) -> None:
+def write_livecodebench(folder, counts=None):
     """Write test.jsonl to test6.jsonl, or those with `counts`, as many rows as published."""
     published = {"": 400, "2": 111, "3": 101, "4": 101, "5": 167, "6": 175}
     for number, count in (counts or published).items():
@@ -476,7 +473,7 @@ def write_livecodebench(folder: Path, counts: Mapping[str, int] | None = None) -
         write_jsonl(folder / f"test{number}.jsonl", rows)
 
 
-def contest_row(name: str, i: int) -> dict[str, object]:
+def contest_row(name, i):
     """Return a row of LiveCodeBench; every third has tests that call a method."""
     calls = i % 3 == 2
     if calls:
@@ -502,7 +499,7 @@ def contest_row(name: str, i: int) -> dict[str, object]:
     }
 
 
-def png(grey: int) -> bytes:
+def png(grey):
     """Return an image of one pixel."""
 
     def chunk(kind, data):
@@ -515,7 +512,7 @@ def png(grey: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", pixel) + chunk(b"IEND", b"")
 
 
-def write_voxpopuli(folder: Path, count: int) -> None:
+def write_voxpopuli(folder, count):
     """Write en/test-00000-of-00002.parquet and its second half, with utterances of 12 speakers."""
     from pyarrow import Table, parquet
 
@@ -537,7 +534,7 @@ def write_voxpopuli(folder: Path, count: int) -> None:
         )
 
 
-def write_covost2(folder: Path, count: int) -> None:
+def write_covost2(folder, count):
     """Write test-00000-of-00001.parquet, with sentences of 37 speakers."""
     from pyarrow import Table, parquet
 
@@ -555,7 +552,7 @@ def write_covost2(folder: Path, count: int) -> None:
     parquet.write_table(Table.from_pylist(rows), folder / "test-00000-of-00001.parquet")
 
 
-def wav(hertz: int) -> bytes:
+def wav(hertz):
     """Return a hundredth of a second of a saw tooth, at 16 kHz."""
     file = io.BytesIO()
     with wave.open(file, "wb") as sound:
@@ -566,7 +563,7 @@ def wav(hertz: int) -> bytes:
     return file.getvalue()
 
 
-def encrypted_zip(files: Mapping[str, bytes], password: bytes) -> bytes:
+def encrypted_zip(files, password):
     """Return a zip file under PKWARE's traditional encryption (APPNOTE 6.1).
 
     Python can read it but not write it.
@@ -589,7 +586,7 @@ def encrypted_zip(files: Mapping[str, bytes], password: bytes) -> bytes:
     return body + directory + end
 
 
-def _encrypt(plain: bytes, password: bytes) -> bytes:
+def _encrypt(plain, password):
     keys = [0x12345678, 0x23456789, 0x34567890]
 
     def update(byte):
@@ -607,6 +604,6 @@ def _encrypt(plain: bytes, password: bytes) -> bytes:
     return bytes(out)
 
 
-def _crc(crc: int, byte: int) -> int:
+def _crc(crc, byte):
     """Return one step of CRC-32 without its inversions."""
     return zlib.crc32(bytes([byte]), crc ^ 0xFFFFFFFF) ^ 0xFFFFFFFF

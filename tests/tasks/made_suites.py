@@ -1,11 +1,7 @@
 """Write files of BFCL, IFEval and IFBench in their layouts, with rows of our own."""
 
-from __future__ import annotations
-
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from serve_eval.tasks import ifbench, ifeval
@@ -109,7 +105,7 @@ JAVASCRIPT = {
 }
 
 
-def right_java(i: int) -> Answer:
+def right_java(i):
     """Return the expected call of the function in Java for the row with a number."""
     values = {
         "store": ["mainStore"],
@@ -121,7 +117,7 @@ def right_java(i: int) -> Answer:
     return {"Store.put": values}
 
 
-def right_javascript(i: int) -> Answer:
+def right_javascript(i):
     """Return the expected call of the function in JavaScript for the row with a number."""
     values = {
         "points": [[1.5, float(i)]],
@@ -132,12 +128,12 @@ def right_javascript(i: int) -> Answer:
     return {"drawLine": values}
 
 
-def right_area(i: int) -> Answer:
+def right_area(i):
     """Return the expected call of the first function for the row with a number."""
     return {"shape.area": {"width": [i], "height": [2.5, i + 1], "unit": ["", "cm"]}}
 
 
-def right_paint(i: int) -> Answer:
+def right_paint(i):
     """Return the expected call of the second function for the row with a number."""
     values = {
         "places": [["Oslo, Norway", f"Road {i}"]],
@@ -148,7 +144,7 @@ def right_paint(i: int) -> Answer:
     return {"paint": values}
 
 
-def row_of(category: str, i: int) -> tuple[dict[str, Any], list[Answer]]:
+def row_of(category, i):
     """Return the question of a category with a number, and its answer (empty: it has none)."""
     multiple = "multiple" in category or category.endswith("relevance")
     answer = [right_area(i), right_paint(i)] if "multiple" in category else [right_area(i)]
@@ -172,7 +168,7 @@ def row_of(category: str, i: int) -> tuple[dict[str, Any], list[Answer]]:
     return row, answer if CATEGORIES[category].wanted == "calls" else []
 
 
-def write_bfcl(folder: Path, rows: Mapping[str, int] | None = None) -> None:
+def write_bfcl(folder, rows=None):
     """Write the files of all categories, or of some with their numbers of rows."""
     counts = rows or {name: category.rows for name, category in CATEGORIES.items()}
     (folder / "possible_answer").mkdir(parents=True, exist_ok=True)
@@ -266,7 +262,7 @@ _ARCHIVES = {
 }
 
 
-def write_instruction_sets(root: Path) -> None:
+def write_instruction_sets(root):
     """Write both data sets, with every kind of instruction in turn, and NLTK's archives."""
     rows = _rows(IFEVAL_ARGUMENTS, ifeval.ROWS)
     _write(root / "ifeval/input_data.jsonl", [{**row, "key": 1000 + i} for i, row in rows])
@@ -276,7 +272,7 @@ def write_instruction_sets(root: Path) -> None:
     write_nltk_data(root / "nltk_data")
 
 
-def write_nltk_data(folder: Path) -> None:
+def write_nltk_data(folder):
     """Write archives with few words, which split at marks and know one verb."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, members in _ARCHIVES.items():
@@ -285,9 +281,7 @@ def write_nltk_data(folder: Path) -> None:
                 archive.writestr(f"{name}/{member}", text)
 
 
-def _rows(
-    arguments: Mapping[str, Mapping[str, Any]], count: int
-) -> list[tuple[int, dict[str, Any]]]:
+def _rows(arguments, count):
     """Return numbered rows without their keys, each with one instruction."""
     kinds = list(arguments)
     return [
@@ -304,7 +298,7 @@ def _rows(
     ]
 
 
-def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+def _write(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 

@@ -3,10 +3,7 @@
 Covers the values and everything that needs a mean.
 """
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import msgspec
 import pytest
@@ -22,7 +19,6 @@ from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import (
     MEAN,
     AccuracySpec,
-    DataRoots,
     Dataset,
     Endpoint,
     Failure,
@@ -41,7 +37,6 @@ from serve_eval.schema import (
     Spec,
     Task,
     TaskReport,
-    TaskResult,
     VerdictOutcome,
 )
 from serve_eval.series.history import _unfit
@@ -55,17 +50,17 @@ PERPLEXITY = ratio_of_sums("perplexity", "nll", "tokens", then=math.exp)
 LOST = Failure(kind=FailureKind.TIMEOUT, message="late")
 
 
-def _score(sample: Sample, response: Response) -> Score:
+def _score(sample, response):
     value, *tokens = map(float, response.text.split())
     parts = {"nll": value, "tokens": tokens[0]} if tokens else {"valid": 1.0}
     return Score(value=value, outcome=Outcome.PARTIAL, parts=parts)
 
 
-def _load(roots: DataRoots, wanted: int) -> Dataset:
+def _load(roots, wanted):
     raise NotImplementedError
 
 
-def _task(**more: Any) -> Task:
+def _task(**more):
     fields = {
         "name": "t",
         "version": 1,
@@ -81,23 +76,21 @@ def _task(**more: Any) -> Task:
     return Task(**{**fields, **more})
 
 
-def _samples(*sets: str) -> list[Sample]:
+def _samples(*sets):
     return [
         Sample(id=f"s{i}", prompt=f"p{i}", target="", metadata={"set": name})
         for i, name in enumerate(sets)
     ]
 
 
-def _tally(
-    task: Task, samples: list[Sample], texts: list[str | None], repeats: int = 1
-) -> ScoreAccumulator:
+def _tally(task, samples, texts, repeats=1):
     tally = ScoreAccumulator(task, samples, repeats=repeats)
     for i, text in enumerate(texts):
         tally.add(i, LOST if text is None else Response(text=text, finish_reason="stop"))
     return tally
 
 
-def _scored(values: list[tuple[str, float]]) -> list[tuple[Sample, Score]]:
+def _scored(values):
     samples = _samples(*(name for name, _ in values))
     return [
         (sample, Score(value=value, outcome=Outcome.PARTIAL))
@@ -117,9 +110,7 @@ def test_every_set_weighs_the_same_at_every_level():
     st.integers(0),
     st.floats(0, 1),
 )
-def test_a_mean_of_means_never_falls_when_a_score_rises(
-    values: list[tuple[str, float]], place: int, higher: float
-):
+def test_a_mean_of_means_never_falls_when_a_score_rises(values, place, higher):
     place %= len(values)
     name, value = values[place]
     raised = [*values[:place], (name, max(value, higher)), *values[place + 1 :]]
@@ -164,9 +155,7 @@ def test_missing_answers_leave_a_ratio_without_bounds_and_the_verdict_open():
 @pytest.mark.parametrize(
     ("value", "outcome"), [(2.0, VerdictOutcome.PASS), (3.0, VerdictOutcome.FAIL)]
 )
-def test_a_value_that_is_better_low_passes_below_its_threshold(
-    value: float, outcome: VerdictOutcome
-):
+def test_a_value_that_is_better_low_passes_below_its_threshold(value, outcome):
     metric = Metric(name="perplexity", higher_is_better=False, hi=None, scale=1.0)
     result = _tally(
         _task(metric=metric, aggregation=PERPLEXITY), _samples("a"), [f"{math.log(value)} 1"]
@@ -218,13 +207,13 @@ def test_the_fingerprint_names_it_and_that_of_a_mean_stays_as_it_was():
 # what is refused
 
 
-def _reference(value: float, runs: ReferenceRuns | None = None) -> Reference:
+def _reference(value, runs=None):
     return Reference(
         task="t", model="m", spec=AccuracySpec(), value=value, runs=runs, file="r.yaml", line=3
     )
 
 
-def _prepared(task: Task) -> PreparedTask:
+def _prepared(task):
     runs = ReferenceRuns(values=(50.0,), n=1, sigma=1.0, samples="s", sha256="0")
     return PreparedTask(
         spec=Spec(name="t"),
@@ -250,7 +239,7 @@ def test_an_early_stop_is_refused_with_its_reason():
 
 
 @pytest.mark.parametrize("rule", ["paired", "noninferiority"])
-def test_rules_that_compare_sample_by_sample_are_refused_before_anything_is_sent(rule: str):
+def test_rules_that_compare_sample_by_sample_are_refused_before_anything_is_sent(rule):
     plan = Plan(
         model="m", launcher=Spec(name="external"), tasks=(Spec(name="t"),), verdict=Spec(name=rule)
     )
@@ -271,7 +260,7 @@ def test_the_classic_verdict_says_why_there_is_no_paired_comparison():
     )
 
 
-def _report(result: TaskResult) -> tuple[Report, TaskReport]:
+def _report(result):
     verdict = classic.judge(result, _reference(50.0), Hypothesis(num_samples=2), None)
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(Spec(name="t"),))
     traffic = _tally(_task(), [], []).traffic
@@ -306,7 +295,7 @@ def test_the_drift_chart_leaves_it_out_and_says_why():
 
 
 @pytest.mark.parametrize("aggregation", [MEAN, BY_SET])
-def test_its_spread_is_not_measured_on_its_scores(tmp_path, aggregation: Any):
+def test_its_spread_is_not_measured_on_its_scores(tmp_path, aggregation):
     report, _ = _report(_tally(_task(aggregation=aggregation), _samples("a"), ["1"]).result())
     (tmp_path / "report.json").write_bytes(msgspec.json.encode(report))
     (tmp_path / "scores").mkdir()

@@ -1,15 +1,12 @@
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plan.prepared_task import request_of
-from serve_eval.schema import DataRoots, Message, Need, Outcome, Response, Sample, ToolCall
+from serve_eval.schema import DataRoots, Message, Need, Outcome, Response, ToolCall
 from serve_eval.tasks._bfcl.checking import (
     CallError,
     ExpectedCall,
@@ -19,7 +16,7 @@ from serve_eval.tasks._bfcl.checking import (
 )
 from serve_eval.tasks._bfcl.literals import read_java, read_javascript
 from serve_eval.tasks._bfcl.rows import CATEGORIES, LEADERBOARD, weight_of
-from serve_eval.tasks._bfcl.scoring import Mode, UnreadableError, read_text
+from serve_eval.tasks._bfcl.scoring import UnreadableError, read_text
 from serve_eval.tasks.bfcl import SOURCE, task
 from tests.tasks.made_suites import write_bfcl
 
@@ -33,18 +30,18 @@ SMALL = dict.fromkeys(CATEGORIES, 3)
 
 
 @pytest.fixture(scope="module")
-def roots(tmp_path_factory) -> DataRoots:
+def roots(tmp_path_factory):
     root = tmp_path_factory.mktemp("bfcl")
     write_bfcl(root / "bfcl", SMALL)
     return DataRoots(roots=(root,), allow_fewer=True)
 
 
-def _sample(roots: DataRoots, name: str, **options: Any) -> Sample:
+def _sample(roots, name, **options):
     loaded = task(**options).load(roots, 39)
     return next(sample for sample in loaded.samples if sample.id == name)
 
 
-def test_a_request_offers_the_functions_with_json_types(roots: DataRoots):
+def test_a_request_offers_the_functions_with_json_types(roots):
     sent = request_of(task(), _sample(roots, "live_parallel_multiple_1-1-0")).extra
     assert sent["tool_choice"] == "auto"
     area, paint = (tool["function"] for tool in sent["tools"])
@@ -65,7 +62,7 @@ def test_a_request_offers_the_functions_with_json_types(roots: DataRoots):
     assert task().requires == {Need.TOOLS}
 
 
-def test_the_prompt_mode_lists_the_functions_as_they_are(roots: DataRoots):
+def test_the_prompt_mode_lists_the_functions_as_they_are(roots):
     made = task(mode="prompt")
     assert made.requires == frozenset()
     sample = _sample(roots, "live_simple_0-0-0", mode="prompt")
@@ -80,7 +77,7 @@ def test_the_prompt_mode_lists_the_functions_as_they_are(roots: DataRoots):
     assert user.text == "Question 0 of live_simple."
 
 
-def _served(*calls: tuple[str, str]) -> Response:
+def _served(*calls):
     made = tuple(ToolCall(name, arguments) for name, arguments in calls)
     return Response(text="", finish_reason="tool_calls", tool_calls=made)
 
@@ -107,9 +104,7 @@ TWO = '{"width": 8, "height": 9}'
         ("live_relevance_1-1-0", _served(), Outcome.WRONG, CallError.NONE),
     ],
 )
-def test_calls_that_the_server_parsed(
-    roots: DataRoots, name: str, response: Response, outcome: Outcome, mode: CallError | None
-):
+def test_calls_that_the_server_parsed(roots, name, response, outcome, mode):
     score = task().score(_sample(roots, name), response)
     assert (score.outcome, score.mode) == (outcome, mode)
     assert score.value == float(outcome is Outcome.CORRECT)
@@ -127,7 +122,7 @@ def test_calls_that_the_server_parsed(
         ("The area is 2.5.", False),
     ],
 )
-def test_calls_in_a_text(roots: DataRoots, text: str, right: bool):
+def test_calls_in_a_text(roots, text, right):
     sample = _sample(roots, "simple_python_1", mode="prompt")
     score = task(mode="prompt").score(sample, Response(text=text, finish_reason="stop"))
     assert score.value == float(right)
@@ -143,7 +138,7 @@ def test_calls_in_a_text(roots: DataRoots, text: str, right: bool):
         ("f(a=+2 - ~1 * 2 ** 3, b='x' + 'y')", {"a": 18, "b": "xy"}),
     ],
 )
-def test_values_in_a_text(text: str, arguments: dict[str, Any] | None):
+def test_values_in_a_text(text, arguments):
     if arguments is None:
         arguments = {"a": "true", "b": "x[0]", "c": "g(1)", "d": {"g": {"y": 2}}}
     assert read_text(text) == [MadeCall("f", arguments)]
@@ -168,7 +163,7 @@ def test_values_in_a_text(text: str, arguments: dict[str, Any] | None):
         "[" * 5000,
     ],
 )
-def test_a_text_without_calls_is_never_run(text: str):
+def test_a_text_without_calls_is_never_run(text):
     if text:
         with pytest.raises(UnreadableError):
             read_text(text)
@@ -176,7 +171,7 @@ def test_a_text_without_calls_is_never_run(text: str):
         assert read_text(text) == []
 
 
-def _expect(kind: str, *values: Any, items: str = "", required: bool = True) -> ExpectedCall:
+def _expect(kind, *values, items="", required=True):
     return ExpectedCall(
         name="f",
         values={"a": list(values)},
@@ -225,7 +220,7 @@ TEXTS = ("array", "string")
         (_expect("unheard", 1), 1, CallError.TYPE),
     ],
 )
-def test_one_argument(expected: ExpectedCall, value: Any, error: CallError | None):
+def test_one_argument(expected, value, error):
     assert check_call(expected, MadeCall("f", {"a": value})) == error
 
 
@@ -245,7 +240,7 @@ def test_calls_are_matched_from_the_first_expected_one():
     assert check_calls([wide, narrow], [one, two]) == CallError.VALUE
 
 
-def test_the_value_is_the_mean_of_the_three_parts(data_root: Path):
+def test_the_value_is_the_mean_of_the_three_parts(data_root):
     made = task()
     loaded = made.load(DataRoots(roots=(data_root,)), 3641)
     assert (len(loaded.samples), loaded.deviation, loaded.notes) == (3641, None, ())
@@ -269,14 +264,14 @@ def test_the_value_is_the_mean_of_the_three_parts(data_root: Path):
     assert shown["category"]["live_relevance"] == {"value": 100.0, "scored": 16}
 
 
-def test_a_part_of_the_samples_has_every_category_by_its_size(data_root: Path):
+def test_a_part_of_the_samples_has_every_category_by_its_size(data_root):
     samples = task(num_samples=350).load(DataRoots(roots=(data_root,)), 350).samples
     counts = [sum(s.metadata["category"] == name for s in samples) for name in CATEGORIES]
     wanted = [category.rows * 350 / 3641 for category in CATEGORIES.values()]
     assert all(abs(count - share) <= 1 for count, share in zip(counts, wanted, strict=True))
 
 
-def test_relevance_alone_has_a_value(roots: DataRoots):
+def test_relevance_alone_has_a_value(roots):
     loaded = task(categories=["live_relevance"]).load(roots, 16)
     assert {weight_of(sample) for sample in loaded.samples} == {1.0}
 
@@ -314,7 +309,7 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path):
         chosen.load(roots, 2)
 
 
-def test_functions_of_java_and_javascript_take_texts(roots: DataRoots):
+def test_functions_of_java_and_javascript_take_texts(roots):
     java, script = (
         request_of(task(), _sample(roots, f"simple_{name}_1")).extra["tools"][0]["function"]
         for name in ("java", "javascript")
@@ -363,7 +358,7 @@ def test_functions_of_java_and_javascript_take_texts(roots: DataRoots):
         ("map", "HashMap", "", "map"),
     ],
 )
-def test_literals_of_java(text: str, kind: str, items: str, value: Any):
+def test_literals_of_java(text, kind, items, value):
     found = read_java(text, kind, items)
     assert (type(found), found) == (type(value), value)
 
@@ -389,7 +384,7 @@ def test_literals_of_java(text: str, kind: str, items: str, value: Any):
         ("state", "dict", "", "state"),
     ],
 )
-def test_literals_of_javascript(text: str, kind: str, items: str, value: Any):
+def test_literals_of_javascript(text, kind, items, value):
     found = read_javascript(text, kind, items)
     assert (type(found), found) == (type(value), value)
 
@@ -397,7 +392,7 @@ def test_literals_of_javascript(text: str, kind: str, items: str, value: Any):
 @pytest.mark.parametrize(
     ("value", "error"), [("41L", None), (41, CallError.TYPE), ("41", CallError.TYPE)]
 )
-def test_an_argument_in_java_is_a_text(value: Any, error: CallError | None):
+def test_an_argument_in_java_is_a_text(value, error):
     expected = ExpectedCall(
         name="f",
         values={"a": [41]},
@@ -423,7 +418,7 @@ def test_wrong_options_are_refused():
         task(categories=[])
 
 
-def _hash_requests(mode: Mode) -> str:
+def _hash_requests(mode):
     """Return the hash of the requests of all real rows, in the order of their ids."""
     made = task(mode=mode)
     samples = made.load(DataRoots(roots=(SHARED,)), 3641).samples
@@ -441,7 +436,7 @@ def test_the_real_files_and_their_requests_are_the_known_ones():
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real files are not next to the checkout")
 @pytest.mark.parametrize(("mode", "rows", "hopeless"), [("fc", 3641, 6), ("prompt", 3491, 4)])
-def test_every_real_row_has_an_answer_that_is_right(mode: Mode, rows: int, hopeless: int):
+def test_every_real_row_has_an_answer_that_is_right(mode, rows, hopeless):
     made = task(mode=mode)
     loaded = made.load(DataRoots(roots=(SHARED,)), rows)
     assert (len(loaded.samples), loaded.deviation) == (rows, None)
@@ -453,7 +448,7 @@ def test_every_real_row_has_an_answer_that_is_right(mode: Mode, rows: int, hopel
         assert wrong.value == 0.0, sample.id
 
 
-def _answer(text: str, mode: Mode) -> Response:
+def _answer(text, mode):
     if mode == "prompt" or not text.startswith("{"):
         return Response(text=text, finish_reason="stop")
     calls = json.loads(text)["tool_calls"]

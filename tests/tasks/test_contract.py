@@ -3,12 +3,9 @@
 test_gold.py tests what its answers score.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +13,7 @@ from serve_eval.evaluation.preflight import warn_of_shared_texts
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, Dataset, Spec, Task
+from serve_eval.schema import DataRoots, Spec
 from serve_eval.tasks import longbench_v2, videomme, zero_scrolls
 from serve_eval.tasks._samples import LONG, find_document_field, name_document
 from tests.root import ROOT
@@ -24,7 +21,6 @@ from tests.tasks import task_rows
 from tests.tasks.golden_prompts import (
     FILE,
     OPTIONS,
-    Asked,
     asked,
     find_untried,
     label,
@@ -46,7 +42,7 @@ LIKELIHOOD = [
     params=[*NAMES, *LIKELIHOOD],
     ids=lambda param: getattr(param, "name", param),
 )
-def loaded(request, data_root: Path) -> tuple[Task, Dataset]:
+def loaded(request, data_root):
     task = build_task(
         request.param if isinstance(request.param, Spec) else spec_of(request.param, data_root)
     )
@@ -54,9 +50,7 @@ def loaded(request, data_root: Path) -> tuple[Task, Dataset]:
     return task, task.load(DataRoots(roots=(data_root,)), task.hypothesis.num_samples)
 
 
-def test_ids_are_unique_and_loading_twice_gives_the_same(
-    loaded: tuple[Task, Dataset], data_root: Path
-):
+def test_ids_are_unique_and_loading_twice_gives_the_same(loaded, data_root):
     task, dataset = loaded
     twice = [name for name, n in Counter(s.id for s in dataset.samples).items() if n > 1]
     assert not twice, f"{task.name}: ids of several samples: {twice[:5]}"
@@ -65,7 +59,7 @@ def test_ids_are_unique_and_loading_twice_gives_the_same(
     assert again == dataset, f"{task.name}: load() gives another data set the second time"
 
 
-def test_messages_are_of_tasks_with_chat(loaded: tuple[Task, Dataset]):
+def test_messages_are_of_tasks_with_chat(loaded):
     task, dataset = loaded
     for sample in dataset.samples:
         if isinstance(sample.prompt, str):
@@ -74,7 +68,7 @@ def test_messages_are_of_tasks_with_chat(loaded: tuple[Task, Dataset]):
             assert task.chat, f"{task.name}: {sample.id} is messages: set chat=True"
 
 
-def test_the_name_is_the_file_and_the_protocol_is_plain_data(loaded: tuple[Task, Dataset]):
+def test_the_name_is_the_file_and_the_protocol_is_plain_data(loaded):
     task, _ = loaded
     assert task.name.partition(":")[0] in NAMES, f"the name {task.name!r} is not that of the file"
     assert task.protocol["max_tokens"] == task.sampling.max_tokens, (
@@ -83,7 +77,7 @@ def test_the_name_is_the_file_and_the_protocol_is_plain_data(loaded: tuple[Task,
     assert canonical(task.protocol), "the protocol is empty"
 
 
-def test_the_breakdown_takes_any_scores(loaded: tuple[Task, Dataset]):
+def test_the_breakdown_takes_any_scores(loaded):
     task, dataset = loaded
     found = canonical(task.breakdown((sample, 1.0) for sample in dataset.samples))
     assert found, f"{task.name}: breakdown() gives nothing that can be written as JSON"
@@ -119,9 +113,7 @@ def test_a_document_is_named_by_its_text_without_white_space_around_it():
     ],
     ids=["shared", "each its own", "one for all", "short", "the longer of two", "no rows"],
 )
-def test_the_field_of_a_document_is_long_and_shared_by_some(
-    rows: list[dict[str, object]], field: str | None
-):
+def test_the_field_of_a_document_is_long_and_shared_by_some(rows, field):
     assert find_document_field(rows) == field
 
 
@@ -165,7 +157,7 @@ def test_questions_on_a_video_are_a_group(tmp_path):
     assert [one.group for one in samples] == ["0.avi", "1.avi", "2.avi"] * 2
 
 
-def test_no_task_of_ours_warns_of_its_instruction_or_shots(data_root: Path):
+def test_no_task_of_ours_warns_of_its_instruction_or_shots(data_root):
     from serve_eval.errors import ServeEvalError
     from serve_eval.protocol.shared import build_task
     from tests.tasks.made_data import spec_of
@@ -219,7 +211,7 @@ def test_a_row_is_the_last_of_its_table():
         ("Before", False),
     ],
 )
-def test_a_row_may_name_several_tasks(name: str, found: bool):
+def test_a_row_may_name_several_tasks(name, found):
     assert task_rows.is_in_table(TABLE, DATA_HEAD, name) is found
 
 
@@ -234,7 +226,7 @@ def test_a_task_file_that_does_not_say_where_its_prompt_is_from_is_named():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_generated_columns_are_those_of_the_task(name: str, tmp_path):
+def test_the_generated_columns_are_those_of_the_task(name, tmp_path):
     task = build_task(spec_of(name, tmp_path))
     page = (ROOT / "docs/tasks.md").read_text("utf-8")
     assert task_rows.is_in_table(page, TASKS_HEAD, name)
@@ -293,7 +285,7 @@ SAME_OF_MADE_DATA = ('mmlu none_cells="none"',)
 LABELS = {label(*variant): variant for variant in variants()}
 
 
-def told(name: str, was: str, now: Asked) -> str:
+def told(name, was, now):
     return (
         f"{name} asks something else than before. If that is on purpose, its references no longer"
         " hold: raise the task's version and run make golden-prompts.\nfirst request before:"
@@ -302,7 +294,7 @@ def told(name: str, was: str, now: Asked) -> str:
 
 
 @pytest.mark.parametrize("name", LABELS)
-def test_a_task_asks_what_it_asked(name: str, data_root: Path):
+def test_a_task_asks_what_it_asked(name, data_root):
     assert name in GOLDEN["made"], "a new task or option: run make task-pages"
     now, was = asked(*LABELS[name], data_root), GOLDEN["made"][name]
     assert (now.sha256, now.requests) == (was["sha256"], was["requests"]), told(
@@ -311,7 +303,7 @@ def test_a_task_asks_what_it_asked(name: str, data_root: Path):
 
 
 @pytest.mark.parametrize("name", GOLDEN["real"])
-def test_a_task_asks_of_the_real_set_what_it_asked(name: str, shared: Path):
+def test_a_task_asks_of_the_real_set_what_it_asked(name, shared):
     now = asked(*LABELS[name], shared / "data")
     assert now.sha256 == GOLDEN["real"][name], told(name, "(a real set, not kept)", now)
 

@@ -4,12 +4,8 @@ Prompts, HTTP, extraction, programs and scoring are real; the data is ours. A ne
 serve_eval/tasks is covered automatically.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
-from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -38,7 +34,7 @@ WAYS = {
 }
 
 
-def _check(tasks: Sequence[str | Spec], root: Path, limit: int) -> list[GoldCheck]:
+def _check(tasks, root, limit):
     specs = tuple(one if isinstance(one, Spec) else spec_of(one, root) for one in tasks)
     plan = Plan(
         model="simulated",
@@ -52,7 +48,7 @@ def _check(tasks: Sequence[str | Spec], root: Path, limit: int) -> list[GoldChec
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_gold_answers_score_full_marks_and_wrong_ones_nothing(way: str, data_root: Path):
+def test_gold_answers_score_full_marks_and_wrong_ones_nothing(way, data_root):
     try:
         limit = PROGRAMS_LIMIT if way == "programs" else LIMIT
         found = _check(WAYS[way], data_root, limit)
@@ -77,7 +73,7 @@ def test_gold_answers_score_full_marks_and_wrong_ones_nothing(way: str, data_roo
         (20, 19, "it has none", False),
     ],
 )
-def test_of_made_up_answers_some_may_be_wrong(gold: int, zero: int, no_gold: str, passed: bool):
+def test_of_made_up_answers_some_may_be_wrong(gold, zero, no_gold, passed):
     found = GoldCheck(
         task="t",
         samples=20,

@@ -3,19 +3,15 @@
 Solutions pass and broken ones fail; ROUGE, as in the suite, runs nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from serve_eval.errors import DatasetError, PlanError, SandboxError
 from serve_eval.sandbox.probe import strongest
-from serve_eval.schema import DataRoots, Dataset, Outcome, Response, Sample, Score, Task
+from serve_eval.schema import DataRoots, Outcome, Response
 from serve_eval.tasks.humaneval import task
 
 STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
@@ -46,7 +42,7 @@ OWN = [
 ]
 
 
-def _scores(made: Task, asked: Sequence[tuple[Sample, str]]) -> list[Score]:
+def _scores(made, asked):
     """Run the answers in a sandbox and return their scores."""
 
     async def run():
@@ -67,7 +63,7 @@ def _scores(made: Task, asked: Sequence[tuple[Sample, str]]) -> list[Score]:
 
 
 @pytest.fixture
-def own(tmp_path) -> Callable[[Task], list[Sample]]:
+def own(tmp_path):
     (tmp_path / "humaneval").mkdir()
     (tmp_path / "humaneval/test.jsonl").write_bytes(
         b"".join(msgspec.json.encode(row) + b"\n" for row in OWN)
@@ -93,15 +89,13 @@ def own(tmp_path) -> Callable[[Task], list[Sample]]:
         (1, "    return half(x)", Outcome.WRONG),
     ],
 )
-def test_a_completion_is_run_behind_its_prompt(
-    own: Callable[[Task], list[Sample]], which: int, text: str, outcome: Outcome
-):
+def test_a_completion_is_run_behind_its_prompt(own, which, text, outcome):
     made = task(metric="pass@1", timeout_s=1.5)
     assert _scores(made, [(own(made)[which], text)])[0].outcome is outcome
 
 
 def test_a_chat_answer_is_run_as_its_last_block_that_defines_the_function(
-    own: Callable[[Task], list[Sample]],
+    own,
 ):
     made = task(metric="pass@1", apply_chat_template=True)
     sample = own(made)[1]
@@ -127,7 +121,7 @@ def test_a_chat_answer_is_run_as_its_last_block_that_defines_the_function(
 
 
 def test_rouge_asks_and_scores_as_the_suite_and_runs_nothing(
-    own: Callable[[Task], list[Sample]],
+    own,
 ):
     pytest.importorskip("rouge_score")
     made = task()
@@ -151,7 +145,7 @@ def test_pass_at_1_stops_where_the_paper_does_and_is_another_protocol():
     assert (made.protocol["metric"], task().protocol["metric"]) == ("pass@1", "rouge")
 
 
-def test_what_makes_no_sense_is_refused(tmp_path, own: Callable[[Task], list[Sample]]):
+def test_what_makes_no_sense_is_refused(tmp_path, own):
     for options in ({"timeout_s": 0.0}, {"num_samples": 0}, {"apply_chat_template": True}):
         with pytest.raises(PlanError, match="humaneval"):
             task(**options)
@@ -163,13 +157,13 @@ def test_what_makes_no_sense_is_refused(tmp_path, own: Callable[[Task], list[Sam
         task().load(DataRoots(roots=(tmp_path,)), 164)
 
 
-def _published(shared: Path, made: Task) -> Dataset:
+def _published(shared, made):
     dataset = made.load(DataRoots(roots=(shared / "data",)), 164)
     assert (dataset.total, dataset.deviation) == (164, None)
     return dataset
 
 
-def test_published_solutions_pass_and_broken_ones_fail(shared: Path):
+def test_published_solutions_pass_and_broken_ones_fail(shared):
     made = task(metric="pass@1")
     chosen = random.Random(1).sample(list(_published(shared, made).samples), 5)
     right, wrong = zip(*(made.answers(sample) for sample in chosen), strict=True)
@@ -179,7 +173,7 @@ def test_published_solutions_pass_and_broken_ones_fail(shared: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chat", [False, True])
-def test_all_published_solutions_pass_and_fail_with_a_word_changed(shared: Path, chat: bool):
+def test_all_published_solutions_pass_and_fail_with_a_word_changed(shared, chat):
     made = task(metric="pass@1", apply_chat_template=chat)
     samples = _published(shared, made).samples
     right = [made.answers(sample)[0] for sample in samples]

@@ -1,13 +1,9 @@
 """Test tasks of instructions, and of answers in JSON."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +12,7 @@ from serve_eval.datasets.local import DataFile
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, Message, Need, Outcome, Response, Sample, Score, Spec, Task
+from serve_eval.schema import DataRoots, Message, Need, Outcome, Response, Score, Spec
 from serve_eval.tasks import ifbench, ifeval
 from serve_eval.tasks._instructions import checks
 from serve_eval.tasks._instructions.checks import English
@@ -46,14 +42,14 @@ TOO_FEW = (
 
 
 @pytest.fixture(scope="module")
-def english(tmp_path_factory) -> English:
+def english(tmp_path_factory):
     root = tmp_path_factory.mktemp("root")
     write_nltk_data(root / "nltk_data")
     return checks.load(DataRoots(roots=(root,)), *checks.FOLDERS)
 
 
 @pytest.mark.parametrize("kind", CHECKS)
-def test_every_kind_has_a_text_that_follows_and_one_that_does_not(kind: str, english: English):
+def test_every_kind_has_a_text_that_follows_and_one_that_does_not(kind, english):
     arguments, follows = ARGUMENTS[kind], CHECKS[kind].follows
     assert set(CHECKS[kind].arguments) == set(arguments)
     [text] = propose_texts([(kind, arguments)])
@@ -186,13 +182,11 @@ TABLE = [
 @pytest.mark.parametrize(
     ("kind", "arguments", "text", "right"), TABLE, ids=lambda one: one if ":" in str(one) else ""
 )
-def test_the_verdicts_are_those_of_the_originals(
-    kind: str, arguments: Mapping[str, Any], text: str, right: bool, english: English
-):
+def test_the_verdicts_are_those_of_the_originals(kind, arguments, text, right, english):
     assert CHECKS[kind].follows(text, arguments, english) == right
 
 
-def _sample(*kinds: str, **more: Mapping[str, Any]) -> Sample:
+def _sample(*kinds, **more):
     row = {
         "key": 1,
         "prompt": "Write.",
@@ -203,7 +197,7 @@ def _sample(*kinds: str, **more: Mapping[str, Any]) -> Sample:
     return Following(CHECKS, "strict", (), ()).sample(row, DataFile(Path("rows"), b""), 1)
 
 
-def _loaded(task: Task, root: Path) -> Task:
+def _loaded(task, root):
     write_nltk_data(root / "nltk_data")
     for name, kind in (("ifeval", "punctuation:no_comma"), ("ifbench", "format:title_case")):
         row = {"key": 1, "prompt": "a", "instruction_id_list": [kind], "kwargs": [{}]}
@@ -213,7 +207,7 @@ def _loaded(task: Task, root: Path) -> Task:
     return task
 
 
-def _answer(task: Task, sample: Sample, text: str) -> Score:
+def _answer(task, sample, text):
     return task.score(sample, Response(text=text, finish_reason="stop"))
 
 
@@ -286,7 +280,7 @@ def test_a_blank_variant_follows_nothing(tmp_path):
         ({"kwargs": "x"}, "array"),
     ],
 )
-def test_a_row_that_cannot_be_checked_is_refused(row: dict[str, Any], told: str):
+def test_a_row_that_cannot_be_checked_is_refused(row, told):
     with pytest.raises(DatasetError, match="rows: row 1") as raised:
         _sample("punctuation:no_comma", **row)
     assert told in str(raised.value)
@@ -339,7 +333,7 @@ def test_a_language_is_always_the_same():
         ),
     ],
 )
-def test_the_prompts_are_the_published_ones(name: str, file: str, prompts: str):
+def test_the_prompts_are_the_published_ones(name, file, prompts):
     content = (SHARED / name / file).read_bytes()
     assert hashlib.sha256(content).hexdigest() == KNOWN[name].sha256[file]
     following = Following(CHECKS, "strict", (), ())
@@ -392,14 +386,14 @@ def test_the_recorded_verdicts_of_ifbench_are_found_again():
     assert compared == (464 if without else 668)
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def _rows(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 ROW = {"prompt": [{"role": "user", "content": "q"}], "schema": "{}", "completion": "{}"}
 
 
-def test_every_request_carries_its_own_schema(data_root: Path):
+def test_every_request_carries_its_own_schema(data_root):
     made = build_task(Spec(name="json_mode_eval", options={"system_prompt": "Be exact."}))
     dataset = made.load(DataRoots(roots=(data_root,)), 100)
     assert dataset.deviation is None
@@ -415,7 +409,7 @@ def test_every_request_carries_its_own_schema(data_root: Path):
     assert made.requires == {Need.GUIDED_DECODING}
 
 
-def test_the_schema_goes_in_openai_s_form_or_not_at_all(data_root: Path):
+def test_the_schema_goes_in_openai_s_form_or_not_at_all(data_root):
     roots = DataRoots(roots=(data_root,))
     made = task(response_format="json_schema")
     sample = made.load(roots, 1).samples[0]
@@ -427,7 +421,7 @@ def test_the_schema_goes_in_openai_s_form_or_not_at_all(data_root: Path):
     assert "response_format" not in request_of(plain, plain.load(roots, 1).samples[0]).extra
 
 
-def test_valid_and_exact_are_counted_apart(data_root: Path):
+def test_valid_and_exact_are_counted_apart(data_root):
     made = task()
     sample = made.load(DataRoots(roots=(data_root,)), 1).samples[0]
     other = {**json.loads(sample.target), "size": -1}
@@ -445,7 +439,7 @@ def test_valid_and_exact_are_counted_apart(data_root: Path):
         {**ROW, "schema": '{"type": 1}'},
     ],
 )
-def test_a_row_that_cannot_be_asked_is_an_error_of_the_data(tmp_path, row: dict[str, object]):
+def test_a_row_that_cannot_be_asked_is_an_error_of_the_data(tmp_path, row):
     write_jsonl(tmp_path / "train.jsonl", [row])
     with pytest.raises(DatasetError):
         task().load(DataRoots(roots=(tmp_path,)), 1)

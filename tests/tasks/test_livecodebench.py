@@ -4,23 +4,19 @@ The rows have the exact form of the upstream's files. Outcomes of solutions are 
 upstream's own lcb_runner at commit 28fef95, on Python 3.11.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
 import pickle
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from serve_eval.errors import DatasetError, PlanError, SandboxError
 from serve_eval.sandbox.probe import strongest
-from serve_eval.schema import DataRoots, ExecutionResult, ExitReason, Response, Task
+from serve_eval.schema import DataRoots, ExitReason, Response
 from serve_eval.tasks import livecodebench
 from serve_eval.tasks._livecodebench_checks import is_same_output, read_pickled_text, read_tests
 from tests.tasks.made_data import contest_row, write_jsonl, write_livecodebench
@@ -72,7 +68,7 @@ TEXTS = {
 }
 
 
-def _row(tests: Sequence[tuple[str, str]], name: str | None, number: int) -> dict[str, Any]:
+def _row(tests, name, number):
     cases = [{"input": a, "output": b, "testtype": "stdin"} for a, b in tests]
     row = contest_row(f"own{number}", 0)
     return {
@@ -83,18 +79,18 @@ def _row(tests: Sequence[tuple[str, str]], name: str | None, number: int) -> dic
     }
 
 
-def _pack(content: bytes) -> str:
+def _pack(content):
     return base64.b64encode(zlib.compress(content)).decode()
 
 
-def _open(root: Path, rows: Sequence[dict[str, Any]], **options: Any) -> tuple[Task, list[Any]]:
+def _open(root, rows, **options):
     write_jsonl(root / "livecodebench/test.jsonl", rows)
     task = livecodebench.task(release_version="v1", num_samples=len(rows), **options)
     roots = DataRoots(roots=(root,), allow_fewer=True)
     return task, list(task.load(roots, len(rows)).samples)
 
 
-def _run(task: Task, asked: Sequence[tuple[Any, str]]) -> list[tuple[float, ExecutionResult]]:
+def _run(task, asked):
     """Run answers in a sandbox, and return their scores and results."""
 
     async def run():
@@ -113,7 +109,7 @@ def _run(task: Task, asked: Sequence[tuple[Any, str]]) -> list[tuple[float, Exec
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _sandboxed() -> None:
+def _sandboxed():
     """Skip where no program can run in isolation."""
     try:
         asyncio.run(strongest())
@@ -121,7 +117,7 @@ def _sandboxed() -> None:
         pytest.skip(str(error))
 
 
-def _fence(code: str) -> str:
+def _fence(code):
     return f"```python\n{code}\n```"
 
 
@@ -156,7 +152,7 @@ def test_a_solution_sees_no_expected_output_and_decides_no_comparison(tmp_path):
 
 def test_a_pickle_that_is_more_than_a_text_is_not_run(tmp_path):
     class Hostile:
-        def __reduce__(self) -> Any:
+        def __reduce__(self):
             return Path.touch, (tmp_path / "owned",)
 
     for content in (
@@ -180,7 +176,7 @@ def test_a_pickle_that_is_more_than_a_text_is_not_run(tmp_path):
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("text", ["", "a", "é" * 200, "x" * 70_000, '"\ud800"'])
-def test_a_pickled_text_is_read(text: str, protocol: int):
+def test_a_pickled_text_is_read(text, protocol):
     assert read_pickled_text(pickle.dumps(text, protocol=protocol)) == text
 
 
@@ -208,12 +204,12 @@ def test_private_tests_are_json_or_packed():
         ("", "\n", True),
     ],
 )
-def test_outputs_are_compared_as_in_the_upstream(said: str, expected: str, same: bool):
+def test_outputs_are_compared_as_in_the_upstream(said, expected, same):
     assert is_same_output(said, expected) is same
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_code_is_between_the_last_two_fences(text: str):
+def test_code_is_between_the_last_two_fences(text):
     assert livecodebench.extract_code(text) == TEXTS[text]
 
 

@@ -3,8 +3,6 @@
 Requests stay the same for a data version, and are new to every prefix cache.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from pathlib import Path
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, Message, Outcome, Prompt, Response, Sample, Spec
+from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample, Spec
 from serve_eval.tasks import (
     _ruler_ingredients,
     _ruler_kinds,
@@ -38,7 +36,7 @@ from serve_eval.tasks.long_context import SUBJECT, task
 QUICK = {"lengths": [2048, 4096], "samples_per_cell": 2}
 
 
-def count_words(prompt: Prompt) -> int:
+def count_words(prompt):
     """Return the words of a prompt: the tokens of a simple endpoint."""
     turns = [prompt] if isinstance(prompt, str) else [turn.text for turn in prompt]
     return sum(len(text.split()) for text in turns)
@@ -114,9 +112,7 @@ def test_documents_are_numbered_between_the_request_and_the_question():
     budget=st.integers(64, 1_000_000),
     first=st.none() | st.integers(1, 100_000),
 )
-def test_a_size_uses_nearly_the_whole_budget(
-    fixed: int, rate: float, least: int, budget: int, first: int | None
-):
+def test_a_size_uses_nearly_the_whole_budget(fixed, rate, least, budget, first):
     counted = []
 
     def tokens(size):
@@ -135,7 +131,7 @@ def test_a_size_uses_nearly_the_whole_budget(
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_prompts_have_their_lengths_by_the_tokens_of_the_endpoint(data_root: Path, chat: bool):
+def test_prompts_have_their_lengths_by_the_tokens_of_the_endpoint(data_root, chat):
     """None is longer with its answer, and none has less than 95 % of its length."""
     every = ["niah_single_1", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "vt", "cwe"]
     every += ["niah_multikey_3", "niah_multivalue", "niah_multiquery", "fwe", "qa_1", "qa_2"]
@@ -233,12 +229,12 @@ def test_a_kind_that_no_prompt_of_a_length_holds_is_refused():
         ({"kinds": ["vt"], "lengths": [4096], "sizes": {"vt": [9, 9]}}, "1 or 5 numbers"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, object], told: str):
+def test_options_that_do_not_fit_are_refused(options, told):
     with pytest.raises(PlanError, match=told):
         task(**options)
 
 
-def test_data_that_is_missing_is_named_with_the_command_that_fetches_it(data_root: Path):
+def test_data_that_is_missing_is_named_with_the_command_that_fetches_it(data_root):
     asked = task(lengths=[2048], kinds=["qa_1"])
     assert asked.datasets == ("long_context",)
     with pytest.raises(DatasetError, match="RULER was not found") as raised:
@@ -275,9 +271,7 @@ def test_a_damaged_file_is_named(tmp_path):
         ("qa_1", ["in Paris", "Paris"], "Rome", 0.0, Outcome.WRONG),
     ],
 )
-def test_an_answer_scores_the_share_of_its_values(
-    kind: str, values: list[str], answer: str, value: float, outcome: Outcome
-):
+def test_an_answer_scores_the_share_of_its_values(kind, values, answer, value, outcome):
     sample = Sample(id="1", prompt="", target="\n".join(values), metadata={SUBJECT: kind})
     found = task(lengths=[2048]).score(sample, Response(text=answer, finish_reason="stop"))
     assert (found.value, found.outcome) == (value, outcome)
@@ -322,7 +316,7 @@ def test_the_keys_are_the_golden_ones():
     ("task", "lines", "step"),
     [(passkey_retrieval_64k.task, 2610, 45), (passkey_retrieval_128k.task, 5220, 90)],
 )
-def test_the_first_twenty_lie_in_the_first_depths_of_59(task, lines: int, step: int):
+def test_the_first_twenty_lie_in_the_first_depths_of_59(task, lines, step):
     dataset = task().load(DataRoots(), 20)
     assert (dataset.total, len(dataset.samples), dataset.deviation) == (295, 20, None)
     for i, sample in enumerate(dataset.samples):

@@ -1,11 +1,8 @@
 """Test tasks with long published texts: their prompts, order, cuts and scores."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +28,7 @@ def test_an_article_ends_in_its_cue():
     assert cnn_dailymail.prompt_text("") == "TL;DR:"
 
 
-def test_articles_are_asked_in_the_shuffled_order_with_their_end_kept(data_root: Path):
+def test_articles_are_asked_in_the_shuffled_order_with_their_end_kept(data_root):
     made = cnn_dailymail.task()
     dataset = made.load(DataRoots(roots=(data_root,)), 512)
     assert dataset.deviation == "512 rows, where CNN/DailyMail has 11490"
@@ -60,7 +57,7 @@ def test_fewer_articles_than_are_wanted_are_an_error(tmp_path):
         cnn_dailymail.task().load(DataRoots(roots=(tmp_path,)), 512)
 
 
-def test_only_the_medium_questions_are_asked_in_the_order_of_the_file(data_root: Path):
+def test_only_the_medium_questions_are_asked_in_the_order_of_the_file(data_root):
     dataset = longbench_v2.task().load(DataRoots(roots=(data_root,)), 215)
     assert [s.id for s in dataset.samples[:2]] == ["id4", "id5"]
     assert (len(dataset.samples), dataset.total) == (215, 215)
@@ -116,7 +113,7 @@ def test_a_question_without_a_letter_is_an_error_of_the_data(tmp_path):
         longbench_v2.task().load(DataRoots(roots=(tmp_path,)), 1)
 
 
-def test_a_story_is_asked_as_its_input_says(data_root: Path, tmp_path):
+def test_a_story_is_asked_as_its_input_says(data_root, tmp_path):
     made = zero_scrolls.task()
     dataset = made.load(DataRoots(roots=(data_root,)), 80)
     assert dataset.deviation is None
@@ -133,7 +130,7 @@ def test_there_are_21_sets_in_6_groups_with_4750_rows():
     assert task().hypothesis.num_samples == ROWS
 
 
-def test_every_set_has_its_own_length_and_stop(data_root: Path):
+def test_every_set_has_its_own_length_and_stop(data_root):
     made = task(prompts=str(data_root / PROMPTS))
     dataset = made.load(DataRoots(roots=(data_root,)), ROWS)
     assert (dataset.total, len(dataset.samples)) == (ROWS, ROWS)
@@ -153,13 +150,13 @@ def test_the_suite_s_accident_is_an_option():
     assert build_task(Spec(name="longbench_v1")).protocol["temperature"] == 0.0
 
 
-def test_a_text_that_looks_like_a_place_of_the_prompt_stays_text(data_root: Path):
+def test_a_text_that_looks_like_a_place_of_the_prompt_stays_text(data_root):
     asked = read(data_root / PROMPTS, ("hotpotqa",))["hotpotqa"]
     text = asked.text("a {{question}} {{context}}", "why?")
     assert text == "hotpotqa\na {{question}} {{context}}\nAbout: why?\nReply:"
 
 
-def test_other_prompts_are_another_protocol_and_no_published_set(data_root: Path, tmp_path):
+def test_other_prompts_are_another_protocol_and_no_published_set(data_root, tmp_path):
     folder = write_longbench_prompts(tmp_path / "prompts")
     made = task(prompts=str(folder))
     assert made.protocol["prompts"] == task(prompts=str(data_root / PROMPTS)).protocol["prompts"]
@@ -213,7 +210,7 @@ def test_without_prompts_the_task_says_what_to_install(monkeypatch, tmp_path):
         ),
     ],
 )
-def test_files_that_are_not_understood_are_named(tmp_path, content: str | None, what: str):
+def test_files_that_are_not_understood_are_named(tmp_path, content, what):
     if content is not None:
         (tmp_path / "trec.yaml").write_text(content)
     with pytest.raises(DatasetError, match=what) as raised:
@@ -238,14 +235,14 @@ def test_the_value_weighs_groups_and_sets_alike():
     }
 
 
-def test_fewer_samples_are_as_many_of_each_set(data_root: Path):
+def test_fewer_samples_are_as_many_of_each_set(data_root):
     made = task(num_samples=42, prompts=str(data_root / PROMPTS))
     dataset = made.load(DataRoots(roots=(data_root,)), 42)
     assert len(dataset.samples) == 42
     assert {sum(s.metadata["set"] == name for s in dataset.samples) for name in SETS} == {2}
 
 
-def test_one_set_is_read_alone(tmp_path, data_root: Path):
+def test_one_set_is_read_alone(tmp_path, data_root):
     prompts = str(data_root / PROMPTS)
     write_longbench_v1(tmp_path / "LongBench" / "data", {"trec": 9})
     made = task(sets=["trec"], num_samples=9, prompts=prompts)
@@ -260,7 +257,7 @@ def test_one_set_is_read_alone(tmp_path, data_root: Path):
         task(sets=["trec"], prompts=prompts).load(DataRoots(roots=(tmp_path / "LongBench",)), 200)
 
 
-def test_unknown_sets_and_malformed_rows_are_named(tmp_path, data_root: Path):
+def test_unknown_sets_and_malformed_rows_are_named(tmp_path, data_root):
     with pytest.raises(PlanError, match=r"'trecc'.*'trec'"):
         task(sets=["trecc"])
     with pytest.raises(PlanError, match="must not be empty"):

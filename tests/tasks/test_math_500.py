@@ -1,15 +1,12 @@
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.evaluation.results.scoring import ScoringProcesses, recipe_for
 from serve_eval.processes.bounded_call import Unfinished
-from serve_eval.schema import DataRoots, Outcome, Response, Sample, Spec
+from serve_eval.schema import DataRoots, Outcome, Response, Spec
 from serve_eval.scorers.math import TIMED_OUT
 from serve_eval.tasks.math_500 import SOURCE, task
 from tests.tasks.made_data import write_jsonl
@@ -19,13 +16,13 @@ pytest.importorskip("math_verify", reason="needs the optional extra math")
 SHARED = Path(__file__).resolve().parents[2].parent / "shared/data/math_500/test.jsonl"
 
 
-def _row(**more: Any) -> dict[str, Any]:
+def _row(**more):
     row = {"problem": "What is $1+\\frac{1}{2}$?", "solution": "$\\boxed{\\frac{3}{2}}$"}
     row |= {"answer": "\\frac{3}{2}", "subject": "Algebra", "level": 2}
     return {**row, "unique_id": "test/algebra/1.json", **more}
 
 
-def _load(folder: Path, *rows: dict[str, Any]) -> list[Sample]:
+def _load(folder, *rows):
     write_jsonl(folder / "test.jsonl", rows)
     return list(task().load(DataRoots(roots=(folder,)), len(rows)).samples)
 
@@ -49,13 +46,13 @@ def test_the_problem_is_asked_with_the_line_for_a_box(tmp_path):
         ("I cannot say.", Outcome.UNPARSED),
     ],
 )
-def test_equal_formulas_are_right(tmp_path, text: str, outcome: Outcome):
+def test_equal_formulas_are_right(tmp_path, text, outcome):
     [sample] = _load(tmp_path, _row())
     response = Response(text=text, finish_reason="stop")
     assert task().score(sample, response).outcome is outcome
 
 
-def test_a_hostile_answer_costs_a_run_seconds_and_one_answer_its_point(data_root: Path):
+def test_a_hostile_answer_costs_a_run_seconds_and_one_answer_its_point(data_root):
     """It is scored in another process, where the next answer finds the library loaded."""
     roots, spec = DataRoots(roots=(data_root,)), Spec(name="math_500")
     sample = next(s for s in task().load(roots, 500).samples if s.target.startswith("x^2"))
@@ -71,7 +68,7 @@ def test_a_hostile_answer_costs_a_run_seconds_and_one_answer_its_point(data_root
     assert [(score.value, score.mode) for score, _ in grades] == [(0.0, TIMED_OUT), (1.0, None)]
 
 
-def test_the_breakdown_is_by_level_and_subject(data_root: Path):
+def test_the_breakdown_is_by_level_and_subject(data_root):
     dataset = task().load(DataRoots(roots=(data_root,)), 500)
     assert (dataset.total, dataset.deviation) == (500, None)
     tables = task().breakdown((sample, 1.0) for sample in dataset.samples)
@@ -86,7 +83,7 @@ def test_the_breakdown_is_by_level_and_subject(data_root: Path):
         (_row(answer=None), "row 1: answer is empty, not a text"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named(tmp_path, row: dict[str, Any], what: str):
+def test_rows_that_cannot_be_asked_are_named(tmp_path, row, what):
     with pytest.raises(DatasetError, match=what):
         _load(tmp_path, row)
 

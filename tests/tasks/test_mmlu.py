@@ -1,14 +1,11 @@
 """Test the prompts and scores of MMLU and MMLU-Pro."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -22,7 +19,7 @@ from serve_eval.tasks.mmlu_pro import task as mmlu_pro_task
 from tests.tasks.made_data import write_jsonl
 
 
-def test_the_sample_of_4096_is_the_golden_one_of_4104(shared: Path):
+def test_the_sample_of_4096_is_the_golden_one_of_4104(shared):
     dataset = task().load(DataRoots(roots=(shared / "data",)), 4096)
     ids = [sample.id for sample in dataset.samples]
     assert len(ids) == 4104
@@ -37,7 +34,7 @@ def test_the_sample_of_4096_is_the_golden_one_of_4104(shared: Path):
     }
 
 
-def test_a_literal_none_cell_prints_as_nan_unless_told_otherwise(shared: Path):
+def test_a_literal_none_cell_prints_as_nan_unless_told_otherwise(shared):
     roots = DataRoots(roots=(shared / "data",))
 
     def options_of(none_cells):
@@ -65,7 +62,7 @@ def test_a_literal_none_cell_prints_as_nan_unless_told_otherwise(shared: Path):
 
 
 def test_all_questions_are_taken_in_file_order_when_more_are_wanted_than_there_are(
-    data_root: Path,
+    data_root,
 ):
     dataset = task().load(DataRoots(roots=(data_root,)), 5700)
     assert len(dataset.samples) == 5700
@@ -81,7 +78,7 @@ def test_as_many_as_there_are_are_all_of_them_though_subjects_differ_in_size():
     assert len(_sample({"small": 3, "large": 10}, 12, 0)) == 3 + 6
 
 
-def test_the_prompt_has_its_two_spaces_five_shots_and_no_trailing_space(data_root: Path):
+def test_the_prompt_has_its_two_spaces_five_shots_and_no_trailing_space(data_root):
     prompt = task().load(DataRoots(roots=(data_root,)), 57).samples[0].prompt
     assert isinstance(prompt, str)
     head = (
@@ -123,12 +120,12 @@ def test_the_answer_is_matched_by_its_prefix():
     assert task().score(sample, Response(text=" C", finish_reason="length")).value == 1.0
 
 
-def _copy(data_root: Path, target: Path) -> Path:
+def _copy(data_root, target):
     shutil.copytree(data_root / "mmlu", target / "mmlu")
     return target / "mmlu"
 
 
-def test_a_missing_subject_is_named(data_root: Path, tmp_path):
+def test_a_missing_subject_is_named(data_root, tmp_path):
     (_copy(data_root, tmp_path) / "test" / "virology_test.csv").unlink()
     with pytest.raises(
         DatasetError, match=r"incomplete: 1 files are missing:\n.*virology_test\.csv"
@@ -137,13 +134,13 @@ def test_a_missing_subject_is_named(data_root: Path, tmp_path):
 
 
 @pytest.mark.parametrize("row", ["a,b,c\n", "q,1,2,3,4,E\n", 'q,1,2,3,4,A\n"open', ""])
-def test_a_malformed_file_is_named(data_root: Path, tmp_path, row: str):
+def test_a_malformed_file_is_named(data_root, tmp_path, row):
     (_copy(data_root, tmp_path) / "test" / "virology_test.csv").write_text(row)
     with pytest.raises(DatasetError, match=r"virology_test\.csv"):
         task().load(DataRoots(roots=(tmp_path,)), 4096)
 
 
-def test_more_shots_than_there_are_dev_rows_are_refused(data_root: Path, tmp_path):
+def test_more_shots_than_there_are_dev_rows_are_refused(data_root, tmp_path):
     dev = _copy(data_root, tmp_path) / "dev" / "virology_dev.csv"
     dev.write_text("".join(dev.read_text().splitlines(keepends=True)[:4]))
     with pytest.raises(DatasetError, match="virology"):
@@ -156,13 +153,13 @@ SHARED = Path(__file__).resolve().parents[2].parent / "shared/data"
 REASON = "A: Let's think step by step. Two and two are four. The answer is (B)."
 
 
-def _row(i: int = 1, **more: Any) -> dict[str, Any]:
+def _row(i=1, **more):
     row = {"question_id": i, "question": f"Which, {i}?", "options": ["one", "N/A", "two"]}
     row |= {"answer": "B", "answer_index": 1, "category": "computer science", "src": "made"}
     return {**row, "cot_content": "", **more}
 
 
-def _load(folder: Path, *rows: dict[str, Any], **options: Any) -> list[Sample]:
+def _load(folder, *rows, **options):
     shots = [_row(90 + i, cot_content=REASON) for i in range(2)]
     write_jsonl(folder / "validation.jsonl", shots)
     write_jsonl(folder / "test.jsonl", rows)
@@ -226,11 +223,11 @@ LETTERS = [
 
 
 @pytest.mark.parametrize(("text", "letter"), LETTERS)
-def test_the_first_rule_that_finds_a_letter_counts(text: str, letter: str | None):
+def test_the_first_rule_that_finds_a_letter_counts(text, letter):
     assert find_letter(text) == letter
 
 
-def _by_definition(text: str) -> str | None:
+def _by_definition(text):
     """Return the letter by a search from every end of a line, as the rules are worded."""
     for place in range(len(text)):
         if text.startswith("answer is ", place):
@@ -261,12 +258,12 @@ PIECES = ["answer is ", "(", "B", "J", "K", "Answer:", "answer:", "\n", " ", "x"
 
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
 @example("Answer: Answer: B")
-def test_letters_are_found_as_the_rules_say(text: str):
+def test_letters_are_found_as_the_rules_say(text):
     assert find_letter(text) == _by_definition(text)
 
 
 @pytest.mark.parametrize("piece", ["answer: ", "A ", "Answer:", "answer is ", "x", "\n"])
-def test_any_text_is_read_in_time_that_grows_with_its_length(piece: str):
+def test_any_text_is_read_in_time_that_grows_with_its_length(piece):
     began = time.process_time()
     find_letter(piece * (400_000 // len(piece)))
     assert time.process_time() - began < 2.0
@@ -282,7 +279,7 @@ def test_scores_and_stars(tmp_path):
     assert (silent.value, silent.outcome) == (0.0, Outcome.UNPARSED)
 
 
-def test_the_breakdown_is_by_category(data_root: Path):
+def test_the_breakdown_is_by_category(data_root):
     dataset = mmlu_pro_task().load(DataRoots(roots=(data_root,)), 12032)
     assert (dataset.total, dataset.deviation) == (12032, None)
     table = mmlu_pro_task().breakdown((sample, 1.0) for sample in dataset.samples)
@@ -298,7 +295,7 @@ def test_the_breakdown_is_by_category(data_root: Path):
         (_row(question=None), "row 1: question is empty, not a text"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named(tmp_path, row: dict[str, Any], what: str):
+def test_rows_that_cannot_be_asked_are_named(tmp_path, row, what):
     with pytest.raises(DatasetError, match=what):
         _load(tmp_path, row)
 
@@ -318,7 +315,7 @@ def test_without_examples_the_page_says_what_to_fetch(tmp_path):
     ("model", "guesses", "lucky"),
     [("Meta-Llama-3.1-70B-Instruct", 188, 20), ("Meta-Llama-3.1-8B-Instruct", 694, 73)],
 )
-def test_recorded_answers_have_the_letters_of_the_authors(model: str, guesses: int, lucky: int):
+def test_recorded_answers_have_the_letters_of_the_authors(model, guesses, lucky):
     """They recorded G, a guess, where they found no letter."""
     file = SHARED / f"recorded/mmlu_pro/{model}.jsonl.gz"
     if not file.is_file():

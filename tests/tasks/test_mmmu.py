@@ -1,11 +1,7 @@
 """Test tasks about images: MMMU, MMMU-Pro and OCRBench."""
 
-from __future__ import annotations
-
 import base64
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +14,6 @@ from serve_eval.schema import (
     Need,
     Plan,
     Response,
-    Sample,
     Spec,
     TextPart,
 )
@@ -31,7 +26,7 @@ from serve_eval.tasks.ocrbench import task as ocrbench_task
 from tests.tasks.made_data import png, write_jsonl
 
 
-def _row(**more: Any) -> dict[str, Any]:
+def _row(**more):
     row = {
         "id": "validation_Art_1",
         "question": "Which is <image 2>?",
@@ -40,7 +35,7 @@ def _row(**more: Any) -> dict[str, Any]:
     return {**row, "options": "['<image 1>', 'a \"dot\"']", "answer": "B", **more}
 
 
-def _load(folder: Path, *rows: dict[str, Any], **options: Any) -> list[Sample]:
+def _load(folder, *rows, **options):
     for number in (1, 2):
         (folder / f"Art/{number}.png").parent.mkdir(exist_ok=True)
         (folder / f"Art/{number}.png").write_bytes(png(number))
@@ -50,7 +45,7 @@ def _load(folder: Path, *rows: dict[str, Any], **options: Any) -> list[Sample]:
     return list(dataset.samples)
 
 
-def _seen(sample: Sample) -> list[object]:
+def _seen(sample):
     """Return the parts of the turn: texts, and the content of images."""
     [turn] = sample.prompt
     parts = []
@@ -107,12 +102,12 @@ def test_an_open_question_may_have_several_answers(tmp_path):
         (_row(question=None), "row 1: question is empty, not a text"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named(tmp_path, row: dict[str, Any], what: str):
+def test_rows_that_cannot_be_asked_are_named(tmp_path, row, what):
     with pytest.raises(DatasetError, match=what):
         _load(tmp_path, row)
 
 
-def test_the_whole_set_needs_images_and_chat(data_root: Path):
+def test_the_whole_set_needs_images_and_chat(data_root):
     plan = Plan(
         model="m",
         launcher=Spec(name="simulated"),
@@ -125,7 +120,7 @@ def test_the_whole_set_needs_images_and_chat(data_root: Path):
     assert (len(prepared.dataset.samples), prepared.dataset.deviation) == (900, None)
 
 
-def test_as_many_of_each_subject(data_root: Path):
+def test_as_many_of_each_subject(data_root):
     dataset = task(num_samples=31).load(DataRoots(roots=(data_root,)), 31)
     assert len(dataset.samples) == 2 * len(SUBJECTS)
     table = task().breakdown((sample, 1.0) for sample in dataset.samples)
@@ -137,21 +132,18 @@ def test_an_unknown_subject_has_its_nearest():
         task(subjects=["Art_Teory"])
 
 
-def _row_mmmu_pro(**more: Any) -> dict[str, Any]:
+def _row_mmmu_pro(**more):
     row = {"id": "test_Art_1", "question": "Which is <image 1>?", "answer": "D"}
     return {**row, "options": "['a', '<image 2>', 'c', 'd']", "image_1": "1.png", **more}
 
 
-def _load_mmmu_pro(folder: Path, *rows: dict[str, Any], **options: Any) -> list[Sample]:
+def _load_mmmu_pro(folder, *rows, **options):
     write_jsonl(folder / "standard (10 options)/test.jsonl", rows)
     (folder / "standard (10 options)/1.png").write_bytes(png(1))
     return list(mmmu_pro_task(**options).load(DataRoots(roots=(folder,)), len(rows)).samples)
 
 
-IMAGE = ImagePart | MediaFile
-
-
-def _told(sample: Sample) -> list[str]:
+def _told(sample):
     [turn] = sample.prompt
     return [
         part.text
@@ -203,7 +195,7 @@ def test_mmmu_reads_them_too(tmp_path):
     assert [one.score(sample, response).value for one in (plain, kept)] == [0.0, 1.0]
 
 
-def test_both_subsets_are_found_and_broken_down(data_root: Path):
+def test_both_subsets_are_found_and_broken_down(data_root):
     roots = DataRoots(roots=(data_root,))
     for options, letters in (({}, "ABCDEFGHIJ"), ({"subset": "standard_4"}, "ABCD")):
         one = mmmu_pro_task(**options)
@@ -224,17 +216,17 @@ def test_both_subsets_are_found_and_broken_down(data_root: Path):
         (_row_mmmu_pro(question=None), "row 1: question is empty, not a text"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named_mmmu_pro(tmp_path, row: dict[str, Any], what: str):
+def test_rows_that_cannot_be_asked_are_named_mmmu_pro(tmp_path, row, what):
     with pytest.raises(DatasetError, match=what):
         _load_mmmu_pro(tmp_path, row)
 
 
-def _row_ocrbench(**more: Any) -> dict[str, Any]:
+def _row_ocrbench(**more):
     row = {"dataset_name": "docVQA", "id": 708, "image_path": "docVQA/1.png", "answers": "$506 M"}
     return {**row, "question": "What is the value?", "type": "Doc-oriented VQA", **more}
 
 
-def _load_ocrbench(folder: Path, *rows: dict[str, Any], **options: Any) -> list[Sample]:
+def _load_ocrbench(folder, *rows, **options):
     """Write the authors' file with its images, and load it."""
     (folder / "OCRBench_Images/docVQA").mkdir(parents=True, exist_ok=True)
     (folder / "OCRBench_Images/docVQA/1.png").write_bytes(png(1))
@@ -250,7 +242,7 @@ def test_the_question_follows_its_image(tmp_path):
 
 
 def test_an_image_of_its_own_stays_in_its_file_and_those_of_the_hub_are_sent_as_bytes(
-    tmp_path, data_root: Path
+    tmp_path, data_root
 ):
     kinds = []
     hub = ocrbench_task().load(DataRoots(roots=(data_root,)), 1000)
@@ -281,9 +273,7 @@ def test_questions_on_one_image_are_a_group(tmp_path):
         ("", ["a"], False, False),
     ],
 )
-def test_an_answer_that_contains_an_expected_one_is_right(
-    text: str, accepted: list[str], formula: bool, right: bool
-):
+def test_an_answer_that_contains_an_expected_one_is_right(text, accepted, formula, right):
     assert contains(text, accepted, formula=formula) is right
 
 
@@ -298,7 +288,7 @@ def test_only_handwritten_formulas_are_compared_with_their_case(tmp_path):
     assert [ocrbench_task().score(one, told).value for one in (plain, handwritten)] == [1.0, 0.0]
 
 
-def test_the_breakdown_is_by_component_and_type(data_root: Path):
+def test_the_breakdown_is_by_component_and_type(data_root):
     samples = ocrbench_task().load(DataRoots(roots=(data_root,)), 1000).samples
     found = ocrbench_task().breakdown((sample, 1.0) for sample in samples)
     formulas = "Handwritten Mathematical Expression Recognition"
@@ -316,7 +306,7 @@ def test_the_breakdown_is_by_component_and_type(data_root: Path):
         (_row_ocrbench(question=None), "row 1: question is empty, not a text"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named_ocrbench(tmp_path, row: dict[str, Any], what: str):
+def test_rows_that_cannot_be_asked_are_named_ocrbench(tmp_path, row, what):
     with pytest.raises(DatasetError, match=what):
         _load_ocrbench(tmp_path, row)
 
@@ -329,9 +319,7 @@ def test_rows_that_cannot_be_asked_are_named_ocrbench(tmp_path, row: dict[str, A
     ],
     ids=["mmmu_pro", "ocrbench"],
 )
-def test_too_few_rows_say_where_to_get_the_others(
-    name: str, make: Any, load: Any, row: dict[str, Any], tmp_path
-):
+def test_too_few_rows_say_where_to_get_the_others(name, make, load, row, tmp_path):
     load(tmp_path, row)
     with pytest.raises(DatasetError, match="has 1 rows; 2 are needed") as raised:
         make().load(DataRoots(roots=(tmp_path,)), 2)

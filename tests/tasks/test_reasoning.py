@@ -1,7 +1,5 @@
 """Test the prompts and scores of AIME and GPQA."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import io
@@ -16,9 +14,9 @@ from serve_eval.datasets.local import DataFile
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, Dataset, Message, Outcome, Plan, Response, Spec
+from serve_eval.schema import DataRoots, Message, Outcome, Plan, Response, Spec
 from serve_eval.tasks._samples import shuffle
-from serve_eval.tasks.aime import Year, prompt_text, task
+from serve_eval.tasks.aime import prompt_text, task
 from serve_eval.tasks.gpqa import INSTRUCTION, choice_orders, suite_orders
 from serve_eval.tasks.gpqa import task as gpqa_task
 from tests.tasks.made_data import encrypted_zip, write_jsonl
@@ -26,7 +24,7 @@ from tests.tasks.made_data import encrypted_zip, write_jsonl
 YEARS = (2024, 2025, 2026)
 
 
-def _load(root: Path, year: Year, wanted: int = 30) -> Dataset:
+def _load(root, year, wanted=30):
     return task(year=year).load(DataRoots(roots=(root,)), wanted)
 
 
@@ -36,7 +34,7 @@ def test_only_the_newest_problems_ask_for_a_box():
     assert prompt_text("p", 2026) == f"Question: p\n{box}\nAnswer:"
 
 
-def test_every_year_is_read_from_its_layout(data_root: Path):
+def test_every_year_is_read_from_its_layout(data_root):
     oldest, old, new = (_load(data_root, year) for year in YEARS)
     assert (
         [s.target for s in oldest.samples]
@@ -92,9 +90,7 @@ def test_a_year_in_two_files_is_read_in_their_order(tmp_path):
         ("I cannot say.", Outcome.UNPARSED, 0),
     ],
 )
-def test_answers_to_real_problems_are_read(
-    shared: Path, year: Year, form: str, outcome: Outcome, integer: float
-):
+def test_answers_to_real_problems_are_read(shared, year, form, outcome, integer):
     dataset = _load(shared / "data", year)
     assert (len(dataset.samples), dataset.deviation) == (30, None)
     for sample in dataset.samples:
@@ -105,7 +101,7 @@ def test_answers_to_real_problems_are_read(
 
 @pytest.mark.usefixtures("simulated_here")
 @pytest.mark.parametrize(("accuracy", "value"), [(1.0, 100.0), (0.0, 0.0)])
-def test_real_problems_are_asked_end_to_end(shared: Path, tmp_path, accuracy: float, value: float):
+def test_real_problems_are_asked_end_to_end(shared, tmp_path, accuracy, value):
     for year in (2024, 2025):
         plan = Plan(
             model="simulated",
@@ -158,7 +154,7 @@ def test_the_order_of_the_choices_is_fixed_per_row():
     assert choice_orders(6, 1) != choice_orders(6, 0)
 
 
-def test_suite_exact_has_the_order_of_a_machine_without_a_cache(data_root: Path):
+def test_suite_exact_has_the_order_of_a_machine_without_a_cache(data_root):
     asked = shuffle(198, 0)
     orders = [suite_orders(asked, 0)[row] for row in asked[:4]]
     assert orders == [
@@ -187,7 +183,7 @@ def test_suite_exact_has_the_order_of_a_machine_without_a_cache(data_root: Path)
         gpqa_task(choice_seed=1, suite_exact=True)
 
 
-def test_the_archive_is_read_with_its_password_and_nothing_is_written(data_root: Path):
+def test_the_archive_is_read_with_its_password_and_nothing_is_written(data_root):
     before = sorted(data_root.rglob("*"))
     dataset = gpqa_task().load(DataRoots(roots=(data_root,)), 198)
     assert sorted(data_root.rglob("*")) == before
@@ -203,7 +199,7 @@ def test_the_archive_is_read_with_its_password_and_nothing_is_written(data_root:
     ]
 
 
-def test_the_prompt_is_the_suites_and_the_letter_that_of_the_right_answer(data_root: Path):
+def test_the_prompt_is_the_suites_and_the_letter_that_of_the_right_answer(data_root):
     sample = gpqa_task().load(DataRoots(roots=(data_root,)), 198).samples[0]
     with zipfile.ZipFile(data_root / "gpqa/dataset.zip") as archive:
         text = archive.read("dataset/gpqa_diamond.csv", pwd=GPQA_PASSWORD).decode()
@@ -221,7 +217,7 @@ def test_the_prompt_is_the_suites_and_the_letter_that_of_the_right_answer(data_r
     assert score.parts == {"first_answer": 1.0, "last_answer": 1.0}
 
 
-def test_every_subset_and_chat(data_root: Path):
+def test_every_subset_and_chat(data_root):
     options = {
         "subset": "main",
         "num_samples": 12,
@@ -237,7 +233,7 @@ def test_every_subset_and_chat(data_root: Path):
     assert gpqa_task().sampling.stop == ("</s>",)
 
 
-def test_a_plain_file_of_the_hub_s_layout_is_read_too(data_root: Path, tmp_path):
+def test_a_plain_file_of_the_hub_s_layout_is_read_too(data_root, tmp_path):
     with zipfile.ZipFile(data_root / "gpqa/dataset.zip") as archive:
         text = archive.read("dataset/gpqa_diamond.csv", pwd=GPQA_PASSWORD)
     (tmp_path / "gpqa").mkdir()
@@ -261,7 +257,7 @@ def test_a_plain_file_of_the_hub_s_layout_is_read_too(data_root: Path, tmp_path)
         ),
     ],
 )
-def test_a_broken_archive_is_named(tmp_path, content: bytes, message: str):
+def test_a_broken_archive_is_named(tmp_path, content, message):
     (tmp_path / "dataset.zip").write_bytes(content)
     with pytest.raises(DatasetError, match=message):
         gpqa_task().load(DataRoots(roots=(tmp_path,)), 198)

@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import math
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,13 +7,10 @@ from serve_eval.errors import DatasetError, PlanError
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.schema import (
     DataRoots,
-    Dataset,
     MediaFile,
     Reference,
     Response,
     Sample,
-    Task,
-    TaskResult,
     TextPart,
     VerdictOutcome,
 )
@@ -34,11 +27,11 @@ Z95 = 1.6448536269514722
 """The quantile of a standard normal variable at .95."""
 
 
-def _load(task: Task, root: Path, wanted: int) -> Dataset:
+def _load(task, root, wanted):
     return task.load(DataRoots(roots=(root,)), wanted)
 
 
-def _turn(sample: Sample) -> tuple[Any, ...]:
+def _turn(sample):
     (message,) = sample.prompt
     assert isinstance(message.content, tuple)
     return message.content
@@ -103,7 +96,7 @@ def test_covost2_asks_with_the_sound_before_the_text_in_the_order_of_a_seed(
 @pytest.mark.parametrize(
     ("pair", "tokenizer"), [("en_zh-CN", "zh"), ("en_ja", "ja-mecab"), ("fr_en", "13a")]
 )
-def test_the_tokenizer_is_that_of_the_target_language(pair: str, tokenizer: str):
+def test_the_tokenizer_is_that_of_the_target_language(pair, tokenizer):
     assert covost2.task(lang_pair=pair).protocol["tokenizer"] == tokenizer
 
 
@@ -116,7 +109,7 @@ def test_the_tokenizer_is_that_of_the_target_language(pair: str, tokenizer: str)
         ({"audio": "a.wav"}, "row 1 has no text in column normalized_text or raw_text"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named(tmp_path, row: Any, what: str):
+def test_rows_that_cannot_be_asked_are_named(tmp_path, row, what):
     (tmp_path / "a.wav").write_bytes(wav(300))
     (tmp_path / "text.wav").write_bytes(b"no sound")
     write_jsonl(tmp_path / "test.jsonl", [row])
@@ -146,7 +139,7 @@ ROWS = [
 
 
 @cache
-def _answer(edits: int, samples: int, words: int) -> TaskResult:
+def _answer(edits, samples, words):
     """Return the result of made-up answers with this number of wrong words in all."""
     text = " ".join(["word"] * words)
     table = ScoreAccumulator(
@@ -164,7 +157,7 @@ def _answer(edits: int, samples: int, words: int) -> TaskResult:
 
 
 @pytest.mark.parametrize("number", range(len(ROWS)))
-def test_every_published_row_is_judged_by_the_threshold_of_the_suite(number: int):
+def test_every_published_row_is_judged_by_the_threshold_of_the_suite(number):
     model, row = ROWS[number]
     samples, words = row.num_samples or 32, 20
     reference = Reference(

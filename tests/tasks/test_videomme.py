@@ -1,11 +1,8 @@
 """Test tasks about videos and mixed media."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,14 +11,11 @@ from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import (
     MEDIUM,
     DataRoots,
-    Dataset,
     ImagePart,
     InputAudioPart,
     MediaFile,
     Outcome,
     Response,
-    Sample,
-    Task,
     TextPart,
 )
 from serve_eval.tasks import (
@@ -37,19 +31,19 @@ from tests.datasets.videos import grey_of, write_video
 from tests.tasks.made_data import png, wav, write_jsonl
 
 
-def _row(**more: Any) -> dict[str, Any]:
+def _row(**more):
     row = {"sample_id": "001-1", "video_path": "v/1.avi", "question": "What moves?"}
     return {**row, "options": ["A. a cat", "b) A dog", " it ", "none"], "answer": " b ", **more}
 
 
-def _load(folder: Path, *rows: dict[str, Any], **options: Any) -> Dataset:
+def _load(folder, *rows, **options):
     write_jsonl(folder / "annotations.jsonl", rows)
     if not (folder / "v/1.avi").exists():
         write_video(folder / "v/1.avi", 22)
     return task(**options).load(DataRoots(roots=(folder,)), len(rows))
 
 
-def _parts(sample: Sample) -> tuple[list[MediaFile], str]:
+def _parts(sample):
     [turn] = sample.prompt
     *media, text = turn.content
     assert isinstance(text, TextPart)
@@ -107,14 +101,14 @@ def test_the_fingerprint_covers_the_video_and_its_frames(tmp_path):
         ("", None),
     ],
 )
-def test_the_first_letter_is_the_answer(tmp_path, text: str, letter: str | None):
+def test_the_first_letter_is_the_answer(tmp_path, text, letter):
     [sample] = _load(tmp_path, _row(), send="video").samples
     score = task().score(sample, Response(text=text, finish_reason="stop"))
     assert (score.answer, score.value) == (letter, float(letter == "B"))
     assert (score.outcome is Outcome.UNPARSED) == (letter is None)
 
 
-def test_the_value_is_broken_down_by_known_columns(data_root: Path):
+def test_the_value_is_broken_down_by_known_columns(data_root):
     dataset = task().load(DataRoots(roots=(data_root,)), 300)
     table = task().breakdown((sample, 1.0) for sample in dataset.samples)
     assert table["duration"] == {"short": {"value": 100.0, "scored": 300}}
@@ -131,7 +125,7 @@ def test_the_value_is_broken_down_by_known_columns(data_root: Path):
         (_row(video_path="annotations.jsonl"), "annotations.jsonl: cannot be read as a video"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named(tmp_path, row: dict[str, Any], what: str):
+def test_rows_that_cannot_be_asked_are_named(tmp_path, row, what):
     with pytest.raises(DatasetError, match=what):
         _load(tmp_path, row)
 
@@ -152,7 +146,7 @@ def test_too_few_lines_and_wrong_options(tmp_path):
 SUBJECTS = ("Accounting", "Agriculture")
 
 
-def _write(folder: Path, count: int) -> None:
+def _write(folder, count):
     """Write that many questions of each medium, and rows that cannot be used."""
     for subject in SUBJECTS:
         images = [
@@ -195,18 +189,18 @@ def _write(folder: Path, count: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory) -> Path:
+def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mixed")
     _write(folder, 6)
     return folder
 
 
-def _load_mixed_modality(root: Path, task: Task) -> Dataset:
+def _load_mixed_modality(root, task):
     assert task.hypothesis.num_samples is not None
     return task.load(DataRoots(roots=(root,)), task.hypothesis.num_samples)
 
 
-def _seen(sample: Sample) -> tuple[list[str], str]:
+def _seen(sample):
     [turn] = sample.prompt
     *media, text = turn.content
     assert isinstance(text, TextPart)
@@ -224,7 +218,7 @@ def _seen(sample: Sample) -> tuple[list[str], str]:
 FRAMES = [f"frame {i}" for i in range(8)]
 
 
-def test_parts_come_in_the_order_image_sound_video_text(root: Path):
+def test_parts_come_in_the_order_image_sound_video_text(root):
     dataset = _load_mixed_modality(root, mixed_modality_omni.task(num_samples=6))
     questions = {
         "image": "Which is <image 1>?\nOptions:\nA. one\nB. two\n",
@@ -252,7 +246,7 @@ def test_parts_come_in_the_order_image_sound_video_text(root: Path):
     }
 
 
-def test_the_control_asks_the_same_with_the_medium_alone(root: Path):
+def test_the_control_asks_the_same_with_the_medium_alone(root):
     mixed = _load_mixed_modality(root, mixed_modality_omni.task(num_samples=6))
     alone = _load_mixed_modality(root, mixed_modality_omni_alone.task(num_samples=6))
     shown = {
@@ -271,7 +265,7 @@ def test_the_control_asks_the_same_with_the_medium_alone(root: Path):
         assert text.partition("below.")[2] == _seen(one)[1].partition("below.")[2]
 
 
-def test_a_video_with_its_sound_is_sent_itself(root: Path):
+def test_a_video_with_its_sound_is_sent_itself(root):
     dataset = _load_mixed_modality(root, mixed_modality_video_audio_omni.task(num_samples=6))
     assert _seen(dataset.samples[0])[0] == ["image", "video_url"]
     text = request_text(["image", "video"], "video", "Q?")
@@ -280,7 +274,7 @@ def test_a_video_with_its_sound_is_sent_itself(root: Path):
     assert _seen(frames.samples[0])[0] == ["image", *FRAMES]
 
 
-def _items(**counts: int) -> dict[str, list[Item]]:
+def _items(**counts):
     return {
         medium: [Item(f"{medium}{i}", "?", "A", tuple) for i in range(count)]
         for medium, count in counts.items()
@@ -306,7 +300,7 @@ def test_items_and_targets_are_shuffled_by_one_generator():
         choose_questions(items, 19, 7)
 
 
-def test_rows_that_cannot_be_asked_are_passed_over(root: Path):
+def test_rows_that_cannot_be_asked_are_passed_over(root):
     roots, settings = DataRoots(roots=(root,)), VideoSettings()
     images, _ = read_items("image", roots, 3, settings)
     assert [(one.id, one.target) for one in images] == [
@@ -334,7 +328,7 @@ def test_missing_and_wrong_media_are_named(tmp_path):
         mixed_modality_omni.task(num_samples=2)
 
 
-def test_the_fingerprint_names_the_choices(root: Path):
+def test_the_fingerprint_names_the_choices(root):
     def told(**options):
         task = mixed_modality_omni.task(num_samples=6, **options)
         return fingerprint(task, _load_mixed_modality(root, task))
@@ -345,7 +339,7 @@ def test_the_fingerprint_names_the_choices(root: Path):
         assert told(**options) != base
 
 
-def test_answers_are_read_by_medium(root: Path):
+def test_answers_are_read_by_medium(root):
     task = mixed_modality_omni.task(num_samples=6)
     scored = []
     for sample in _load_mixed_modality(root, task).samples:

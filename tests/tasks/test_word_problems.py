@@ -3,13 +3,9 @@
 Requests stay the same for a data version.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +14,6 @@ from serve_eval.errors import DatasetError, PlanError
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     DataRoots,
-    Dataset,
     Message,
     Outcome,
     PromptLogprobs,
@@ -43,7 +38,7 @@ from serve_eval.tasks.word_problems import OFF_BY
 from serve_eval.tasks.word_problems import task as word_problems_task
 
 
-def _rows(draws: int, *, twice: bool = False) -> list[list[int]]:
+def _rows(draws, *, twice=False):
     shots = drawn([{"i": i} for i in range(7473)], 5, 0, twice=twice)
     return [[row["i"] for row in next(shots)] for _ in range(draws)]
 
@@ -64,7 +59,7 @@ def test_a_chat_prompt_in_one_turn_uses_the_second_of_two_draws():
     assert _rows(2, twice=True) == [[331, 2121, 4188, 3980, 3317], [4779, 7304, 7439, 1789, 4134]]
 
 
-def _turns(roots: DataRoots, **options: object) -> list[str]:
+def _turns(roots, **options):
     made = task(apply_chat_template=True, **options)
     return [
         message.text
@@ -75,7 +70,7 @@ def _turns(roots: DataRoots, **options: object) -> list[str]:
 
 
 def test_the_sampler_of_newer_versions_draws_once_for_a_chat_prompt_in_one_turn(
-    data_root: Path,
+    data_root,
 ):
     roots = DataRoots(roots=(data_root,))
     plain = [sample.prompt for sample in task().load(roots, 9).samples]
@@ -96,7 +91,7 @@ def test_the_sampler_is_in_the_protocol_where_it_changes_the_shots():
         assert newer.protocol["fewshot_sampler"] == "0.4.10"
 
 
-def test_the_first_raw_prompt_is_the_golden_one(shared: Path):
+def test_the_first_raw_prompt_is_the_golden_one(shared):
     dataset = task().load(DataRoots(roots=(shared / "data",)), 1319)
     prompt = dataset.samples[0].prompt
     assert isinstance(prompt, str)
@@ -115,7 +110,7 @@ def test_the_request_carries_the_protocol_of_the_suite():
     assert build_task(Spec(name="gsm8k", options={"truncate_prompt_tokens": None})).extra == {}
 
 
-def test_a_chat_prompt_in_one_turn_holds_the_shots_and_the_question(data_root: Path):
+def test_a_chat_prompt_in_one_turn_holds_the_shots_and_the_question(data_root):
     options = {"apply_chat_template": True, "num_fewshot": 2, "system_prompt": "Be brief."}
     dataset = build_task(Spec(name="gsm8k", options=options)).load(DataRoots(roots=(data_root,)), 9)
     system, user = dataset.samples[0].prompt
@@ -125,7 +120,7 @@ def test_a_chat_prompt_in_one_turn_holds_the_shots_and_the_question(data_root: P
     assert user.text.endswith("\nAnswer:")
 
 
-def test_fewshot_as_multiturn_makes_each_shot_two_turns(data_root: Path):
+def test_fewshot_as_multiturn_makes_each_shot_two_turns(data_root):
     made = task(apply_chat_template=True, fewshot_as_multiturn=True, num_fewshot=2)
     prompt = made.load(DataRoots(roots=(data_root,)), 9).samples[0].prompt
     assert not isinstance(prompt, str)
@@ -133,7 +128,7 @@ def test_fewshot_as_multiturn_makes_each_shot_two_turns(data_root: Path):
     assert "#### " in prompt[1].content
 
 
-def test_no_shots_leave_the_bare_question(data_root: Path):
+def test_no_shots_leave_the_bare_question(data_root):
     prompt = task(num_fewshot=0).load(DataRoots(roots=(data_root,)), 9).samples[0].prompt
     assert isinstance(prompt, str)
     assert prompt.startswith("Question: ")
@@ -150,9 +145,7 @@ def test_no_shots_leave_the_bare_question(data_root: Path):
         ("I cannot say", 0.0, Outcome.UNPARSED, (0.0, 0.0)),
     ],
 )
-def test_the_value_is_the_mean_of_both_filters(
-    text: str, value: float, outcome: Outcome, parts: tuple[float, float]
-):
+def test_the_value_is_the_mean_of_both_filters(text, value, outcome, parts):
     sample = Sample(id="x", prompt="p", target="9*2=18\n#### 18")
     score = task().score(sample, Response(text=text, finish_reason="stop"))
     assert (score.value, score.outcome) == (value, outcome)
@@ -187,7 +180,7 @@ def test_a_data_set_that_is_too_short_is_incomplete(tmp_path):
     assert len(task().load(DataRoots(roots=(tmp_path,)), 7).samples) == 7
 
 
-def test_the_same_rows_give_the_same_samples_from_jsonl_csv_and_parquet(tmp_path, data_root: Path):
+def test_the_same_rows_give_the_same_samples_from_jsonl_csv_and_parquet(tmp_path, data_root):
     import csv
 
     from pyarrow import Table, parquet
@@ -218,7 +211,7 @@ def test_the_same_rows_give_the_same_samples_from_jsonl_csv_and_parquet(tmp_path
 LINE = "End your response with the answer on the last line, formatted as: #### [number]"
 
 
-def test_every_question_has_the_line_and_the_shots_are_those_of_gsm8k(data_root: Path):
+def test_every_question_has_the_line_and_the_shots_are_those_of_gsm8k(data_root):
     roots = DataRoots(roots=(data_root,))
     dataset = gsm8k_inferencemax.task().load(roots, 9)
     plain = gsm8k.task(apply_chat_template=True, fewshot_as_multiturn=True).load(roots, 9)
@@ -240,9 +233,7 @@ def test_every_question_has_the_line_and_the_shots_are_those_of_gsm8k(data_root:
         ("#### 18\n3", Outcome.CORRECT, "18", 0),
     ],
 )
-def test_the_last_marked_number_decides(
-    text: str, outcome: Outcome, answer: str | None, flexible: float
-):
+def test_the_last_marked_number_decides(text, outcome, answer, flexible):
     found = score(
         Sample(id="x", prompt="p", target="#### 18"), Response(text=text, finish_reason="stop")
     )
@@ -266,7 +257,7 @@ def test_both_names_are_one_protocol_under_two_references():
 ROOTS = DataRoots()
 
 
-def _digest(dataset: Dataset) -> str:
+def _digest(dataset):
     told = "".join(f"{(sample.id, sample.prompt, sample.target)}\n" for sample in dataset.samples)
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
@@ -280,7 +271,7 @@ def _digest(dataset: Dataset) -> str:
     ],
     ids=lambda value: value.name if isinstance(value, Task) else "",
 )
-def test_other_data_has_another_version(made: Task, version: int, digest: tuple[int, str]):
+def test_other_data_has_another_version(made, version, digest):
     """A changed generator makes other problems.
 
     Raise the data version and record the problems again.
@@ -371,18 +362,18 @@ def test_a_key_lies_at_every_depth():
         {"scoring": "loglikelihood", "apply_chat_template": True},
     ],
 )
-def test_options_that_exclude_each_other_are_refused(options: dict[str, object]):
+def test_options_that_exclude_each_other_are_refused(options):
     with pytest.raises(PlanError, match="word_problems: "):
         word_problems_task(**options)
 
 
 @pytest.mark.parametrize("make", [word_problems_perplexity.task, passkey_short.task])
-def test_at_least_one_sample_is_asked(make: Callable[..., Task]):
+def test_at_least_one_sample_is_asked(make):
     with pytest.raises(PlanError, match="1 or more"):
         make(num_samples=0)
 
 
-def _told(*values: float) -> Response:
+def _told(*values):
     return Response(text="", finish_reason="length", prompt_logprobs=PromptLogprobs(values=values))
 
 
@@ -397,7 +388,7 @@ def test_the_value_is_the_mean_of_the_texts_and_all_tokens_stand_beside_it():
     assert made.secondary(scored) == {"perplexity of all tokens": pytest.approx(math.exp(7 / 4))}
 
 
-def test_short_texts_are_left_out_and_long_ones_are_cut(data_root: Path):
+def test_short_texts_are_left_out_and_long_ones_are_cut(data_root):
     dataset = perplexity_task().load(DataRoots(roots=(data_root,)), 86)
     assert len(dataset.samples) == 86
     assert dataset.total > 86
@@ -442,7 +433,7 @@ def test_a_text_of_one_s_own_is_cut_into_pieces(tmp_path):
         perplexity_task(min_tokens=5, max_input_tokens=5)
 
 
-def test_a_real_novel_is_asked_in_pieces(shared: Path):
+def test_a_real_novel_is_asked_in_pieces(shared):
     dataset = perplexity_task(files=["long_text/war_and_peace.txt"]).load(
         DataRoots(roots=(shared / "data",)), 86
     )

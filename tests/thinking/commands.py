@@ -5,11 +5,9 @@ import json
 import re
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 from serve_eval.client.connection import connect
 from serve_eval.client.preflight import PING
@@ -53,9 +51,7 @@ FLAVOURS = {
 
 
 @asynccontextmanager
-async def serve_flavour(
-    name: str, model: MadeUpModel | None = None, *, tool_parser: str | None = "qwen3", **faults: Any
-) -> AsyncIterator[str]:
+async def serve_flavour(name, model=None, *, tool_parser="qwen3", **faults):
     """Serve a flavour with further `faults`, and yield its base URL."""
     args, thoughts = FLAVOURS[name]
     args = {**args, "guided_decoding_backend": "xgrammar"}
@@ -67,7 +63,7 @@ async def serve_flavour(
 
 
 @contextmanager
-def flavour_in_thread(name: str, model: MadeUpModel | None = None, **more: Any) -> Iterator[str]:
+def flavour_in_thread(name, model=None, **more):
     """Serve a flavour in another thread, since commands want the main one, and yield its URL."""
     found = Future()
 
@@ -107,7 +103,7 @@ OTHER_FORM = {
 TOOL_KINDS = ("auto", "no_tool", "required", "none", "json_schema")
 
 
-def write_sums(folder: Path, max_tokens: int, count: int = 24) -> Path:
+def write_sums(folder, max_tokens, count=24):
     """Write a file of cases whose answers a skilled model knows."""
     lines = ["sums:", "  scorer: words", f"  sampling: {{max_tokens: {max_tokens}}}"]
     lines += ["  prompt: What is ${a} + ${b}?", "  cases:"]
@@ -121,18 +117,18 @@ def write_sums(folder: Path, max_tokens: int, count: int = 24) -> Path:
     return file
 
 
-def _limit_of(number: int, damaged: bool) -> int:
+def _limit_of(number, damaged):
     """Return the token limit of a run: every other sound one ends within thoughts."""
     return FEW if number % 2 and not damaged else ENOUGH
 
 
-def _tell(ran: Any, *, unjudged: Sequence[int] = (NOT_COMPARABLE, NO_ANSWERS)) -> str:
+def _tell(ran, *, unjudged=(NOT_COMPARABLE, NO_ANSWERS)):
     if ran.returncode in unjudged:
         return UNJUDGED
     return f"exit {ran.returncode}: {(ran.stdout + ran.stderr)[:400]}" if ran.returncode else ""
 
 
-def attribute_once(name: str, damaged: bool, number: int) -> str:
+def attribute_once(name, damaged, number):
     """Return what attribute says of two servers of one model, if it accuses one.
 
     Every third pair shows its thoughts in two forms.
@@ -161,7 +157,7 @@ def attribute_once(name: str, damaged: bool, number: int) -> str:
     return _tell(ran)
 
 
-def invariants_once(name: str, damaged: bool, number: int) -> str:
+def invariants_once(name, damaged, number):
     """Return what the invariants say of a server; a damaged one loses the ends of streams."""
     faults = {"tools": ToolFaults(drops_last_piece=True)} if damaged else {}
     with tempfile.TemporaryDirectory() as text, flavour_in_thread(name, **faults) as url:
@@ -175,7 +171,7 @@ def invariants_once(name: str, damaged: bool, number: int) -> str:
 class CopyingModel(MadeUpModel):
     """Repeats the code of a canary; a leaking one that of the request before."""
 
-    def __init__(self, *, leaks: bool = False):
+    def __init__(self, *, leaks=False):
         super().__init__(skilled=True)
         self._leaks, self._before = leaks, ""
 
@@ -188,7 +184,7 @@ class CopyingModel(MadeUpModel):
         return [*encode(f"The code is {said}."), EOS]
 
 
-def canaries_once(name: str, damaged: bool, number: int) -> str:
+def canaries_once(name, damaged, number):
     """Return what the canaries say of a server; a damaged one answers with another's code."""
     model = CopyingModel(leaks=damaged)
     with tempfile.TemporaryDirectory() as text, flavour_in_thread(name, model) as url:
@@ -197,7 +193,7 @@ def canaries_once(name: str, damaged: bool, number: int) -> str:
     return _tell(ran)
 
 
-def tools_once(name: str, damaged: bool, number: int) -> str:
+def tools_once(name, damaged, number):
     """Return what the check of tool calls says; a damaged parser leaves calls in the text."""
     faults = {"tools": ToolFaults(leaves_markup=True)} if damaged else {}
     with tempfile.TemporaryDirectory() as text:
@@ -224,7 +220,7 @@ def tools_once(name: str, damaged: bool, number: int) -> str:
 class AbleModel(MadeUpModel):
     """Follows the schema and calls the tool of the probes, unless it is `unable`."""
 
-    def __init__(self, *, unable: bool = False):
+    def __init__(self, *, unable=False):
         super().__init__(skilled=True)
         self._unable = unable
 
@@ -242,7 +238,7 @@ class AbleModel(MadeUpModel):
         return super().answer(ids, **drawn)
 
 
-def probes_once(name: str, damaged: bool, number: int) -> str:
+def probes_once(name, damaged, number):
     """Return the abilities that the probes of a run call missing."""
     task = build_task(Spec(name="tool_calls", options={"kinds": ["json_schema"]}))
     prepared = PreparedTask(
@@ -280,7 +276,7 @@ copies:
 """
 
 
-def load_once(name: str, damaged: bool, number: int) -> str:
+def load_once(name, damaged, number):
     """Return what the loads say of a server; a damaged one loses a sign of JSON at eight."""
     faults = {"latency_s": 0.02}
     if damaged:
@@ -309,7 +305,7 @@ judged:
 class JudgingModel(MadeUpModel):
     """Finds every answer correct; a damaged one writes nothing of a verdict."""
 
-    def __init__(self, *, broken: bool = False):
+    def __init__(self, *, broken=False):
         super().__init__(skilled=True)
         self._broken = broken
 
@@ -319,7 +315,7 @@ class JudgingModel(MadeUpModel):
         return [*encode("It fits.\nVerdict: yes"), EOS]
 
 
-def judge_once(name: str, damaged: bool, number: int) -> str:
+def judge_once(name, damaged, number):
     """Return what a run says whose judge thinks: wrong answers, or judgements that are missing."""
     with (
         tempfile.TemporaryDirectory() as text,
@@ -348,7 +344,7 @@ def judge_once(name: str, damaged: bool, number: int) -> str:
     return f"value {result['value']}, {outcomes}"
 
 
-def lm_eval_once(name: str, damaged: bool, number: int) -> str:
+def lm_eval_once(name, damaged, number):
     """Return the answers of lm-eval's model that are not the right ones."""
     from lm_eval.api.instance import Instance  # slow to import
 

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import logging
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +12,7 @@ from serve_eval.launchers._standin.generation import ThoughtsForm
 from serve_eval.schema import Endpoint, Limits, Message, Request, Response, SamplingParams
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, json_reply, stream
+from tests.scripted_server import ScriptedServer, answer, json_reply, stream
 from tests.thinking.commands import (
     ENOUGH,
     FEW,
@@ -29,7 +27,7 @@ from tests.thinking.commands import (
     probes_once,
     write_sums,
 )
-from tests.thinking.trials import UNJUDGED, Trial, smoke_once, watch_once
+from tests.thinking.trials import UNJUDGED, smoke_once, watch_once
 
 ANSWER, THOUGHTS = "The answer is 7.", "I think of 8. Question: or 9?"
 FORMS = {
@@ -50,11 +48,11 @@ CUT = {
 class Thinker:
     """Answers in one form; cuts answers at max_tokens, and all that it writes at stop strings."""
 
-    def __init__(self, form: str, *, cut: bool = False):
+    def __init__(self, form, *, cut=False):
         self.form, self.cut = form, cut
         self.server = ScriptedServer(self.reply)
 
-    def reply(self, request: HttpRequest) -> Reply:
+    def reply(self, request):
         body = request.body
         easy = body["messages"][-1]["content"] == QUESTION
         message = FORMS[self.form]
@@ -70,7 +68,7 @@ class Thinker:
         return json_reply({"choices": [said], "usage": usage})
 
 
-def _list_events(message: dict[str, str], finish: str, usage: dict[str, int]) -> list[Any]:
+def _list_events(message, finish, usage):
     """Return a message as the events of a stream, thoughts first, in pieces that cut tags."""
     pieces = [
         {name: text[at : at + 5]}
@@ -84,13 +82,11 @@ def _list_events(message: dict[str, str], finish: str, usage: dict[str, int]) ->
     return [*events, {"choices": [], "usage": usage}]
 
 
-def _before(text: str, stops: Any) -> str:
+def _before(text, stops):
     return text.partition(stops[0])[0]
 
 
-def _ask(
-    thinker: Thinker, *stop: str, times: int = 1, streamed: bool = False
-) -> tuple[list[Response], Client]:
+def _ask(thinker, *stop, times=1, streamed=False):
     request = Request(
         sample_id="a",
         prompt=(Message(role="user", content="How many?"),),
@@ -113,7 +109,7 @@ def _ask(
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_answers_hold_no_thoughts(form: str, streamed: bool):
+def test_answers_hold_no_thoughts(form, streamed):
     [said], _ = _ask(Thinker(form), streamed=streamed)
     assert said.text == ANSWER
     assert said.reasoning == (None if form == "plain" else THOUGHTS)
@@ -121,7 +117,7 @@ def test_answers_hold_no_thoughts(form: str, streamed: bool):
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("form", CUT)
-def test_an_answer_that_was_cut_within_its_thoughts_has_no_text(form: str, streamed: bool):
+def test_an_answer_that_was_cut_within_its_thoughts_has_no_text(form, streamed):
     [said], _ = _ask(Thinker(form, cut=True), streamed=streamed)
     assert said.text == ""
     assert said.truncated
@@ -130,7 +126,7 @@ def test_an_answer_that_was_cut_within_its_thoughts_has_no_text(form: str, strea
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_stop_string_within_thoughts_ends_no_answer(form: str, streamed: bool):
+def test_a_stop_string_within_thoughts_ends_no_answer(form, streamed):
     thinker = Thinker(form)
     said, client = _ask(thinker, "Question:", "is 7", times=3, streamed=streamed)
     assert {one.text for one in said} == {"The answer "}
@@ -162,14 +158,14 @@ RIGHT = " 42 or 27 or 75 "
 THINKING = ("field", "inline", "opened")
 
 
-def _shaped(name: str, **changed: Any) -> dict[str, Any]:
+def _shaped(name, **changed):
     """Return the thoughts of a flavour, changed."""
     form = FLAVOURS[name][1].get("thoughts", ThoughtsForm())
     given = {field: getattr(form, field) for field in ("opened", "words", "holds", "unclosed")}
     return {"thoughts": ThoughtsForm(**{**given, **changed})}
 
 
-def _run(folder: Path, name: str, cases: str, **changed: Any) -> dict[str, Any]:
+def _run(folder, name, cases, **changed):
     """Return the report of the cases at a flavour whose thoughts are changed."""
     (folder / "cases.yaml").write_text(cases)
 
@@ -180,13 +176,13 @@ def _run(folder: Path, name: str, cases: str, **changed: Any) -> dict[str, Any]:
     return read_json(folder / "out/report.json")
 
 
-def _responses(folder: Path) -> list[dict[str, Any]]:
+def _responses(folder):
     [file] = (folder / "out/samples").glob("*.jsonl")
     return [json.loads(line)["response"] for line in file.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("name", ["never", *THINKING])
-def test_stop_strings_apply_behind_the_thoughts(name: str, tmp_path):
+def test_stop_strings_apply_behind_the_thoughts(name, tmp_path):
     report = _run(tmp_path, name, CASES, holds=" Question: no, that is another one. ")
     result = report["tasks"][0]["result"]
     assert (result["value"], result["outcomes"]) == (100.0, {"correct": 3})
@@ -198,7 +194,7 @@ def test_stop_strings_apply_behind_the_thoughts(name: str, tmp_path):
 
 
 @pytest.mark.parametrize("name", THINKING)
-def test_an_answer_that_is_cut_in_its_thoughts_is_no_answer(name: str, tmp_path):
+def test_an_answer_that_is_cut_in_its_thoughts_is_no_answer(name, tmp_path):
     cases = CASES.replace("4000", "40").replace(', stop: ["Question:"]', "")
     report = _run(tmp_path, name, cases, holds=RIGHT, words=LONG)
     result = report["tasks"][0]["result"]
@@ -207,7 +203,7 @@ def test_an_answer_that_is_cut_in_its_thoughts_is_no_answer(name: str, tmp_path)
 
 
 @pytest.mark.parametrize("name", THINKING)
-def test_scorers_see_no_thoughts(name: str, tmp_path):
+def test_scorers_see_no_thoughts(name, tmp_path):
     """The thoughts name the expected answers; the answer is another."""
     cases = CASES.replace(', stop: ["Question:"]', "").replace("What is", "Guess")
     report = _run(tmp_path, name, cases, holds=RIGHT)
@@ -215,7 +211,7 @@ def test_scorers_see_no_thoughts(name: str, tmp_path):
     assert all(RIGHT in one["reasoning"] for one in _responses(tmp_path))
 
 
-def _attribute(folder: Path, forms: tuple[str, str], max_tokens: int, **faults: int) -> int:
+def _attribute(folder, forms, max_tokens, **faults):
     """Return the exit code of attribute for a server of each form; the faults are the second's."""
     cases = write_sums(folder, max_tokens)
     with flavour_in_thread(forms[0]) as one, flavour_in_thread(forms[1], **faults) as other:
@@ -226,14 +222,12 @@ def _attribute(folder: Path, forms: tuple[str, str], max_tokens: int, **faults: 
     return done.returncode
 
 
-def _warnings(folder: Path) -> str:
+def _warnings(folder):
     return "; ".join(read_json(folder / "run/attribution.json")["warnings"])
 
 
 @pytest.mark.parametrize("forms", [("field_long", "opened_long"), ("inline", "inline")])
-def test_attribute_judges_no_worker_whose_answers_ended_within_thoughts(
-    forms: tuple[str, str], tmp_path
-):
+def test_attribute_judges_no_worker_whose_answers_ended_within_thoughts(forms, tmp_path):
     """Two replicas, of which one has a reasoning parser, differ in the form of thoughts alone."""
     assert _attribute(tmp_path, forms, FEW) == 5
     assert "40 of 40 answers were cut within the model's thoughts" in _warnings(tmp_path)
@@ -249,7 +243,7 @@ def test_attribute_calls_workers_with_whole_thoughts_sound(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["field_long", "opened_long"])
-def test_probes_leave_room_for_thoughts(name: str):
+def test_probes_leave_room_for_thoughts(name):
     """Abilities that a short answer hides are found, and their lack is too."""
     assert probes_once(name, False, 0) == ""
     assert "the schema was ignored" in (told := probes_once(name, True, 0))
@@ -257,7 +251,7 @@ def test_probes_leave_room_for_thoughts(name: str):
 
 
 @pytest.mark.parametrize("trial", [invariants_once, load_once])
-def test_answers_that_ended_within_thoughts_show_nothing(trial: Trial):
+def test_answers_that_ended_within_thoughts_show_nothing(trial):
     """An odd number asks with few tokens."""
     assert trial("opened", False, 1) == UNJUDGED
     assert trial("opened", False, 0) == ""
@@ -273,7 +267,7 @@ def test_lm_evals_model_warns_of_answers_that_ended_within_thoughts(
 
 
 @pytest.mark.parametrize("name", ["field_long", "hybrid_opened"])
-def test_chats_of_canaries_repeat_their_codes_behind_thoughts(name: str, tmp_path):
+def test_chats_of_canaries_repeat_their_codes_behind_thoughts(name, tmp_path):
     out = tmp_path / "out"
     with flavour_in_thread(name, CopyingModel()) as url:
         words = f"--model M --canaries --limit 14 --concurrency 2 -o {out}"
@@ -287,7 +281,7 @@ def test_a_leak_of_a_thinker_is_found():
 
 
 @pytest.mark.parametrize(("policy", "sent"), [("neutral", True), ("keep", False)])
-def test_lm_evals_model_sends_neutral_values_that_are_heeded(policy: str, sent: bool):
+def test_lm_evals_model_sends_neutral_values_that_are_heeded(policy, sent):
     pytest.importorskip("lm_eval")
     from lm_eval.api.instance import Instance  # slow to import
 
@@ -303,18 +297,18 @@ def test_lm_evals_model_sends_neutral_values_that_are_heeded(policy: str, sent: 
     assert ("repetition_penalty" in body) is sent
 
 
-def _answer_by_penalty(request: HttpRequest) -> Reply:
+def _answer_by_penalty(request):
     return answer(f"text {request.body.get('repetition_penalty', 1)}")
 
 
 @pytest.mark.parametrize("name", ["opened_long", "hybrid_field"])
-def test_smoke_accuses_a_damaged_thinker_alone(name: str):
+def test_smoke_accuses_a_damaged_thinker_alone(name):
     assert smoke_once(name, False, 0) == ""
     assert "questions" in smoke_once(name, True, 0)
 
 
 @pytest.mark.parametrize("name", ["opened_long", "hybrid_opened"])
-def test_a_watch_accuses_a_damaged_thinker_alone(name: str):
+def test_a_watch_accuses_a_damaged_thinker_alone(name):
     assert watch_once(name, False, 1) == ""
     assert watch_once(name, True, 1) != ""
 
@@ -333,7 +327,7 @@ def test_verify_asks_a_thinker_without_thoughts_where_it_continues_no_message(
 
 
 @pytest.mark.parametrize("name", ["field", "opened", "hybrid_field"])
-def test_smoke_names_thoughts_that_loop(name: str):
+def test_smoke_names_thoughts_that_loop(name):
     form = FLAVOURS[name][1]["thoughts"]
     looping = ThoughtsForm(opened=form.opened, words=20, repeats=" Wait, let me think again.")
     told = smoke_once(name, False, 0, thoughts=looping)

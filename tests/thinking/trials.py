@@ -7,15 +7,11 @@ IDENTICAL or that it cannot judge, if the probes of a run call an ability missin
 thinking judge or of lm-eval's model are wrong, or if another command ends with 1.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from serve_eval.checks.row import CheckOutcome
 from serve_eval.launchers._standin.model import MadeUpModel
@@ -43,11 +39,8 @@ TIMEOUT_S = 120.0
 WORKERS = 4
 """Processes, which wait for most of their time."""
 
-Trial = Callable[[str, bool, int], str]
-"""Takes a flavour, whether it is damaged and the number of the run; returns what was said."""
 
-
-def smoke_once(name: str, damaged: bool, number: int, **more: Any) -> str:
+def smoke_once(name, damaged, number, **more):
     """Return the rows of a smoke test that say FAIL. `more` are faults of the server."""
 
     async def main():
@@ -64,7 +57,7 @@ def smoke_once(name: str, damaged: bool, number: int, **more: Any) -> str:
 class WorseningModel(MadeUpModel):
     """Answers well until it is worn; then a share of its answers is wrong."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed):
         super().__init__(skilled=True, seed=seed)
         self.worn, self.asked = False, 0
 
@@ -74,7 +67,7 @@ class WorseningModel(MadeUpModel):
         return super().answer(ids, wrong=bad, **drawn)
 
 
-def watch_once(name: str, damaged: bool, number: int) -> str:
+def watch_once(name, damaged, number):
     """Return the alarms of a watch: a baseline, and rounds after it, which may be damaged."""
     lines = []
     model = WorseningModel(number)
@@ -108,7 +101,7 @@ def watch_once(name: str, damaged: bool, number: int) -> str:
     return f"exit {code}: {told[:300]}" if code else ""
 
 
-def verify_once(name: str, damaged: bool, number: int) -> str:
+def verify_once(name, damaged, number):
     """Return what verify says of two servers of one flavour, if it accuses one."""
     route = "--apply-chat-template" if number % 2 else "--no-apply-chat-template"
     faults = {**BROKEN, "seed": number} if damaged else {}
@@ -139,7 +132,7 @@ TRIALS = {
 }
 
 
-def try_once(job: tuple[str, bool, int]) -> tuple[str, str]:
+def try_once(job):
     """Return the flavour of a run of a command, and its accusation."""
     command, damaged, number = job
     turn, place = divmod(number, len(THINKING))
@@ -149,19 +142,19 @@ def try_once(job: tuple[str, bool, int]) -> tuple[str, str]:
     )  # each flavour gets odd and even ones
 
 
-def count(command: str, runs: int, *, damaged: bool = False) -> list[tuple[str, str]]:
+def count(command, runs, *, damaged=False):
     """Return the flavour and the words of each accusation in so many runs."""
     with ProcessPoolExecutor(WORKERS) as workers:
         found = list(workers.map(try_once, [(command, damaged, i) for i in range(runs)]))
     return [one for one in found if one[1]]
 
 
-def count_unjudged(found: list[tuple[str, str]]) -> int:
+def count_unjudged(found):
     """Return the number of runs in which nothing could be judged."""
     return sum(said == UNJUDGED for _, said in found)
 
 
-def main(runs: int, wanted: str = "") -> None:
+def main(runs, wanted=""):
     """Print a line for each command: accusations of sound and of damaged servers."""
     for name in TRIALS:
         if wanted not in ("", name):

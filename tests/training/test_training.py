@@ -3,8 +3,6 @@
 Coarse rounding costs much of it.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -12,12 +10,11 @@ import re
 import pytest
 
 from serve_eval.datasets.generated import Problem, format_question, split_of
-from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.launchers._embedded.model import Model
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.launchers.embedded import WEIGHTS
 from training.documents import END, GIVEN, TEMPLATE, Source, bare, chat, documents, drill, plain
-from training.measure import Asked, accuracy, as_chat, as_plain, passkeys
+from training.measure import accuracy, as_chat, as_plain, passkeys
 
 PROBLEM = Problem(
     "Ivo has 12 nuts. Ivo finds 30 more. Ivo sells 4 of them.", "12+30=42\n42-4=38\n#### 38", 38
@@ -53,7 +50,7 @@ def test_in_a_drill_counts_only_what_follows_from_what_stands_before():
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.3, 1.0])
-def test_nothing_of_the_test_is_read(progress: float):
+def test_nothing_of_the_test_is_read(progress):
     source = Source(0)
     for _ in range(300):
         text = "".join(part for part, _ in source.document(progress))
@@ -82,7 +79,7 @@ def test_the_source_is_seeded():
 COUNT = 100
 
 
-def _accuracy(asked: list[Asked], damage: Damage = "none") -> float:
+def _accuracy(asked, damage="none"):
     return accuracy(Model(WEIGHTS, damage), Tokenizer(WEIGHTS / "tokenizer.json"), asked)
 
 
@@ -91,7 +88,7 @@ def _accuracy(asked: list[Asked], damage: Damage = "none") -> float:
     ("asked", "least"),
     [(as_plain(COUNT, 0), 75.0), (as_plain(COUNT, 2), 40.0), (passkeys(25), 55.0)],
 )
-def test_the_model_answers_what_it_was_trained_for(asked: list[Asked], least: float):
+def test_the_model_answers_what_it_was_trained_for(asked, least):
     assert _accuracy(asked) >= least
 
 

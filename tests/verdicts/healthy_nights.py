@@ -5,8 +5,6 @@ is one more run of the same endpoint, judged by the default rule and diagnosed. 
 with a FAIL, with a warning that a test gave, and with a cause. About four minutes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import shutil
@@ -16,7 +14,7 @@ from pathlib import Path
 
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers import simulated
-from serve_eval.schema import Limits, Plan, Report, Spec
+from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.references.register import register
 from tests.server_here import server_here
@@ -31,7 +29,7 @@ BY_TEST = ("small_drop", "rules_disagree", "run_effect", "degrading", "slow_work
 """Beginnings of the warnings that a test or a bound gives."""
 
 
-def write_cases(folder: Path, tasks: int) -> None:
+def write_cases(folder, tasks):
     """Write a case file of sums for each task."""
     rng = random.Random(1)
     for task in range(tasks):
@@ -43,7 +41,7 @@ def write_cases(folder: Path, tasks: int) -> None:
         (folder / f"t{task}.yaml").write_text("\n".join(lines) + "\n")
 
 
-def make_plan(folder: Path, tasks: int, run: int, references: Path | None) -> Plan:
+def make_plan(folder, tasks, run, references):
     options = {"accuracy": ACCURACY, "flip_rate": FLIP_RATE, "seed": 3, "run": run}
     return Plan(
         model="org/m",
@@ -58,13 +56,13 @@ def make_plan(folder: Path, tasks: int, run: int, references: Path | None) -> Pl
     )
 
 
-def list_warnings(report: Report) -> set[str]:
+def list_warnings(report):
     """Return the kinds of warnings that a test gave."""
     told = (line for task in report.tasks for line in task.verdict.warnings)
     return {kind for line in told for kind in BY_TEST if line.startswith(kind)}
 
 
-def count_nights(tasks: int, nights: int) -> None:
+def count_nights(tasks, nights):
     """Print how many nights failed, warned and had a cause."""
     found = Counter()
     with tempfile.TemporaryDirectory() as name:
@@ -91,7 +89,7 @@ def count_nights(tasks: int, nights: int) -> None:
     print(f"{nights} healthy nights of {tasks} tasks, in %: {said}", flush=True)
 
 
-def main() -> None:
+def main():
     simulated.own_server = server_here
     for tasks, nights in NIGHTS.items():
         count_nights(tasks, nights)

@@ -1,9 +1,5 @@
 """Test speculative decoding: the formulas, the rule and a run up to the verdict."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 ENTRY = AcceptanceLength(ref_al=2.0, min_al=1.9)
 
 
-def _told(*answers: tuple[int, float | None]) -> Acceptance | None:
+def _told(*answers):
     counter = TrafficCounter()
     for tokens, per_step in answers:
         usage = Usage(completion_tokens=tokens)
@@ -41,7 +37,7 @@ def _told(*answers: tuple[int, float | None]) -> Acceptance | None:
 
 
 @given(st.lists(st.lists(st.integers(0, 7), max_size=40), min_size=1, max_size=20))
-def test_it_is_the_suite_s_figure_over_the_steps_that_had_drafts(accepted: list[list[int]]):
+def test_it_is_the_suite_s_figure_over_the_steps_that_had_drafts(accepted):
     """Each answer has a first step of one token, then steps that accept draft tokens."""
     answers = [(1 + sum(steps) + len(steps), 1 + len(steps)) for steps in accepted]
     told = _told(*((tokens, tokens / steps) for tokens, steps in answers))
@@ -61,11 +57,11 @@ def test_answers_that_do_not_tell_are_left_out():
     assert (told.answers, told.length) == (1, pytest.approx(2.0))
 
 
-def _verdict(outcome: VerdictOutcome) -> Verdict:
+def _verdict(outcome):
     return Verdict(task="t", outcome=outcome, rule="paired", evaluated=50.0)
 
 
-def _result(scored: int = 100) -> TaskResult:
+def _result(scored=100):
     return TaskResult(
         task="t",
         metric=Metric(),
@@ -102,7 +98,7 @@ def _result(scored: int = 100) -> TaskResult:
         ("ERROR", 0, None, "ERROR", "paired"),
     ],
 )
-def test_the_rule(outcome: str, answers: int, length: float | None, expected: str, rule: str):
+def test_the_rule(outcome, answers, length, expected, rule):
     told = (
         Acceptance(answers=answers, length=length, all_steps=1.0, per_answer=1.0)
         if answers
@@ -122,9 +118,7 @@ def test_the_rule(outcome: str, answers: int, length: float | None, expected: st
 @pytest.mark.parametrize(
     ("tokens_per_step", "outcome"), [(3.0, "NO REFERENCE"), (1.05, "FAIL"), (None, "UNSUPPORTED")]
 )
-async def test_a_run_is_judged_by_it(
-    data_root: Path, tmp_path, tokens_per_step: float | None, outcome: str
-):
+async def test_a_run_is_judged_by_it(data_root, tmp_path, tokens_per_step, outcome):
     (tmp_path / "references").mkdir()
     (tmp_path / "references/acceptance_length.yaml").write_text(
         "mine: {ref_al: 2.0, min_al: 1.9}\n"
@@ -146,9 +140,7 @@ async def test_a_run_is_judged_by_it(
     assert (task.traffic.acceptance is None) == (tokens_per_step is None)
 
 
-async def test_an_entry_that_is_not_there_is_named_before_anything_is_asked(
-    data_root: Path, tmp_path
-):
+async def test_an_entry_that_is_not_there_is_named_before_anything_is_asked(data_root, tmp_path):
     plan = Plan(
         model="simulated",
         launcher=Spec(name="simulated"),

@@ -1,13 +1,9 @@
 """Test the verdict of a control, by its limits and in runs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -21,10 +17,8 @@ from serve_eval.schema import (
     Metric,
     Outcome,
     Plan,
-    Report,
     Spec,
     TaskResult,
-    Verdict,
     VerdictOutcome,
 )
 from serve_eval.stats.pairs import pair
@@ -32,13 +26,13 @@ from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.verdicts.references import find_shipped_dir, load
 from serve_eval.verdicts.rules import classic
 from serve_eval.verdicts.rules._control import judge
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
+from tests.scripted_server import ScriptedServer, answer, fail, models
 
 Z_OF_ALPHA = 1.6448536269514722
 SIGMA = 50.0
 
 
-def _result(right: int, n: int, task: str = "alone") -> TaskResult:
+def _result(right, n, task="alone"):
     value = 100.0 * right / n
     return TaskResult(
         task=task,
@@ -57,9 +51,7 @@ def _result(right: int, n: int, task: str = "alone") -> TaskResult:
     )
 
 
-def _judge(
-    alone: Sequence[float], mixed: Sequence[float], media: Sequence[str] | None = None
-) -> Verdict:
+def _judge(alone, mixed, media=None):
     pairs = pair([alone], [mixed], lo=0.0, hi=1.0, higher_is_better=True)
     right = sum(score == 1.0 for score in alone)
     return judge(
@@ -72,7 +64,7 @@ def _judge(
     )
 
 
-def _scores(right: int, n: int) -> list[float]:
+def _scores(right, n):
     return [1.0] * right + [0.0] * (n - right)
 
 
@@ -87,7 +79,7 @@ def _scores(right: int, n: int) -> list[float]:
         (50, 30, 36, "PASS"),
     ],
 )
-def test_more_than_five_points_may_not_be_lost(n: int, alone: int, mixed: int, outcome: str):
+def test_more_than_five_points_may_not_be_lost(n, alone, mixed, outcome):
     verdict = _judge(_scores(alone, n), _scores(mixed, n))
     assert (verdict.outcome, verdict.rule) == (outcome, "control")
     assert verdict.evaluated == 100.0 * alone / n
@@ -168,7 +160,7 @@ def test_every_published_row_is_there():
 
 
 @pytest.mark.parametrize(("name", "model", "place"), ROWS)
-def test_every_published_row_judges_as_the_suite_does(name: str, model: str, place: int):
+def test_every_published_row_judges_as_the_suite_does(name, model, place):
     """The suite's threshold is the reference less z of alpha times sigma times sqrt(2 / n)."""
     entry, task = (
         load(find_shipped_dir() / f"{name}.yaml")[model][place],
@@ -189,7 +181,7 @@ def test_every_published_row_judges_as_the_suite_does(name: str, model: str, pla
 class Answers:
     """Answers that are right but for those of chosen samples, by what a request shows and asks."""
 
-    def __init__(self, root: Path, wrong: Mapping[str, Callable[[int], bool]]) -> None:
+    def __init__(self, root, wrong):
         self._texts = {}
         for name, is_wrong in wrong.items():
             task = build_task(Spec(name=name))
@@ -200,12 +192,12 @@ class Answers:
                 key = json.dumps(body["messages"])
                 self._texts[key] = task.answers(sample)[is_wrong(place)]
 
-    def __call__(self, request: HttpRequest) -> Reply:
+    def __call__(self, request):
         key = json.dumps(request.body["messages"])
         return answer(self._texts.get(key, "A"))  # a probe asks something else
 
 
-def _run(root: Path, out: Path, script: Answers, model: str, *tasks: str) -> Report:
+def _run(root, out, script, model, *tasks):
     async def main():
         server = ScriptedServer(script, routes={"/v1/models": models(model)})
         async with server.serve() as url:
@@ -224,7 +216,7 @@ OMNI, ALONE = "mixed_modality_omni", "mixed_modality_omni_alone"
 MODEL = "nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-BF16"
 
 
-def test_a_run_compares_the_questions_with_and_without_others(data_root: Path, tmp_path):
+def test_a_run_compares_the_questions_with_and_without_others(data_root, tmp_path):
     """A value of 54 % passes against 70 %, and fails against 60 % without distractors."""
     script = Answers(data_root, {OMNI: lambda i: i % 50 >= 27, ALONE: lambda i: i >= 30})
     report = _run(data_root, tmp_path / "run", script, MODEL, OMNI, ALONE)
@@ -241,12 +233,12 @@ def test_a_run_compares_the_questions_with_and_without_others(data_root: Path, t
 class Losing(Answers):
     """The same, but the first request of each wrong sample fails, and the next is right."""
 
-    def __init__(self, root: Path, wrong: Mapping[str, Callable[[int], bool]]) -> None:
+    def __init__(self, root, wrong):
         super().__init__(root, wrong)
         self._right = Answers(root, {name: lambda i: False for name in wrong})
         self._seen = set()
 
-    def __call__(self, request: HttpRequest) -> Reply:
+    def __call__(self, request):
         key = json.dumps(request.body["messages"])
         same = self._texts.get(key) == self._right._texts.get(key)
         if same or key in self._seen:
@@ -258,13 +250,13 @@ class Losing(Answers):
 class Cutting(Losing):
     """The same, but each wrong answer is cut at max_tokens."""
 
-    def __call__(self, request: HttpRequest) -> Reply:
+    def __call__(self, request):
         key = json.dumps(request.body["messages"])
         cut = self._texts.get(key) != self._right._texts.get(key)
         return answer(self._texts.get(key, "A"), finish="length" if cut else "stop")
 
 
-def test_a_control_says_that_cut_answers_could_turn_it(data_root: Path, tmp_path):
+def test_a_control_says_that_cut_answers_could_turn_it(data_root, tmp_path):
     """All that was lost among others was cut there."""
     script = Cutting(data_root, {OMNI: lambda i: i % 50 >= 27, ALONE: lambda i: i >= 30})
     report = _run(data_root, tmp_path / "run", script, MODEL, OMNI, ALONE)
@@ -278,9 +270,7 @@ def test_a_control_says_that_cut_answers_could_turn_it(data_root: Path, tmp_path
     )
 
 
-def test_answers_that_only_a_retry_gave_leave_a_control_open(
-    data_root: Path, tmp_path, monkeypatch
-):
+def test_answers_that_only_a_retry_gave_leave_a_control_open(data_root, tmp_path, monkeypatch):
     """The mixed questions would lose 46 points; their errors hide it."""
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     script = Losing(data_root, {OMNI: lambda i: i % 50 >= 27, ALONE: lambda i: False})
@@ -291,7 +281,7 @@ def test_answers_that_only_a_retry_gave_leave_a_control_open(
     assert alone.verdict.reasons[0].startswith("repaired_answers: the first answers to ")
 
 
-def _run_pair(root: Path, out: Path, *tasks: Spec, limit: int | None = None) -> Report:
+def _run_pair(root, out, *tasks, limit=None):
     """Run tasks against an endpoint that always answers A."""
 
     async def main():
@@ -313,21 +303,21 @@ def _run_pair(root: Path, out: Path, *tasks: Spec, limit: int | None = None) -> 
 SEEN = "mixed_modality_qwen_vl"
 
 
-def test_a_control_alone_is_not_judged(data_root: Path, tmp_path):
+def test_a_control_alone_is_not_judged(data_root, tmp_path):
     spec = Spec(name=f"{SEEN}_alone", options={"num_samples": 4})
     [alone] = _run_pair(data_root, tmp_path / "run", spec).tasks
     assert alone.verdict.outcome is VerdictOutcome.NO_REFERENCE
     assert alone.verdict.reasons == (f"a control: it is judged if {SEEN} is in the same run",)
 
 
-def test_a_subset_has_the_same_questions(data_root: Path, tmp_path):
+def test_a_subset_has_the_same_questions(data_root, tmp_path):
     specs = (Spec(name=n, options={"num_samples": 12}) for n in (SEEN, f"{SEEN}_alone"))
     [_, alone] = _run_pair(data_root, tmp_path / "run", *specs, limit=8).tasks
     assert alone.verdict.outcome is VerdictOutcome.PASS
     assert alone.verdict.num_samples == 8
 
 
-def test_other_questions_are_not_compared(data_root: Path, tmp_path):
+def test_other_questions_are_not_compared(data_root, tmp_path):
     options = {"num_samples": 4}
     mixed = Spec(name=SEEN, options={**options, "num_frames": 2})
     control = Spec(name=f"{SEEN}_alone", options={**options, "random_seed": 1})
@@ -338,7 +328,7 @@ def test_other_questions_are_not_compared(data_root: Path, tmp_path):
     )
 
 
-def test_video_mme_is_judged_at_its_threshold(data_root: Path, tmp_path):
+def test_video_mme_is_judged_at_its_threshold(data_root, tmp_path):
     """54.5 - 6.715 = 47.785 %: 144 of 300 right answers pass, 143 do not."""
     script = Answers(data_root, {"videomme": lambda i: i < 157})
     model = "Qwen/Qwen3-VL-2B-Instruct"

@@ -3,14 +3,11 @@
 The alpha that their looks spend is missing at the end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import math
 from array import array
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -26,7 +23,7 @@ from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.plan.plan_file import to_file
 from serve_eval.report.document import print_document
 from serve_eval.report.run.document import make_run_document
-from serve_eval.schema import EarlyStop, Plan, Report, Spec, Verdict, VerdictOutcome
+from serve_eval.schema import EarlyStop, Plan, Spec, VerdictOutcome
 from serve_eval.stats.early_paired import EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic
 from serve_eval.stats.onset import DriftHold
@@ -45,7 +42,7 @@ N = 400
 
 
 @pytest.fixture(scope="module")
-def judged(data_root: Path, tmp_path_factory, simulated_here: None) -> Plan:
+def judged(data_root, tmp_path_factory, simulated_here):
     """Return a plan of 400 prompts with a reference that was registered from a run of them."""
     plan = Plan(
         model="my-org/my-model",
@@ -60,24 +57,24 @@ def judged(data_root: Path, tmp_path_factory, simulated_here: None) -> Plan:
     return replace(plan, no_reference=False, references_dir=str(folder / "refs"), early_stop=0.01)
 
 
-def _run(plan: Plan, folder: Path, **more: object) -> Report:
+def _run(plan, folder, **more):
     options = {**plan.launcher.options, "run": 1, **more}
     return asyncio.run(
         evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder)
     )
 
 
-def _verdict(report: Report) -> Verdict:
+def _verdict(report):
     return report.tasks[0].verdict
 
 
-def _early(report: Report) -> EarlyStop:
+def _early(report):
     told = _verdict(report).early
     assert told is not None
     return told
 
 
-def _said(report: Report, folder: Path) -> str:
+def _said(report, folder):
     buffer = io.StringIO()
     print_document(
         make_run_document(report, folder), Console(file=buffer, width=10_000), verbose=True
@@ -95,12 +92,12 @@ def _said(report: Report, folder: Path) -> str:
     ],
 )
 def test_a_clear_case_stops_at_half_of_alpha(
-    judged: Plan,
+    judged,
     tmp_path,
-    rule: str,
-    options: dict[str, object],
-    damage: float,
-    outcome: VerdictOutcome,
+    rule,
+    options,
+    damage,
+    outcome,
 ):
     plan = replace(judged, verdict=Spec(name=rule, options=options))
     report = _run(plan, tmp_path / "out", damage=damage)
@@ -129,7 +126,7 @@ def test_a_clear_case_stops_at_half_of_alpha(
     )
 
 
-def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(judged: Plan, tmp_path):
+def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(judged, tmp_path):
     plan = replace(judged, verdict=Spec(name="paired", options={"margin": 1.2}))
     report, whole = (
         _run(plan, tmp_path / "out"),
@@ -149,7 +146,7 @@ def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(judged: P
     assert "(95 % confidence)" in _said(whole, tmp_path / "whole")
 
 
-def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(judged: Plan, tmp_path):
+def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(judged, tmp_path):
     """A drop too close to the classic margin for an early decision: the run goes to its end."""
     plan = replace(judged, verdict=Spec(name="paired"), limits=replace(judged.limits, order_seed=1))
     report = _run(plan, tmp_path / "out", damage=0.05)
@@ -159,7 +156,7 @@ def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(judged: Plan, 
     assert _early(report).margin == pytest.approx(verdict.paired.margin)
 
 
-def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(judged: Plan, tmp_path):
+def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(judged, tmp_path):
     plan = replace(judged, verdict=Spec(name="noninferiority", options={"margin": 8.0}))
     out = tmp_path / "out"
     assert _early(_run(plan, out)).stopped
@@ -179,7 +176,7 @@ def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(judg
     assert (by_pairs.alpha, by_classic.alpha) == (ALPHA / 2, ALPHA)
 
 
-def test_the_command_line_runs_shows_resumes_and_judges_again(judged: Plan, tmp_path):
+def test_the_command_line_runs_shows_resumes_and_judges_again(judged, tmp_path):
     out, file = tmp_path / "out", tmp_path / "plan.yaml"
     content = {**to_file(replace(judged, early_stop=None)), "verdict": "classic"}
     file.write_bytes(msgspec.yaml.encode(content))
@@ -202,7 +199,7 @@ def test_the_command_line_runs_shows_resumes_and_judges_again(judged: Plan, tmp_
     assert "judged at alpha 0.025" in rest.output
 
 
-def test_several_reference_runs_are_averaged(judged: Plan, tmp_path):
+def test_several_reference_runs_are_averaged(judged, tmp_path):
     plain = replace(judged, references_dir=None, no_reference=True, early_stop=None)
     for i in range(2):
         _run(plain, tmp_path / f"run{i}", run=10 + i)
@@ -216,7 +213,7 @@ def test_several_reference_runs_are_averaged(judged: Plan, tmp_path):
     assert (_early(report).decision, _early(report).stopped) == ("PASS", True)
 
 
-def test_with_too_many_answers_missing_nothing_is_decided_early(judged: Plan, tmp_path):
+def test_with_too_many_answers_missing_nothing_is_decided_early(judged, tmp_path):
     plan = replace(judged, verdict=Spec(name="noninferiority", options={"margin": 8.0}))
     plan = replace(plan, limits=replace(plan.limits, max_error_rate=1.0))
     report = _run(plan, tmp_path / "out", failure_rate=0.06, failure_kind="wrapped_400")
@@ -226,7 +223,7 @@ def test_with_too_many_answers_missing_nothing_is_decided_early(judged: Plan, tm
     assert _verdict(report).outcome is VerdictOutcome.INCONCLUSIVE
 
 
-def test_repeats_and_references_without_scores_do_not_stop(judged: Plan, tmp_path):
+def test_repeats_and_references_without_scores_do_not_stop(judged, tmp_path):
     (p,) = prepare(replace(judged, verdict=Spec(name="paired")))
     prefix, note = watch(
         p, ScoreAccumulator(p.task, p.dataset.samples, repeats=2), eps=0.01, seed=0
@@ -244,7 +241,7 @@ def test_repeats_and_references_without_scores_do_not_stop(judged: Plan, tmp_pat
     )
 
 
-def test_the_margins_and_the_level_are_those_of_the_rule(judged: Plan):
+def test_the_margins_and_the_level_are_those_of_the_rule(judged):
     (p,) = prepare(replace(judged, verdict=Spec(name="paired")))
     for spec, points in (
         (Spec(name="noninferiority"), 1.0),
@@ -288,7 +285,7 @@ def test_reports_from_before_are_still_read():
     assert (told.rule, told.alpha, told.held) == ("classic", None, 0)
 
 
-def test_scoring_again_gives_no_alpha_back(judged: Plan, tmp_path):
+def test_scoring_again_gives_no_alpha_back(judged, tmp_path):
     plan = replace(judged, verdict=Spec(name="paired", options={"margin": 1.2}))
     verdict = _verdict(_run(plan, tmp_path / "out"))
     _run(replace(plan, early_stop=None), tmp_path / "out")
@@ -297,7 +294,7 @@ def test_scoring_again_gives_no_alpha_back(judged: Plan, tmp_path):
     assert again.paired.alpha == verdict.paired.alpha == ALPHA / 2
 
 
-def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(judged: Plan, tmp_path):
+def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(judged, tmp_path):
     """The looks cannot allow for run effects.
 
     They passed a drop of the margin in 33 % of simulated runs.
@@ -325,7 +322,7 @@ def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(judg
     assert classic is not None
 
 
-def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(judged: Plan, monkeypatch):
+def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(judged, monkeypatch):
     """The reference stores its scores in 16 bits.
 
     A slightly higher or lower score would count as a change.
@@ -352,7 +349,7 @@ def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(judged: P
     assert all(value == reference for value, reference in seen)
 
 
-def test_a_repeat_without_any_answer_leaves_the_task_unpaired(judged: Plan):
+def test_a_repeat_without_any_answer_leaves_the_task_unpaired(judged):
     (prepared,) = prepare(judged)
     assert prepared.reference is not None
     runs = [array("d", [1.0] * N), array("d", [math.nan] * N)]

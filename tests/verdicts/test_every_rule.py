@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,10 +17,9 @@ from serve_eval.schema import (
     Metric,
     Reference,
     TaskResult,
-    Verdict,
     VerdictOutcome,
 )
-from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.pairs import pair
 from serve_eval.stats.planning import (
     classic_power,
     compute_fail_power,
@@ -51,7 +49,7 @@ LIMITS = {
 NAMES = registry.list_shipped(VERDICTS)
 
 
-def _judge(name: str, lost: int, *, answered: bool = True) -> Verdict:
+def _judge(name, lost, *, answered=True):
     rule = load_verdict_rule(name)
     after = [0.0] * lost + [1.0] * (PROMPTS - lost)
     value = 100.0 * (PROMPTS - lost) / PROMPTS
@@ -77,7 +75,7 @@ def _judge(name: str, lost: int, *, answered: bool = True) -> Verdict:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_rule_passes_and_fails_at_the_limits_that_are_known(name: str):
+def test_a_rule_passes_and_fails_at_the_limits_that_are_known(name):
     assert name in LIMITS, f"add a line for {name!r} to LIMITS of tests/verdicts/test_every_rule.py"
     limit = LIMITS[name]
     passed, failed = _judge(name, limit.passes), _judge(name, limit.fails)
@@ -90,12 +88,12 @@ def test_a_rule_passes_and_fails_at_the_limits_that_are_known(name: str):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_rule_passes_what_was_not_answered(name: str):
+def test_no_rule_passes_what_was_not_answered(name):
     assert _judge(name, 0, answered=False).outcome is not VerdictOutcome.PASS
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_rule_says_what_it_is(name: str):
+def test_a_rule_says_what_it_is(name):
     assert 20 < len(registry.summary(VERDICTS, name)) <= 140
 
 
@@ -107,7 +105,7 @@ REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=68.17)
 HYPOTHESIS = Hypothesis(num_samples=4096)
 
 
-def _result(right: int, failed: int = 0, planned: int = 4104) -> TaskResult:
+def _result(right, failed=0, planned=4104):
     scored = planned - failed
     return TaskResult(
         task="mmlu",
@@ -140,9 +138,7 @@ def _result(right: int, failed: int = 0, planned: int = 4104) -> TaskResult:
         (0, 4104, VerdictOutcome.ERROR),
     ],
 )
-def test_a_verdict_is_given_only_when_both_bounds_give_it(
-    right: int, failed: int, outcome: VerdictOutcome
-):
+def test_a_verdict_is_given_only_when_both_bounds_give_it(right, failed, outcome):
     verdict = judge(_result(right, failed), REFERENCE, HYPOTHESIS)
     assert verdict.outcome is outcome
     assert verdict.threshold == pytest.approx(66.352676, abs=1e-6)
@@ -161,7 +157,7 @@ def test_too_many_missing_says_so_even_when_the_failure_would_be_certain():
 
 
 @pytest.mark.parametrize("higher", [True, False])
-def test_57_of_100_passes_a_threshold_of_57_and_a_worse_count_fails(higher: bool):
+def test_57_of_100_passes_a_threshold_of_57_and_a_worse_count_fails(higher):
     reference = replace(REFERENCE, threshold=57.0, higher_is_better=higher)
     for right, outcome in ((57, VerdictOutcome.PASS), (56 if higher else 58, VerdictOutcome.FAIL)):
         verdict = judge(_result(right, 0, 100), reference, Hypothesis(num_samples=100))
@@ -170,7 +166,7 @@ def test_57_of_100_passes_a_threshold_of_57_and_a_worse_count_fails(higher: bool
 
 @pytest.mark.parametrize("higher", [True, False])
 def test_a_value_on_a_threshold_is_compared_by_the_sum_of_its_scores_before_the_scale(
-    higher: bool,
+    higher,
 ):
     """Three scores that sum to 9.383099398323: 16 times their mean has one digit more."""
     value = 9.383099398323 / 3 * 16.0
@@ -184,7 +180,7 @@ def test_a_value_on_a_threshold_is_compared_by_the_sum_of_its_scores_before_the_
 
 
 @pytest.mark.parametrize(("failed", "outcome"), [(0, "PASS"), (1, "PASS"), (2, "PASS")])
-def test_the_worst_case_of_missing_answers_on_the_threshold_passes(failed: int, outcome: str):
+def test_the_worst_case_of_missing_answers_on_the_threshold_passes(failed, outcome):
     reference = replace(REFERENCE, threshold=57.0)
     verdict = judge(_result(57, failed, 100), reference, Hypothesis(num_samples=100))
     assert verdict.outcome.value == outcome
@@ -201,9 +197,7 @@ def test_the_worst_case_of_missing_answers_on_the_threshold_passes(failed: int, 
         ({"value": 0.0}, 100, False, None),
     ],
 )
-def test_a_threshold_that_no_value_is_beyond_is_said(
-    reference: dict[str, float], n: int, higher: bool, what: str | None
-):
+def test_a_threshold_that_no_value_is_beyond_is_said(reference, n, higher, what):
     known = replace(REFERENCE, higher_is_better=higher, **reference)
     warnings = judge(_result(50, 0, 100), known, Hypothesis(num_samples=n)).warnings
     told = [line for line in warnings if " fails" in line and "task" in line]
@@ -262,7 +256,7 @@ UNLIKELY = 1e-5
 """Chance of an outcome that the sums of this test leave out."""
 
 
-def _outcomes(n: int, drop: float, flips: float) -> Iterator[tuple[float, int, int]]:
+def _outcomes(n, drop, flips):
     """Yield the chance of every number of prompts that turn wrong and that turn right."""
     turn_wrong, turn_right = flips / 2 + drop, flips / 2
     for down in range(n + 1):
@@ -274,7 +268,7 @@ def _outcomes(n: int, drop: float, flips: float) -> Iterator[tuple[float, int, i
                 yield chance, down, up
 
 
-def _asked(n: int, down: int, up: int) -> tuple[TaskResult, Reference, Hypothesis, Pairs]:
+def _asked(n, down, up):
     before = [1.0] * (n - up) + [0.0] * up
     after = [0.0] * down + [1.0] * (n - down)
     value = 100 * sum(after) / n
@@ -298,7 +292,7 @@ def _asked(n: int, down: int, up: int) -> tuple[TaskResult, Reference, Hypothesi
     return result, reference, Hypothesis(num_samples=n), pairs
 
 
-def _told(verdict: Verdict) -> list[str]:
+def _told(verdict):
     finding = verdict.paired.finding if verdict.paired else ""
     return [
         f"{verdict.rule} {verdict.outcome}",
@@ -318,9 +312,7 @@ def _told(verdict: Verdict) -> list[str]:
         (20, 0.1, 0.0, 1.0),
     ],
 )
-def test_the_planned_power_is_the_chance_of_the_verdict(
-    n: int, drop: float, flips: float, margin: float | None
-):
+def test_the_planned_power_is_the_chance_of_the_verdict(n, drop, flips, margin):
     chances = Counter()
     options = {} if margin is None else {"margin": 100 * margin}
     for chance, down, up in _outcomes(n, drop, flips):

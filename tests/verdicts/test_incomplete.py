@@ -1,10 +1,7 @@
 """Test verdicts of runs that stopped early or lost answers."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -25,7 +22,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.pairs import pair
 from serve_eval.verdicts import many_tests, repaired
 from serve_eval.verdicts.rules import _classic, classic, noninferiority, paired
 from serve_eval.verdicts.rules._classic import judge_after_looks, judge_decided
@@ -85,9 +82,7 @@ EARLY = EarlyStop(
         ),
     ],
 )
-def test_a_task_that_stopped_has_its_decision_no_value_and_a_warning(
-    early: EarlyStop, outcome: VerdictOutcome, promise: str
-):
+def test_a_task_that_stopped_has_its_decision_no_value_and_a_warning(early, outcome, promise):
     old = replace(REFERENCE, threshold=66.0)
     verdict = judge_decided(RESULT, old, HYPOTHESIS, early)
     assert (verdict.outcome, verdict.rule) == (outcome, early.rule)
@@ -103,17 +98,17 @@ def test_a_task_that_stopped_has_its_decision_no_value_and_a_warning(
 class Rule:
     """A rule that keeps what it was asked, and says the warnings of its frame and one more."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.asked = []
 
     def judge(
         self,
-        result: TaskResult,
-        reference: Reference,
-        hypothesis: Hypothesis,
-        pairs: Pairs | None,
-        **more: float,
-    ) -> Verdict:
+        result,
+        reference,
+        hypothesis,
+        pairs,
+        **more,
+    ):
         self.asked.append((result, reference, hypothesis, pairs, more))
         base = _classic.frame(result, reference, hypothesis)
         return replace(
@@ -121,9 +116,7 @@ class Rule:
         )
 
 
-def judge_at_the_rest(
-    reference: Reference, *, margin: float | None = None, num_samples: int = N
-) -> tuple[Rule, Verdict]:
+def judge_at_the_rest(reference, *, margin=None, num_samples=N):
     rule, hypothesis = Rule(), replace(HYPOTHESIS, num_samples=num_samples)
     pairs = pair([[1.0] * N], [[1.0] * N], lo=0.0, hi=1.0, higher_is_better=True)
     verdict = judge_after_looks(rule.judge, RESULT, reference, hypothesis, pairs, margin=margin)
@@ -148,7 +141,7 @@ def test_after_looks_the_rule_judges_at_the_rest_of_alpha_with_the_margin_of_the
 @pytest.mark.parametrize(
     ("reference", "margin"), [(REFERENCE, 3.0), (replace(REFERENCE, threshold=70.0), None)]
 )
-def test_a_margin_of_the_rule_or_of_0_is_not_replaced(reference: Reference, margin: float | None):
+def test_a_margin_of_the_rule_or_of_0_is_not_replaced(reference, margin):
     rule, _ = judge_at_the_rest(reference, margin=margin)
     assert rule.asked[0][-1] == {}
 
@@ -187,7 +180,7 @@ RESULT_CUT_OF_STOPPED = TaskResult(
 
 
 @pytest.mark.parametrize("outcome", [VerdictOutcome.FAIL, VerdictOutcome.PASS])
-def test_an_early_stop_has_the_bound_and_a_fail_says_so(outcome: VerdictOutcome):
+def test_an_early_stop_has_the_bound_and_a_fail_says_so(outcome):
     found = warn_of_stopped(
         Verdict(task="t", outcome=outcome, evaluated=None, rule="classic"), RESULT_CUT_OF_STOPPED
     )
@@ -209,11 +202,11 @@ RULES = {
 }
 
 
-def reference(value: float) -> Reference:
+def reference(value):
     return Reference(task="t", model="m", spec=AccuracySpec(), value=value)
 
 
-def result_of(scores: Sequence[float], lost: Sequence[int] = ()) -> TaskResult:
+def result_of(scores, lost=()):
     n = len(scores)
     value = 100.0 * math.fsum(scores) / n
     low = 100.0 * math.fsum(x for i, x in enumerate(scores) if i not in lost) / n
@@ -237,13 +230,13 @@ def result_of(scores: Sequence[float], lost: Sequence[int] = ()) -> TaskResult:
 
 
 def judge(
-    rule: str,
-    before: Sequence[float],
-    came: Sequence[float],
-    lost: Sequence[int],
-    policy: RepairedPolicy,
-    p: float | None = None,
-) -> Verdict:
+    rule,
+    before,
+    came,
+    lost,
+    policy,
+    p=None,
+):
     result = result_of(came, lost)
     of_rule = partial(
         RULES[rule],
@@ -261,7 +254,7 @@ def judge(
     return repaired.settle(verdict, bounded, repaired.doubt_of(result, p), policy, result)
 
 
-def pairs_of(before: Sequence[float], after: Sequence[float]) -> Pairs | None:
+def pairs_of(before, after):
     if all(math.isnan(x) for x in after):
         return None
     return pair([list(before)], [list(after)], lo=0.0, hi=1.0, higher_is_better=True)
@@ -275,7 +268,7 @@ def pairs_of(before: Sequence[float], after: Sequence[float]) -> Pairs | None:
     lost=st.sets(st.integers(0, 39), max_size=3),
 )
 def test_a_verdict_stands_only_if_every_answer_that_may_have_been_lost_gives_it(
-    rule: str, before: list[float], flips: set[int], lost: set[int]
+    rule, before, flips, lost
 ):
     came = [1.0 - x if i in flips else x for i, x in enumerate(before)]
     gone = sorted(i for i in lost if i < len(before))
@@ -308,7 +301,7 @@ BEFORE = [1.0] * 60 + [0.0] * 40
     ],
 )
 def test_a_quarter_of_the_margin_is_trusted_unless_the_plan_says_another_share(
-    lost: int, policy: RepairedPolicy, outcome: VerdictOutcome
+    lost, policy, outcome
 ):
     came = [1.0] * 50 + [0.0] * 50  # 50 passes at 48.4, and 47 does not
     assert judge("classic", BEFORE, came, range(40 - lost, 40), policy).outcome is outcome
@@ -378,15 +371,13 @@ def test_the_sentence_names_restarts_and_reasons_that_nobody_knows():
         ([0, 1, 2, 3], [0.0, 0.25, 0.5, 0.75, *[1.0] * 20], 0.0001),
     ],
 )
-def test_dependence_is_tested_by_the_reference_alone(
-    doubted: list[int], means: list[float] | None, p: float | None
-):
+def test_dependence_is_tested_by_the_reference_alone(doubted, means, p):
     found = repaired.measure_dependence(doubted, means)
     assert found == (None if p is None else pytest.approx(p, rel=0.3, abs=1e-4))
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1])
-def test_a_share_outside_0_to_1_is_refused(share: float):
+def test_a_share_outside_0_to_1_is_refused(share):
     with pytest.raises(PlanError, match="max_repaired"):
         repaired.read_policy({"max_repaired": share})
 
@@ -395,7 +386,7 @@ def test_a_share_outside_0_to_1_is_refused(share: float):
 
 
 @pytest.mark.parametrize(("rule", "other"), [("classic", "paired"), ("paired", "classic")])
-def test_a_verdict_says_what_the_other_rule_makes_of_it(rule: str, other: str):
+def test_a_verdict_says_what_the_other_rule_makes_of_it(rule, other):
     """Ten right prompts turned wrong: within the classic margin, and proven prompt by prompt."""
     came = [0.0] * 10 + BEFORE[10:]
     verdict = judge(rule, BEFORE, came, (), NONE_TRUSTED)

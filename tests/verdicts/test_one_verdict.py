@@ -3,13 +3,10 @@
 This needs a reference with known scores per sample.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random
 from array import array
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -28,12 +25,10 @@ from serve_eval.schema import (
     Plan,
     Reference,
     ReferenceRuns,
-    Report,
     Sample,
     Spec,
     SuiteRun,
     TaskResult,
-    Verdict,
     VerdictOutcome,
 )
 from serve_eval.stats.classic import classic_test
@@ -57,7 +52,7 @@ STATES = ((0.0, 0.02), (0.03, 0.1), (0.06, 0.05), (0.1, 0.0), (0.4, 0.02))
 
 
 @pytest.mark.parametrize("tasks", [TASKS[:1], TASKS], ids=["one task", "two tasks"])
-def test_run_suite_and_compare_have_one_verdict(data_root: Path, tmp_path, tasks: tuple[Spec, ...]):
+def test_run_suite_and_compare_have_one_verdict(data_root, tmp_path, tasks):
     alone = Plan(
         model="my-org/my-model",
         launcher=Spec(name="simulated", options={"accuracy": 0.8, "seed": 3}),
@@ -85,14 +80,14 @@ def test_run_suite_and_compare_have_one_verdict(data_root: Path, tmp_path, tasks
     assert {VerdictOutcome.PASS, VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE} <= seen
 
 
-def _run(plan: Plan, folder: Path, **more: float) -> Report:
+def _run(plan, folder, **more):
     options = {**plan.launcher.options, **more}
     return asyncio.run(
         evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder)
     )
 
 
-def _facts(found: Mapping[str, Verdict], names: Sequence[str]) -> list[tuple[object, ...]]:
+def _facts(found, names):
     """Return what decides, by task: the outcome, the figures of the pairs, and the correction."""
     facts = []
     for name in names:
@@ -112,7 +107,7 @@ MODEL, ALL, ASKED = "my-org/my-model", 300, 60
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path, tmp_path_factory) -> Plan:
+def plan(data_root, tmp_path_factory):
     """Return a plan of a subset, judged by a reference from two runs of all prompts."""
     folder = tmp_path_factory.mktemp("reference")
     whole = Plan(
@@ -128,7 +123,7 @@ def plan(data_root: Path, tmp_path_factory) -> Plan:
     return replace(whole, no_reference=False, references_dir=str(folder / "refs"), limit=ASKED)
 
 
-def _run_subset_reference(plan: Plan, folder: Path, number: int) -> Report:
+def _run_subset_reference(plan, folder, number):
     options = {**plan.launcher.options, "run": number}
     return asyncio.run(
         evaluate(
@@ -137,14 +132,14 @@ def _run_subset_reference(plan: Plan, folder: Path, number: int) -> Report:
     )
 
 
-def _registered(plan: Plan) -> Reference:
+def _registered(plan):
     assert plan.references_dir is not None
     found = references.find("gsm8k", MODEL, AccuracySpec(), [Path(plan.references_dir)])
     assert found is not None
     return found
 
 
-def _on(plan: Plan, dataset: Dataset) -> float:
+def _on(plan, dataset):
     """Return the mean of the registered runs on these prompts in points, from their file."""
     found = _registered(plan)
     stored = reference_samples.read(Path(found.file).parent / found.runs.samples, found.runs.sha256)
@@ -156,7 +151,7 @@ def _on(plan: Plan, dataset: Dataset) -> float:
     return 100.0 * sum(scores) / len(scores)
 
 
-def test_every_command_judges_a_subset_by_the_reference_on_its_prompts(plan: Plan, tmp_path):
+def test_every_command_judges_a_subset_by_the_reference_on_its_prompts(plan, tmp_path):
     (p,) = prepare(plan)
     value, registered = _on(plan, p.dataset), _registered(plan).value
     assert abs(value - registered) > 1.0
@@ -192,13 +187,13 @@ def test_every_command_judges_a_subset_by_the_reference_on_its_prompts(plan: Pla
     assert (early.reference, early.threshold) == (verdict.reference, verdict.threshold)
 
 
-def test_all_of_the_prompts_are_judged_by_the_registered_value(plan: Plan, tmp_path):
+def test_all_of_the_prompts_are_judged_by_the_registered_value(plan, tmp_path):
     verdict = _run_subset_reference(replace(plan, limit=None), tmp_path / "out", 3).tasks[0].verdict
     assert verdict.reference == _registered(plan).value
     assert not [line for line in verdict.warnings if "on these" in line]
 
 
-def test_an_explicit_threshold_is_never_moved(plan: Plan, tmp_path):
+def test_an_explicit_threshold_is_never_moved(plan, tmp_path):
     file = Path(str(plan.references_dir)) / "gsm8k.yaml"
     refs = tmp_path / "refs"
     refs.mkdir()
@@ -215,7 +210,7 @@ def test_an_explicit_threshold_is_never_moved(plan: Plan, tmp_path):
 @pytest.mark.parametrize(
     "change", ["no scores", "a damaged file", "an unknown prompt", "no mean", "as many prompts"]
 )
-def test_without_the_scores_of_these_prompts_the_registered_value_stays(plan: Plan, change: str):
+def test_without_the_scores_of_these_prompts_the_registered_value_stays(plan, change):
     (p,) = prepare(replace(plan, limit=ASKED))
     task, samples, found = p.task, list(p.dataset.samples), _registered(plan)
     assert found.runs is not None

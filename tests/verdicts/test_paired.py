@@ -3,11 +3,8 @@
 Covers the conditions of each outcome and the text next to the classic verdict.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -22,7 +19,7 @@ from serve_eval.schema import (
     TaskResult,
     VerdictOutcome,
 )
-from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.pairs import pair
 from serve_eval.verdicts.references import AcceptanceLength
 from serve_eval.verdicts.rules import anchors, classic, noninferiority, paired, tokens
 from serve_eval.verdicts.rules._acceptance import judge as judge_acceptance
@@ -31,9 +28,7 @@ from serve_eval.verdicts.rules._paired import compare, warnings
 REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=70.0)
 
 
-def _case(
-    n: int, down: int, up: int, missing: int = 0
-) -> tuple[TaskResult, Pairs, Hypothesis, Reference]:
+def _case(n, down, up, missing=0):
     """Return a reference that is right on 70 % of n prompts, and a candidate.
 
     The candidate has `down` answers turned wrong and `up` turned right.
@@ -74,9 +69,7 @@ def _case(
         (198, 25, 17, VerdictOutcome.INCONCLUSIVE, "INCONCLUSIVE"),
     ],
 )
-def test_the_paired_rule_follows_its_finding(
-    n: int, down: int, up: int, outcome: VerdictOutcome, finding: str
-):
+def test_the_paired_rule_follows_its_finding(n, down, up, outcome, finding):
     result, pairs, hypothesis, reference = _case(n, down, up)
     verdict = paired.judge(result, reference, hypothesis, pairs)
     assert (verdict.outcome, verdict.paired.finding, verdict.rule) == (outcome, finding, "paired")
@@ -159,9 +152,7 @@ def test_the_bound_says_which_drop_is_excluded():
         (0, 0, 1.0, VerdictOutcome.PASS),
     ],
 )
-def test_non_inferior_means_that_a_drop_of_the_margin_is_excluded(
-    down: int, up: int, margin: float, outcome: VerdictOutcome
-):
+def test_non_inferior_means_that_a_drop_of_the_margin_is_excluded(down, up, margin, outcome):
     result, pairs, hypothesis, reference = _case(4096, down, up)
     verdict = noninferiority.judge(result, reference, hypothesis, pairs, margin=margin)
     assert (verdict.outcome, verdict.rule) == (outcome, "noninferiority")
@@ -217,14 +208,14 @@ def test_without_pairs_there_is_no_paired_verdict():
 
 
 @pytest.mark.parametrize("margin", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_margin_that_is_none_is_refused(margin: float):
+def test_a_margin_that_is_none_is_refused(margin):
     result, pairs, hypothesis, reference = _case(100, 0, 0)
     for rule in (paired, noninferiority):
         with pytest.raises(PlanError, match="margin: must be above 0"):
             rule.judge(result, reference, hypothesis, pairs, margin=margin)
 
 
-def _several_runs(reference: list[list[float]], candidate: list[float]) -> tuple[TaskResult, Pairs]:
+def _several_runs(reference, candidate):
     n, missing = len(candidate), sum(map(math.isnan, candidate))
     result, *_ = _case(n, 0, 0, missing)
     return result, pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True)
@@ -246,9 +237,7 @@ def _several_runs(reference: list[list[float]], candidate: list[float]) -> tuple
         (0, 6, VerdictOutcome.INCONCLUSIVE, "too_many_missing"),
     ],
 )
-def test_the_anchors_rule_fails_when_what_was_always_right_is_lost(
-    lost: int, missing: int, outcome: VerdictOutcome, reason: str | None
-):
+def test_the_anchors_rule_fails_when_what_was_always_right_is_lost(lost, missing, outcome, reason):
     candidate = [0.0] * lost + [1.0] * (200 - lost - missing) + [math.nan] * missing
     result, pairs = _several_runs([[1.0] * 200] * 3, candidate)
     verdict = anchors.judge(
@@ -275,7 +264,7 @@ def test_the_anchors_rule_needs_anchors_and_pairs():
 
 
 @pytest.mark.parametrize("rule", [classic, paired, noninferiority, anchors])
-def test_every_rule_with_pairs_says_that_runs_differ_as_a_whole(rule: Any):
+def test_every_rule_with_pairs_says_that_runs_differ_as_a_whole(rule):
     runs = [[1.0] * 200, [1.0] * 200, [0.0] * 12 + [1.0] * 188]
     result, pairs = _several_runs(runs, [1.0] * 200)
     verdict = rule.judge(result, REFERENCE, Hypothesis(num_samples=200), pairs)
@@ -306,7 +295,7 @@ def test_a_run_effect_that_one_healthy_run_in_twenty_shows_widens_without_a_warn
 
 
 @pytest.mark.parametrize("rule", [paired, noninferiority])
-def test_a_handful_of_prompts_is_no_test(rule: Any):
+def test_a_handful_of_prompts_is_no_test(rule):
     result, pairs = _several_runs([[1.0] * 9], [0.0] * 9)
     verdict = rule.judge(result, REFERENCE, Hypothesis(num_samples=9), pairs)
     assert verdict.outcome is VerdictOutcome.INCONCLUSIVE

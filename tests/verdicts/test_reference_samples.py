@@ -1,15 +1,11 @@
 """Test what a reference keeps of its answers: samples, lengths, damage and cuts."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
 from array import array
 from base64 import b64decode
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -24,7 +20,7 @@ from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.protocol.fingerprint import KEY_BYTES, sample_key
 from serve_eval.report.summary import SummaryTask
 from serve_eval.report.summary.rows import describe_cuts
-from serve_eval.schema import Limits, Plan, Sample, Spec, TaskReport
+from serve_eval.schema import Limits, Plan, Sample, Spec
 from serve_eval.verdicts.reference_samples import (
     LEVELS,
     LONGEST,
@@ -41,7 +37,7 @@ from serve_eval.verdicts.validity import CUT
 from serve_eval.workflows.references.register import register
 
 
-def _scores(*runs: list[float], lo: float = 0.0, hi: float = 1.0) -> SampleScores:
+def _scores(*runs, lo=0.0, hi=1.0):
     keys = b"".join(
         sample_key(Sample(id=str(i), prompt="p", target="t")) for i in range(len(runs[0]))
     )
@@ -51,7 +47,7 @@ def _scores(*runs: list[float], lo: float = 0.0, hi: float = 1.0) -> SampleScore
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=70), st.integers(1, 3))
-def test_right_or_wrong_scores_come_back_as_they_were(tmp_path_factory, run: list[float], k: int):
+def test_right_or_wrong_scores_come_back_as_they_were(tmp_path_factory, run, k):
     path = tmp_path_factory.mktemp("s") / "x" / "f.json"
     scores = _scores(*[run] * k)
     assert read(path, write(path, scores)) == scores
@@ -59,7 +55,7 @@ def test_right_or_wrong_scores_come_back_as_they_were(tmp_path_factory, run: lis
 
 
 @given(st.lists(st.floats(-3, 5), min_size=1, max_size=40))
-def test_other_scores_come_back_to_sixteen_bits(tmp_path_factory, run: list[float]):
+def test_other_scores_come_back_to_sixteen_bits(tmp_path_factory, run):
     path = tmp_path_factory.mktemp("s") / "f.json"
     found = read(path, write(path, _scores([*run, 0.5], lo=-3.0, hi=5.0)))
     assert list(found.runs[0]) == pytest.approx([*run, 0.5], abs=8.0 / LEVELS)
@@ -87,7 +83,7 @@ def test_mmlu_with_three_runs_is_small(tmp_path):
 
 
 @pytest.mark.parametrize("value", [float("nan"), 1.5, -0.1, float("inf")])
-def test_a_gap_or_a_score_out_of_range_is_never_stored(tmp_path, value: float):
+def test_a_gap_or_a_score_out_of_range_is_never_stored(tmp_path, value):
     with pytest.raises(ReferenceFileError, match="missing or outside"):
         write(tmp_path / "f", _scores([0.0, value]))
 
@@ -110,14 +106,14 @@ def test_a_changed_prompt_has_another_key_and_a_subset_finds_its_places():
 
 
 @pytest.mark.parametrize("score", [0.0, 0.5, 1 / 3, 2 / 3, 0.25, 0.2, 5 / 12, 1.0])
-def test_graded_scores_come_back_exactly(tmp_path, score: float):
+def test_graded_scores_come_back_exactly(tmp_path, score):
     found = read(tmp_path / "f.json", write(tmp_path / "f.json", _scores([score, 0.5])))
     assert found.runs[0][0] == pytest.approx(score, abs=1e-15)
     assert found.runs[0][1] == 0.5
 
 
 @given(st.floats(0, 1))
-def test_an_unchanged_answer_has_the_score_that_was_stored(tmp_path_factory, score: float):
+def test_an_unchanged_answer_has_the_score_that_was_stored(tmp_path_factory, score):
     path = tmp_path_factory.mktemp("s") / "f.json"
     stored = read(path, write(path, _scores([score, 0.5]))).runs[0][0]
     assert as_stored(score, 0.0, 1.0) == stored == as_stored(stored, 0.0, 1.0)
@@ -125,7 +121,7 @@ def test_an_unchanged_answer_has_the_score_that_was_stored(tmp_path_factory, sco
 
 
 @pytest.mark.parametrize(("lo", "hi"), [(0.0, 100.0), (1.0, 3.0), (-1.0, 1.0)])
-def test_a_score_of_any_range_is_stored_as_the_nearest_level(lo: float, hi: float):
+def test_a_score_of_any_range_is_stored_as_the_nearest_level(lo, hi):
     for share in (0.0, 0.1234, 0.25, 0.5, 1.0):
         score = lo + share * (hi - lo)
         assert as_stored(score, lo, hi) == pytest.approx(score, abs=(hi - lo) / LEVELS)
@@ -149,7 +145,7 @@ NINE = StoredAnswers(
 
 
 @st.composite
-def answers(draw: st.DrawFn) -> StoredAnswers:
+def answers(draw):
     n = draw(st.integers(0, 40))
     flags = st.lists(st.booleans(), min_size=n, max_size=n).map(tuple)
     lengths = st.lists(st.integers(0, LONGEST), min_size=n, max_size=n).map(tuple)
@@ -165,7 +161,7 @@ def answers(draw: st.DrawFn) -> StoredAnswers:
 
 
 @given(answers())
-def test_answers_come_back_as_they_were(known: StoredAnswers):
+def test_answers_come_back_as_they_were(known):
     assert unpack(pack(known), len(known.lengths)) == known
 
 
@@ -201,7 +197,7 @@ def test_the_answers_to_some_prompts_are_taken_in_their_order():
         ({"shared": "AAAA"}, 9, "a bitmap of 3 bytes does not hold 9 flags"),
     ],
 )
-def test_data_of_another_number_of_answers_is_refused(damage: dict[str, Any], n: int, why: str):
+def test_data_of_another_number_of_answers_is_refused(damage, n, why):
     with pytest.raises(ValueError, match=why):
         unpack(msgspec.structs.replace(pack(NINE), **damage), n)
 
@@ -209,7 +205,7 @@ def test_data_of_another_number_of_answers_is_refused(damage: dict[str, Any], n:
 N = 60
 
 
-def _run(folder: Path, references: Path | None = None, *, repeats: int = 1) -> TaskReport:
+def _run(folder, references=None, *, repeats=1):
     """Ask the embedded model, which needs more than 30 tokens for many problems."""
 
     async def ask():
@@ -229,13 +225,13 @@ def _run(folder: Path, references: Path | None = None, *, repeats: int = 1) -> T
     return asyncio.run(ask())
 
 
-def _find_row(task: TaskReport) -> str:
+def _find_row(task):
     [(_, told)] = describe_cuts(SummaryTask(result=task.result, verdict=task.verdict))
     return told
 
 
 @pytest.mark.parametrize("runs", [1, 3])
-def test_equal_answers_have_equal_bounds_for_any_number_of_runs(runs: int, tmp_path):
+def test_equal_answers_have_equal_bounds_for_any_number_of_runs(runs, tmp_path):
     """Fails if only the first run's cut answers count as right: the bound shrinks with runs."""
     _run(tmp_path / "run", repeats=runs)
     register([tmp_path / "run"], tmp_path / "references")
@@ -258,7 +254,7 @@ def test_equal_answers_have_equal_bounds_for_any_number_of_runs(runs: int, tmp_p
         assert not any(line.startswith(CUT) for line in task.verdict.warnings)
 
 
-def _forget_cuts(references: Path) -> None:
+def _forget_cuts(references):
     """Make the files of a reference those of a version that kept the first run's cuts alone."""
     [samples] = (references / "samples").iterdir()
     content = msgspec.json.decode(samples.read_bytes())

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from serve_eval.errors import ReferenceFileError
@@ -24,14 +20,14 @@ org/small:
 FP8 = AccuracySpec(quant_algo="FP8")
 
 
-def _write(directory: Path, name: str, text: str) -> Path:
+def _write(directory, name, text):
     directory.mkdir(exist_ok=True)
     file = directory / f"{name}.yaml"
     file.write_text(text, "utf-8")
     return file
 
 
-def _problems(text: str) -> list[str]:
+def _problems(text):
     with pytest.raises(ReferenceFileError) as caught:
         references.parse(text, "f.yaml")
     assert caught.value.hint
@@ -135,7 +131,7 @@ def test_an_empty_mapping_and_a_model_without_entries_are_fine():
         ("90.5", "an entry must be a mapping"),
     ],
 )
-def test_a_wrong_entry_is_an_error_that_names_file_line_and_model(entry: str, what: str):
+def test_a_wrong_entry_is_an_error_that_names_file_line_and_model(entry, what):
     problems = _problems(f"m:\n  - {entry}\n")
     assert problems[0].startswith("f.yaml:2: m: ")
     assert what in problems[0]
@@ -151,7 +147,7 @@ def test_a_wrong_entry_is_an_error_that_names_file_line_and_model(entry: str, wh
         ("", "f.yaml:1: must map model names to entries"),
     ],
 )
-def test_a_file_of_another_shape_is_an_error(text: str, what: str):
+def test_a_file_of_another_shape_is_an_error(text, what):
     assert _problems(text)[0].startswith(what)
 
 
@@ -199,7 +195,7 @@ def test_the_first_entry_with_equal_spec_is_found(tmp_path):
         ("org/small", AccuracySpec()),
     ],
 )
-def test_nothing_but_plain_equality_matches(tmp_path, model: str, spec: AccuracySpec):
+def test_nothing_but_plain_equality_matches(tmp_path, model, spec):
     _write(tmp_path, "t", GOOD)
     assert references.find("t", model, spec, [tmp_path]) is None
 
@@ -256,9 +252,7 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path):
         ),
     ],
 )
-def test_a_missing_reference_is_explained(
-    tmp_path, name: str, model: str, spec: AccuracySpec, what: str
-):
+def test_a_missing_reference_is_explained(tmp_path, name, model, spec, what):
     _write(tmp_path, "gsm8k", GOOD)
     _write(tmp_path, "acceptance_length", "{}")
     assert references.explain_missing(name, model, spec, [tmp_path]) == what.format(dir=tmp_path)
@@ -309,7 +303,7 @@ def test_acceptance_lengths_are_read_by_test(tmp_path):
         ("{ref_al: 2, min_al: 1, old: 1}", "old must be true or false"),
     ],
 )
-def test_a_wrong_acceptance_length_is_an_error(tmp_path, entry: str, what: str):
+def test_a_wrong_acceptance_length_is_an_error(tmp_path, entry, what):
     file = _write(tmp_path, "acceptance_length", f"\nA::b: {entry}\n")
     with pytest.raises(ReferenceFileError) as caught:
         references.load_acceptance_length(file)
@@ -361,7 +355,7 @@ def test_the_shipped_files_have_no_problem():
 @pytest.mark.parametrize(
     ("values", "n", "right"), [("[1.0]", 1, True), ("[]", 1, False), ("[1.0]", 0, False)]
 )
-def test_the_runs_of_an_entry_are_one_prompt_at_least(tmp_path, values: str, n: int, right: bool):
+def test_the_runs_of_an_entry_are_one_prompt_at_least(tmp_path, values, n, right):
     runs = f"{{values: {values}, n: {n}, sigma: 1.0, samples: s.json, sha256: x}}"
     (tmp_path / "mmlu.yaml").write_text(f"m:\n  - accuracy: 1.0\n    runs: {runs}\n")
     problems = references.check(tmp_path / "mmlu.yaml")
@@ -384,9 +378,7 @@ def test_the_runs_of_an_entry_are_one_prompt_at_least(tmp_path, values: str, n: 
         ("gsm8k", "accuracy: 0", None),
     ],
 )
-def test_a_value_that_its_metric_cannot_have_is_a_problem(
-    tmp_path, name: str, entry: str, what: str | None
-):
+def test_a_value_that_its_metric_cannot_have_is_a_problem(tmp_path, name, entry, what):
     problems = references.check(_write(tmp_path, name, f"m:\n  - {entry}\n"))
     assert bool(problems) == (what is not None)
     if what is not None:

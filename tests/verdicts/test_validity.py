@@ -3,14 +3,10 @@
 Scores are in memory or in the files of a reference.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from array import array
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy
 import pytest
@@ -79,9 +75,7 @@ RESULT = TaskResult(
         (1000, 1.0, "nothing_scored"),
     ],
 )
-def test_a_result_may_lack_the_allowed_share_and_no_answer_more(
-    failed: int, share: float, name: str | None
-):
+def test_a_result_may_lack_the_allowed_share_and_no_answer_more(failed, share, name):
     told = objections(replace(RESULT, scored=1000 - failed, failed=failed), share)
     assert [reason.partition(":")[0] for reason in told] == ([] if name is None else [name])
 
@@ -112,9 +106,7 @@ def test_missing_answers_without_bounds_are_an_objection():
         ({"cut": {"max_tokens": 11}, "scored": 0, "failed": 1000}, ()),
     ],
 )
-def test_what_concerns_more_answers_than_a_limit_is_told(
-    fields: dict[str, object], said: tuple[str, ...]
-):
+def test_what_concerns_more_answers_than_a_limit_is_told(fields, said):
     told = remarks(replace(RESULT, **fields), max_tokens=256)
     assert len(told) == len(said)
     assert all(line.startswith(start) for line, start in zip(told, said, strict=True))
@@ -136,7 +128,7 @@ ALPHA = Hypothesis().alpha
 PASS, FAIL, INCONCLUSIVE = VerdictOutcome.PASS, VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE
 
 
-def _paired(p: float, finding: str | None = None, *, rule: str = "paired") -> Verdict:
+def _paired(p, finding=None, *, rule="paired"):
     """Return a verdict with this p, whose margin is not excluded."""
     found = finding or ("FAIL" if p <= ALPHA else "INCONCLUSIVE")
     warnings = ("small_drop: a drop is proven",) if found == "SMALL_DROP" else ()
@@ -178,7 +170,7 @@ def _paired(p: float, finding: str | None = None, *, rule: str = "paired") -> Ve
         ([0.001, *[0.5] * 7], [FAIL, *[INCONCLUSIVE] * 7]),
     ],
 )
-def test_a_fail_must_be_proven_among_all_tasks(p: list[float], outcomes: list[VerdictOutcome]):
+def test_a_fail_must_be_proven_among_all_tasks(p, outcomes):
     found = correct([_paired(one) for one in p], "run")
     assert [one.outcome for one in found] == outcomes
     if len(p) > 1:
@@ -231,7 +223,7 @@ def test_a_task_that_stopped_early_counts_with_the_alpha_of_its_looks():
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8))
-def test_no_verdict_becomes_worse_and_no_fail_stands_above_alpha(p: list[float]):
+def test_no_verdict_becomes_worse_and_no_fail_stands_above_alpha(p):
     before = [_paired(one) for one in p]
     for old, new in zip(before, correct(before, "run"), strict=True):
         assert new.outcome in (old.outcome, INCONCLUSIVE)
@@ -251,7 +243,7 @@ def test_no_verdict_becomes_worse_and_no_fail_stands_above_alpha(p: list[float])
         ([], 5, 5),
     ],
 )
-def test_the_first_that_holds(outcomes: list[str], code: int, strict: int):
+def test_the_first_that_holds(outcomes, code, strict):
     verdicts = [
         Verdict(task="t", outcome=VerdictOutcome(o), rule="classic", evaluated=1.0)
         for o in outcomes
@@ -279,7 +271,7 @@ FILLED = [1.0] * LEAST
     ],
 )
 def test_of_right_and_wrong_answers_only_prompts_that_most_runs_had_right_are_looked_at(
-    of_runs: list[float], score: float, bad: bool | None
+    of_runs, score, bad
 ):
     found = estimate_expected(
         [[one, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True
@@ -300,9 +292,7 @@ def test_of_right_and_wrong_answers_only_prompts_that_most_runs_had_right_are_lo
         ([0.0, 0.0], 0.0, None),
     ],
 )
-def test_a_graded_answer_is_bad_below_the_mean_by_more_than_the_runs_differ(
-    of_runs: list[float], score: float, bad: bool | None
-):
+def test_a_graded_answer_is_bad_below_the_mean_by_more_than_the_runs_differ(of_runs, score, bad):
     found = estimate_expected(
         [[one, 0.5, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True
     )
@@ -332,9 +322,7 @@ def test_too_few_prompts_to_look_at_are_none():
     st.lists(st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 3), min_size=30, max_size=60),
     st.integers(1, 3),
 )
-def test_one_by_one_and_all_at_once_agree_also_of_repeats(
-    rows: list[tuple[float, ...]], repeats: int
-):
+def test_one_by_one_and_all_at_once_agree_also_of_repeats(rows, repeats):
     found = estimate_expected(list(zip(*rows, strict=True)), lo=0.0, hi=1.0, higher_is_better=True)
     if found is None:
         return
@@ -351,9 +339,7 @@ def test_one_by_one_and_all_at_once_agree_also_of_repeats(
     assert len(kept) == found.count_looks(n)
 
 
-def _registered(
-    folder: Path, samples: Sequence[Sample], runs: Sequence[Sequence[float]]
-) -> Reference:
+def _registered(folder, samples, runs):
     keys = b"".join(sample_key(sample) for sample in samples)
     stored = SampleScores(
         task="t", lo=0.0, hi=1.0, keys=keys, runs=tuple(array("d", run) for run in runs)
@@ -392,14 +378,14 @@ def test_a_subset_in_another_order_is_read_out_of_the_references_file(tmp_path):
     assert of_reference(Metric(), asked, reference) is None
 
 
-def _reference(value: float, n: int | None) -> Reference:
+def _reference(value, n):
     runs = None
     if n is not None:
         runs = ReferenceRuns(values=(value,), n=n, sigma=0.0, samples="s.json", sha256="0")
     return Reference(task="t", model="m", spec=AccuracySpec(), value=value, runs=runs)
 
 
-def _result(right: int, planned: int) -> TaskResult:
+def _result(right, planned):
     value = 100.0 * right / planned
     low, high = wilson(right, planned, 0.05)
     return TaskResult(
@@ -434,13 +420,13 @@ def test_a_sound_endpoint_does_not_fail_a_reference_of_ten_samples():
 
 
 @pytest.mark.parametrize("n", [None, 4104, 4096, 14042])
-def test_a_reference_of_all_samples_or_of_an_unknown_number_changes_nothing(n: int | None):
+def test_a_reference_of_all_samples_or_of_an_unknown_number_changes_nothing(n):
     given = Hypothesis(num_samples=4096)
     assert hold_n(given, _reference(70.0, n), 4104) == (given, ())
 
 
 @given(st.integers(1, 10**5), st.integers(1, 10**5), st.floats(0.1, 50.0, allow_subnormal=False))
-def test_the_smaller_number_errs_towards_pass(asked: int, known: int, sigma: float):
+def test_the_smaller_number_errs_towards_pass(asked, known, sigma):
     held, _ = hold_n(Hypothesis(num_samples=asked, sigma=sigma), _reference(50.0, known), asked)
     assert held.num_samples is not None
     exact = math.sqrt(sigma**2 / asked + sigma**2 / known)
@@ -456,9 +442,7 @@ def test_the_smaller_number_errs_towards_pass(asked: int, known: int, sigma: flo
         (10, 10, 0, 10, 0.6075, 1.0),
     ],
 )
-def test_the_interval_of_a_difference_is_that_of_the_published_examples(
-    a: int, n: int, b: int, m: int, low: float, high: float
-):
+def test_the_interval_of_a_difference_is_that_of_the_published_examples(a, n, b, m, low, high):
     found = subtract(a / n, wilson(a, n, 0.05), b / m, wilson(b, m, 0.05))
     assert found == pytest.approx((low, high), abs=5e-5)
 

@@ -9,20 +9,17 @@ problems show. Speculation is left out, since it takes three times as long on a 
 plain bisection.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.plugins.scope import scope
 from serve_eval.schema import Limits, Plan, Spec
-from serve_eval.workflows.bisect.configurations import Configurations, between_plans, list_changes
+from serve_eval.workflows.bisect.configurations import between_plans, list_changes
 from tests.vllm.deployments import MODEL, Deployments, aggregated, write_model
 from tests.workflows.bisect.searches import OURS, TrialFile, search, tell_case
 
@@ -31,7 +28,7 @@ CASES = {"int3": ("launcher.model",), "w8a8": ()}
 """The culprits of each case, by the weights of the bad plan."""
 
 
-def build(command: Sequence[str], weights: Path, seed: int) -> Configurations:
+def build(command, weights, seed):
     """Return the search of a trial; the seed puts the options and the prompts in another order."""
     good = aggregated(command=[*command])
     arguments = good.options["extra_args"]
@@ -57,7 +54,7 @@ def build(command: Sequence[str], weights: Path, seed: int) -> Configurations:
     return between_plans(plan, list_changes(plan, other))
 
 
-def run(trials: TrialFile, wanted: int, until_s: float, cases: Sequence[str]):
+def run(trials, wanted, until_s, cases):
     """Run the trials that the file lacks, in turn of the cases."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
@@ -77,7 +74,7 @@ def run(trials: TrialFile, wanted: int, until_s: float, cases: Sequence[str]):
             running.close()
 
 
-def main() -> None:
+def main():
     """Run the trials and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("file", type=Path)

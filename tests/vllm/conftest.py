@@ -1,17 +1,12 @@
 """The deployments of the tests, and the table that they print."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from serve_eval.schema import Endpoint, Spec
 from tests.peers.conftest import SMOKE_TABLE, ours
 from tests.peers.conftest import TABLE as WAYS_TABLE
 from tests.vllm.deployments import (
@@ -39,11 +34,10 @@ FLOOR, PROBES = 0.22, 80
 """The largest distance of healthy engines with these weights, in nats, and the probes asked."""
 SIDE_PORT = 5680
 """The first of the ports at which the further generation servers meet the context server."""
-Weights = Callable[[str], Path]
 
 
 @pytest.fixture(scope="session")
-def deployments(tmp_path_factory) -> Iterator[Deployments]:
+def deployments(tmp_path_factory):
     if not PYTHON.exists():
         pytest.skip(f"vLLM was not installed: {PYTHON} is not there (make test-vllm)")
     began = time.monotonic()
@@ -56,7 +50,7 @@ def deployments(tmp_path_factory) -> Iterator[Deployments]:
 
 
 @pytest.fixture(scope="session")
-def quantised(tmp_path_factory) -> Weights:
+def quantised(tmp_path_factory):
     folder = tmp_path_factory.mktemp("weights")
 
     def of(kind):
@@ -66,7 +60,7 @@ def quantised(tmp_path_factory) -> Weights:
 
 
 @contextmanager
-def skipping() -> Iterator[None]:
+def skipping():
     """Skip the test if a server says that this CPU cannot run it, with the server's own line.
 
     A server that does not start for another reason is an error.
@@ -77,7 +71,7 @@ def skipping() -> Iterator[None]:
         pytest.skip(str(error))
 
 
-def _start(deployments: Deployments, name: str, spec: Spec) -> Endpoint:
+def _start(deployments, name, spec):
     began = time.monotonic()
     with skipping():
         deployments.start(**{name: spec})
@@ -86,18 +80,18 @@ def _start(deployments: Deployments, name: str, spec: Spec) -> Endpoint:
 
 
 @pytest.fixture(scope="session")
-def eager(deployments: Deployments) -> Endpoint:
+def eager(deployments):
     """Return the aggregated deployment as it is; the others have one change each."""
     return _start(deployments, "aggregated", aggregated())
 
 
 @pytest.fixture(scope="session")
-def w8a8(deployments: Deployments, quantised: Weights) -> Endpoint:
+def w8a8(deployments, quantised):
     return _start(deployments, "w8a8", aggregated(model=str(quantised("w8a8"))))
 
 
 @pytest.fixture(scope="session")
-def w4a16(deployments: Deployments, quantised: Weights) -> Endpoint:
+def w4a16(deployments, quantised):
     # The kernel takes no float32. On a CPU with AMX, vLLM would make W4A8 of it.
     env = {**OPTIONS["env"], "VLLM_CPU_INT4_W4A8": "0"}
     spec = aggregated(model=str(quantised("w4a16")), dtype="bfloat16", env=env)
@@ -105,19 +99,17 @@ def w4a16(deployments: Deployments, quantised: Weights) -> Endpoint:
 
 
 @pytest.fixture(scope="session")
-def kv_fp8(deployments: Deployments) -> Endpoint:
+def kv_fp8(deployments):
     return _start(deployments, "kv_fp8", aggregated(kv_cache_dtype="fp8"))
 
 
 @pytest.fixture(scope="session")
-def ngram(deployments: Deployments) -> Endpoint:
+def ngram(deployments):
     return _start(deployments, "ngram", aggregated(speculative=SPECULATION))
 
 
 @pytest.fixture(scope="session")
-def registering(
-    deployments: Deployments, tmp_path_factory
-) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+def registering(deployments, tmp_path_factory):
     """Yield the file of a reference for `serve-eval verify`, and the command that makes it.
 
     It asks an aggregated server, while others start. Those that ran before are ended first, because
@@ -139,7 +131,7 @@ def registering(
 
 
 @pytest.fixture(scope="session")
-def pairs(deployments: Deployments, registering: tuple[Path, subprocess.Popen[str]]) -> Deployments:
+def pairs(deployments, registering):
     """Return a disaggregated deployment and the aggregated one."""
     began = time.monotonic()
     deployments.start(disaggregated=disaggregated())
@@ -148,7 +140,7 @@ def pairs(deployments: Deployments, registering: tuple[Path, subprocess.Popen[st
 
 
 @pytest.fixture(scope="session")
-def reference(registering: tuple[Path, subprocess.Popen[str]]) -> Path:
+def reference(registering):
     """Return a reference of the aggregated server for `serve-eval verify`."""
     file, process = registering
     began = time.monotonic()
@@ -158,13 +150,13 @@ def reference(registering: tuple[Path, subprocess.Popen[str]]) -> Path:
     return file
 
 
-def address(endpoint: Endpoint, name: str) -> str:
+def address(endpoint, name):
     """Return the address of a launched server."""
     servers = endpoint.info.servers
     return servers[name]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
+def pytest_terminal_summary(terminalreporter):
     if TABLE:
         terminalreporter.section("the real vLLM")
         for line in [*WAYS_TABLE, *SMOKE_TABLE, *TABLE]:

@@ -16,14 +16,12 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 import numpy as np
-from numpy.typing import NDArray
 
 from serve_eval.errors import LaunchError
 from serve_eval.launchers._embedded import model
@@ -34,10 +32,9 @@ from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import Endpoint, LaunchContext, Spec
 
 GROUP = 32
-Tensors = Mapping[str, NDArray[Any]]
 
 
-def write_model(kind: str, folder: Path) -> Path:
+def write_model(kind, folder):
     """Write the model to a new folder and return it."""
     shutil.copytree(WEIGHTS, folder)
     linear = {
@@ -57,17 +54,17 @@ def write_model(kind: str, folder: Path) -> Path:
     return folder
 
 
-def _round(name: str, weight: model.Array) -> Tensors:
+def _round(name, weight):
     return {f"{name}.weight": model.round_weight(weight, 3, None)}
 
 
-def _quantise_8(name: str, weight: model.Array) -> Tensors:
+def _quantise_8(name, weight):
     scale = np.abs(weight).max(axis=1, keepdims=True) / np.float32(127)
     values = np.rint(weight / scale).astype(np.int8)
     return {f"{name}.weight": values, f"{name}.weight_scale": scale.astype(np.float32)}
 
 
-def _quantise_4(name: str, weight: model.Array) -> Tensors:
+def _quantise_4(name, weight):
     rows, columns = weight.shape
     groups = weight.reshape(rows, columns // GROUP, GROUP)
     scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(7)
@@ -85,7 +82,7 @@ def _quantise_4(name: str, weight: model.Array) -> Tensors:
 _MAKE = {"int3": _round, "w8a8": _quantise_8, "w4a16": _quantise_4}
 
 
-def _scheme(form: str, weight: Mapping[str, Any], inputs: Mapping[str, Any] | None) -> Any:
+def _scheme(form, weight, inputs):
     base = {"type": "int", "symmetric": True}
     return {
         "quant_method": "compressed-tensors",
@@ -115,7 +112,7 @@ _SCHEMES = {
 _TYPES = {"int8": "I8", "int32": "I32", "int64": "I64"}
 
 
-def _write_safetensors(path: Path, tensors: Tensors):
+def _write_safetensors(path, tensors):
     """Write a file of the format that `launchers/_embedded/model.py` reads; floats as BF16."""
     header = {}
     parts = []
@@ -134,7 +131,7 @@ def _write_safetensors(path: Path, tensors: Tensors):
     path.write_bytes(len(head).to_bytes(8, "little") + head + b"".join(parts))
 
 
-def _to_bfloat16(values: model.Array) -> NDArray[np.uint16]:
+def _to_bfloat16(values):
     """Return the upper halves of the numbers, rounded to nearest, ties to even."""
     bits = np.ascontiguousarray(values).view(np.uint32).astype(np.uint64)
     return np.asarray(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16))
@@ -171,12 +168,12 @@ ONE_THREAD = {"num_threads": 0}
 """NIXL with one thread for each server. More of them poll without a pause."""
 
 
-def aggregated(**more: Any) -> Spec:
+def aggregated(**more):
     """Return a launcher of one server."""
     return Spec(name="vllm", options={**OPTIONS, **more})
 
 
-def disaggregated(**more: Any) -> Spec:
+def disaggregated(**more):
     """Return a launcher of one context and one generation server."""
     options = {
         **OPTIONS,
@@ -188,7 +185,7 @@ def disaggregated(**more: Any) -> Spec:
     return Spec(name="vllm_disaggregated", options=options)
 
 
-def decoding(side_port: int, *, check: bool = True, **more: Any) -> Spec:
+def decoding(side_port, *, check=True, **more):
     """Return a launcher of a further generation server, which no orchestrator knows.
 
     `check` False lets it fetch from a server with other weights.
@@ -228,7 +225,7 @@ class Deployments:
     start.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder):
         self._folder, self._kept = folder, dict[str, _Kept]()
         self._starts = itertools.count()
         self._socket = Path(tempfile.mkdtemp(prefix="vllm")) / "socket"
@@ -244,7 +241,7 @@ class Deployments:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
-    def start(self, **launchers: Spec):
+    def start(self, **launchers):
         """Start deployments and wait until they answer.
 
         The first that does not start raises its LaunchError, a NoKernelError if this CPU cannot run
@@ -258,7 +255,7 @@ class Deployments:
         starting.result(READY_S + 60)
 
     @property
-    def command(self) -> list[str]:
+    def command(self):
         """The command that has a server forked; it works once `wait_until_warm` returned."""
         return [str(PYTHON), str(WARM), "start", str(self._socket)]
 
@@ -272,14 +269,14 @@ class Deployments:
             time.sleep(0.1)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self):
         """The names of the deployments that run."""
         return tuple(self._kept)
 
-    def __getitem__(self, name: str) -> Endpoint:
+    def __getitem__(self, name):
         return self._kept[name].endpoint
 
-    def stop(self, *names: str):
+    def stop(self, *names):
         """End deployments; without names, all."""
         ending = []
         for name in names or self.names:
@@ -303,12 +300,12 @@ class Deployments:
             self._log.close()
             shutil.rmtree(self._socket.parent)
 
-    async def _start_all(self, launchers: Mapping[str, Spec]):
+    async def _start_all(self, launchers):
         """Start deployments in turn, which takes less time than all at once on two cores."""
         for name, spec in launchers.items():
             self._kept[name] = await self._start(name, spec)
 
-    async def _start(self, name: str, spec: Spec) -> _Kept:
+    async def _start(self, name, spec):
         ready, end = asyncio.get_running_loop().create_future(), asyncio.Event()
         task = asyncio.create_task(self._keep(name, spec, ready, end))
         try:
@@ -321,9 +318,7 @@ class Deployments:
             await task
         return _Kept(await ready, end, task)
 
-    async def _keep(
-        self, name: str, spec: Spec, ready: asyncio.Future[Endpoint], end: asyncio.Event
-    ):
+    async def _keep(self, name, spec, ready, end):
         await asyncio.to_thread(self.wait_until_warm)
         logs = self._folder / f"{name}_{next(self._starts)}"
         context = LaunchContext(model=MODEL, log_dir=logs)
@@ -337,11 +332,11 @@ class Deployments:
             raise
 
 
-async def _wait(task: asyncio.Task[None]):
+async def _wait(task):
     await task
 
 
-def find_missing_kernel(logs: Path) -> str | None:
+def find_missing_kernel(logs):
     """Return the line in which a server says that its CPU lacks a kernel; None if none says so.
 
     Only the error that ended a server counts, never what the server went on after.
@@ -353,7 +348,7 @@ def find_missing_kernel(logs: Path) -> str | None:
     return None
 
 
-def read_counter(url: str, name: str) -> float:
+def read_counter(url, name):
     """Return the sum of a counter in a server's /metrics; `name` may include labels."""
     base, _, labels = name.partition("{")
     text = httpx.get(url + "/metrics", trust_env=False, timeout=30).text

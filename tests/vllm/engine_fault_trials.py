@@ -4,8 +4,6 @@ It is that of `tests.workflows.diagnose.fault_trials`, with real servers and rea
 an hour, after `make test-vllm`; with a folder as argument the answers are kept in it.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path
@@ -34,7 +32,7 @@ BLOCKS_OF_OTHERS = {
 """The prompts of which the context server hands over other prompts' blocks."""
 
 
-def answer_all(top: Path) -> dict[str, Path]:
+def answer_all(top):
     """Return the folders of the runs: A, sound ones, and one with each fault."""
     running = Deployments(top)
     found = {}
@@ -75,7 +73,7 @@ def answer_all(top: Path) -> dict[str, Path]:
     return found
 
 
-def main() -> None:
+def main():
     """Ask, and print the trials."""
     with tempfile.TemporaryDirectory() as made:
         print_trials(answer_all(Path(sys.argv[1] if len(sys.argv) > 1 else made)))

@@ -1,35 +1,27 @@
 """Orchestrate real vLLM servers with faults in the hand-over of their KV caches."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 from aiohttp import web
-from numpy.typing import NDArray
 
 from serve_eval.launchers._vllm.orchestrator import VllmServer, create_app
 from tests.scripted_server import serve_in_thread
 
 Change = Callable[[dict[str, Any], dict[str, Any]], None]
 """Changes what a context server has handed over; gets a request's body and the answer."""
-Chosen = Callable[[dict[str, Any], int], bool]
-"""Says of a request's body and its number of prompt tokens whether it is damaged."""
 NO_BLOCK = 0
 """The block that vLLM never gives to a prompt."""
 
 
 @contextmanager
-def orchestrated(
-    context: str, generation: Sequence[str], *, by_params: bool = True
-) -> Iterator[str]:
+def orchestrated(context, generation, *, by_params=True):
     """Serve an orchestrator of running servers, by their addresses, and yield its base URL."""
     app = create_app(
         [VllmServer("context_0", context)],
@@ -40,7 +32,7 @@ def orchestrated(
         yield url
 
 
-def choose_one_in(number: int) -> Chosen:
+def choose_one_in(number):
     """Choose one prompt of so many by its hash."""
 
     def chosen(body, tokens):
@@ -54,7 +46,7 @@ choose_tenth = choose_one_in(10)
 
 
 @contextmanager
-def handing_over(context: str, change: Change, *, one_at_a_time: bool = False) -> Iterator[str]:
+def handing_over(context, change, *, one_at_a_time=False):
     """Serve a context server whose hand-over is changed, and yield its address."""
     turn = asyncio.Lock()
     client = httpx.AsyncClient(trust_env=False, timeout=120)
@@ -83,7 +75,7 @@ def handing_over(context: str, change: Change, *, one_at_a_time: bool = False) -
 
 
 @contextmanager
-def foreign_blocks(context: str, chosen: Chosen = choose_tenth) -> Iterator[str]:
+def foreign_blocks(context, chosen=choose_tenth):
     """Serve a context server that hands over another prompt's blocks for the chosen prompts.
 
     Yields its address.
@@ -102,25 +94,22 @@ def foreign_blocks(context: str, chosen: Chosen = choose_tenth) -> Iterator[str]
         yield url
 
 
-def drop_last_block(body: dict[str, Any], answer: dict[str, Any]):
+def drop_last_block(body, answer):
     """Hand over a block that was never written instead of the last one of the prompt."""
     if params := answer.get("kv_transfer_params"):
         _groups(params["remote_block_ids"])[0][-1] = NO_BLOCK
 
 
-def _groups(ids: Any) -> list[list[int]]:
+def _groups(ids):
     """Return the block ids of each group of layers."""
     return ids if ids and isinstance(ids[0], list) else [ids]
 
 
-Values = NDArray[np.float32]
 LEVELS = 7
 """Of each sign, of a signed number of four bits."""
-Damage = Callable[[str, Values], Values]
-"""Returns the damaged values of a layer, by the name of its file."""
 
 
-def damage_files(folder: Path, chosen: Chosen, damage: Damage) -> Change:
+def damage_files(folder, chosen, damage):
     """Return a change that damages the files that a context server has just written.
 
     The server must be asked one prompt at a time.
@@ -137,7 +126,7 @@ def damage_files(folder: Path, chosen: Chosen, damage: Damage) -> Change:
     return change
 
 
-def _rewrite(file: Path, damage: Damage):
+def _rewrite(file, damage):
     """Change the values of a file in the format of safetensors with one tensor of float32."""
     raw = file.read_bytes()
     begin = 8 + int.from_bytes(raw[:8], "little")
@@ -149,7 +138,7 @@ def _rewrite(file: Path, damage: Damage):
     new.replace(file)
 
 
-def round_to_four_bits(layer: str, values: Values) -> Values:
+def round_to_four_bits(layer, values):
     """Round every vector of a head and a token to four bits and a scale."""
     scale = np.abs(values).max(axis=-1, keepdims=True) / LEVELS
     scale[scale == 0] = 1
@@ -162,7 +151,7 @@ class OtherPrompts:
     def __init__(self):
         self._known = {}
 
-    def __call__(self, layer: str, values: Values) -> Values:
+    def __call__(self, layer, values):
         """Return what another prompt had, and keep these values for the next one."""
         key = layer, values.shape
         other = self._known.get(key, values)

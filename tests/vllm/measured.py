@@ -1,11 +1,7 @@
 """The commands whose results the tests check, and the line of the table that each adds."""
 
-from __future__ import annotations
-
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
@@ -13,7 +9,7 @@ from tests.peers.conftest import MODEL
 from tests.vllm.conftest import FLOOR, TABLE
 
 
-def compare(name: str, a: str, b: str, out: Path, *, limit: int, seed: int = 0) -> Any:
+def compare(name, a, b, out, *, limit, seed=0):
     """Compare two endpoints as a user does; return the one task of comparison.json and the exit.
 
     They are asked few prompts twice, which takes half as long as the default.
@@ -39,7 +35,7 @@ def compare(name: str, a: str, b: str, out: Path, *, limit: int, seed: int = 0) 
     return task, ran.returncode
 
 
-def attribute(name: str, run: Path, *more: str, samples: int = 15) -> tuple[Any, int]:
+def attribute(name, run, *more, samples=15):
     """Ask the servers of a run separately; return who is accused, or the error, and the exit."""
     ran = serve_eval(f"check workers {run} --samples {samples} --concurrency 16", *more)
     if ran.returncode not in (0, 1):
@@ -60,7 +56,7 @@ def attribute(name: str, run: Path, *more: str, samples: int = 15) -> tuple[Any,
     return accused, ran.returncode
 
 
-def verify(name: str, url: str, reference: Path, out: Path, *parts: str) -> Any:
+def verify(name, url, reference, out, *parts):
     """Verify a deployment against a registered reference; return verification.json."""
     ran = serve_eval(f"verify {url} --model {MODEL} --reference {reference} -o {out}", *parts)
     assert (out / "verification.json").exists(), ran.stderr

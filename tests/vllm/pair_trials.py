@@ -19,7 +19,6 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,12 +57,12 @@ class Tried(msgspec.Struct, frozen=True):
     seconds: float
 
     @property
-    def failed(self) -> bool:
+    def failed(self):
         """True if it ended with a verdict against B, or with servers that it accuses."""
         return self.code == 1
 
 
-def find_accusations(text: str) -> tuple[tuple[str, str], ...]:
+def find_accusations(text):
     """Return the accusing lines of an output, each with its kind.
 
     A line that begins with busy_cores says that it is no evidence against a server.
@@ -76,7 +75,7 @@ def find_accusations(text: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def choose(stage: Stage, number: int) -> System:
+def choose(stage, number):
     """Return the pair as a trial asks it, with other prompts, another form or another load."""
     rng = random.Random(f"pairs:{number}")
     context, decode = stage.pair()
@@ -90,7 +89,7 @@ def choose(stage: Stage, number: int) -> System:
     )
 
 
-def try_one(stage: Stage, number: int, top: Path) -> Tried:
+def try_one(stage, number, top):
     """Run the command of a trial. `attribute` asks the servers of the comparison before it."""
     kind = ROUND[number % len(ROUND)]
     began = time.monotonic()
@@ -110,16 +109,16 @@ def try_one(stage: Stage, number: int, top: Path) -> Tried:
     )
 
 
-def _with_few_at_load_one(system: System) -> System:
+def _with_few_at_load_one(system):
     """Ask few prompts one at a time, which takes long."""
     return replace(system, prompts=20) if system.in_flight == 1 else system
 
 
-def _folder(top: Path, number: int) -> Path:
+def _folder(top, number):
     return top / str(number)
 
 
-def run(file: Path, wanted: int, until_s: float):
+def run(file, wanted, until_s):
     """Run the trials that the file lacks."""
     with tempfile.TemporaryDirectory() as text:
         top = Path(text)
@@ -137,20 +136,20 @@ def run(file: Path, wanted: int, until_s: float):
             running.close()
 
 
-def _left(found: Sequence[Tried], wanted: int) -> Iterator[int]:
+def _left(found, wanted):
     """Yield the numbers of the trials that are left, from the beginning of a round."""
     done = 1 + max((one.number for one in found), default=-1)
     first = -(-done // len(ROUND)) * len(ROUND)
     yield from range(first, first + wanted - len(found))
 
 
-def read(file: Path) -> list[Tried]:
+def read(file):
     """Return the trials of a file."""
     lines = file.read_bytes().splitlines() if file.exists() else []
     return [msgspec.json.decode(line, type=Tried) for line in lines]
 
 
-def print_table(found: Sequence[Tried]):
+def print_table(found):
     """Print the commands that accused, by kind, with the exact interval of 95 %."""
     print("what was said | of compare | of attribute | of all | 95 % interval")
     by_kind = {
@@ -175,7 +174,7 @@ def print_table(found: Sequence[Tried]):
             print(f"{one.number} {one.command} | {kind} | {line}")
 
 
-def main() -> None:
+def main():
     """Run the trials and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("file", type=Path)

@@ -3,18 +3,14 @@
 The tests share servers and run in the order of this file. The last one ends the servers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
 import re
 import shutil
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import pytest
@@ -22,14 +18,14 @@ import pytest
 from serve_eval.errors import LaunchError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.report.run.details import describe_engines
-from serve_eval.schema import DataRoots, Endpoint, Plan, Spec, VerdictOutcome
+from serve_eval.schema import DataRoots, Plan, Spec, VerdictOutcome
 from serve_eval.tasks.word_problems import task as word_problems
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
-from tests.peers.conftest import MODEL, WAYS, Ours, evaluated, smoke_rows
+from tests.peers.conftest import MODEL, WAYS, evaluated, smoke_rows
 from tests.peers.peers import LACKS, NOT_OF_THIS_MODEL, Peer
 from tests.vllm.conftest import TABLE, address, skipping
-from tests.vllm.deployments import PYTHON, Deployments, NoKernelError, aggregated, read_counter
+from tests.vllm.deployments import PYTHON, NoKernelError, aggregated, read_counter
 from tests.vllm.fault_table.commands import CAUSES, COMMANDS, Stage, System
 from tests.vllm.fault_table.faults import FAULTS, MANY, count_answers
 from tests.vllm.faulty_transfer import choose_one_in, foreign_blocks, orchestrated
@@ -53,9 +49,7 @@ ROUNDS = 3
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_scores_as_our_own_server_does(
-    eager: Endpoint, ours: Callable[[Spec], Ours], way: str, tmp_path
-):
+def test_it_scores_as_our_own_server_does(eager, ours, way, tmp_path):
     spec, limits = WAYS[way]
     alone = limits.concurrency == 1
     samples = FEW if alone or way in ("likelihood", "perplexity") else MANY_VLLM
@@ -74,19 +68,19 @@ def test_it_scores_as_our_own_server_does(
     assert (paired.down or 0) + (paired.up or 0) <= 0.05 * report.result.scored
 
 
-def test_a_smoke_test_shows_what_it_lacks(eager: Endpoint):
+def test_a_smoke_test_shows_what_it_lacks(eager):
     assert smoke_rows(VLLM, eager) == SMOKE
 
 
 @pytest.mark.parametrize("name", ["w8a8", "kv_fp8"])
-def test_quantisation_that_costs_nothing_passes(eager: Endpoint, request, name: str, tmp_path):
+def test_quantisation_that_costs_nothing_passes(eager, request, name, tmp_path):
     changed = request.getfixturevalue(name)
     a, b = eager.base_url, changed.base_url
     task, _ = compare(f"eager against {name}", a, b, tmp_path / "out", limit=MANY_VLLM)
     assert task["verdict"]["outcome"] == "PASS"
 
 
-def test_weights_of_four_bits_give_other_texts(eager: Endpoint, w4a16: Endpoint, tmp_path):
+def test_weights_of_four_bits_give_other_texts(eager, w4a16, tmp_path):
     """Judge the texts, since 150 prompts are too few for a verdict on the scores.
 
     With three seeds, 59 of 450 texts differed, and 33 scores fell where 16 rose: one comparison of
@@ -97,9 +91,7 @@ def test_weights_of_four_bits_give_other_texts(eager: Endpoint, w4a16: Endpoint,
     serve_eval(f"compare {out}/a {out}/b --verdict tokens -o {tmp_path}/texts", exits=1)
 
 
-def test_a_server_that_does_not_start_says_why_and_ends_no_other(
-    eager: Endpoint, deployments: Deployments, quantised: Callable[[str], Path]
-):
+def test_a_server_that_does_not_start_says_why_and_ends_no_other(eager, deployments, quantised):
     with pytest.raises(NoKernelError, match="cpu_gemm_wna16"):
         deployments.start(no_kernel=aggregated(model=str(quantised("w4a16"))))
     with pytest.raises(LaunchError) as found:
@@ -109,9 +101,7 @@ def test_a_server_that_does_not_start_says_why_and_ends_no_other(
     assert reply.status_code == 200
 
 
-def test_speculation_keeps_the_answers_and_its_acceptance_is_read(
-    eager: Endpoint, ngram: Endpoint, tmp_path
-):
+def test_speculation_keeps_the_answers_and_its_acceptance_is_read(eager, ngram, tmp_path):
     root = ngram.base_url.removesuffix("/v1")
     names = "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_drafts_total"
     before = [read_counter(root, name) for name in names]
@@ -133,7 +123,7 @@ def test_speculation_keeps_the_answers_and_its_acceptance_is_read(
     )
 
 
-def test_a_run_of_launched_servers_reports_what_was_transferred(pairs: Deployments, tmp_path):
+def test_a_run_of_launched_servers_reports_what_was_transferred(pairs, tmp_path):
     endpoint = pairs["disaggregated"]
     plan = Plan(
         model=MODEL,
@@ -156,7 +146,7 @@ def test_a_run_of_launched_servers_reports_what_was_transferred(pairs: Deploymen
     assert task.attribution.joined == FEW
 
 
-def test_a_sound_transfer_passes_and_is_proven(pairs: Deployments, reference: Path, tmp_path):
+def test_a_sound_transfer_passes_and_is_proven(pairs, reference, tmp_path):
     disaggregated = pairs["disaggregated"]
     decode = address(disaggregated, "generation_0")
     context = address(disaggregated, "context_0")
@@ -183,7 +173,7 @@ def test_a_sound_transfer_passes_and_is_proven(pairs: Deployments, reference: Pa
     assert len(served) == 100
 
 
-def test_sound_servers_are_accused_of_nothing(pairs: Deployments, tmp_path):
+def test_sound_servers_are_accused_of_nothing(pairs, tmp_path):
     a, b = pairs["aggregated"].base_url, pairs["disaggregated"].base_url
     workers = _workers(pairs)
     for number in range(ROUNDS):
@@ -196,14 +186,14 @@ def test_sound_servers_are_accused_of_nothing(pairs: Deployments, tmp_path):
             assert attribute(f"sound, round {number}", out / "b", *workers) == ([], 0)
 
 
-def _workers(pairs: Deployments) -> list[str]:
+def _workers(pairs):
     """Return the flags that name both servers."""
     names = ("context_0", "generation_0")
     urls = [f"{name[:-2]}={address(pairs['disaggregated'], name)}" for name in names]
     return [word for url in urls for word in ("--worker", url)]
 
 
-def test_the_length_above_which_prompts_are_hit_is_named(pairs: Deployments, tmp_path):
+def test_the_length_above_which_prompts_are_hit_is_named(pairs, tmp_path):
     decode = address(pairs["disaggregated"], "generation_0")
     first = address(pairs["disaggregated"], "context_0")
     with (
@@ -253,7 +243,7 @@ of 36 prompts that were hit got another text, with these exact bounds of confide
 
 
 @pytest.fixture(scope="module")
-def stage(pairs: Deployments, reference: Path, tmp_path_factory) -> Stage:
+def stage(pairs, reference, tmp_path_factory):
     top = tmp_path_factory.mktemp("faults")
     (top / "references").mkdir()
     shutil.copy(reference, top / "references/text_0.json")
@@ -261,7 +251,7 @@ def stage(pairs: Deployments, reference: Path, tmp_path_factory) -> Stage:
 
 
 @pytest.mark.parametrize(("name", "one_in", "shots"), [(RARE, 100, 0), (OTHER_FILES, 10, 2)])
-def test_a_fault_of_some_requests_hits_enough_prompts(name: str, one_in: int, shots: int):
+def test_a_fault_of_some_requests_hits_enough_prompts(name, one_in, shots):
     """Find the probability with which all hit prompts are answered as if they were not.
 
     The hash of a prompt decides whether it is hit, so that their number is known. One in a hundred
@@ -284,7 +274,7 @@ def test_every_fault_has_a_test():
 
 
 @pytest.mark.parametrize("name", CHEAPEST)
-def test_a_fault_is_found_and_named(stage: Stage, name: str):
+def test_a_fault_is_found_and_named(stage, name):
     began = time.monotonic()
     folder = stage.top / name.replace(" ", "_") / "0"
     folder.mkdir(parents=True)
@@ -300,7 +290,7 @@ def test_a_fault_is_found_and_named(stage: Stage, name: str):
         _check_nothing_unanswered_is_wrong(folder / "compared/b")
 
 
-def _check_nothing_unanswered_is_wrong(run: Path):
+def _check_nothing_unanswered_is_wrong(run):
     answered = count_answers(run)
     assert 0 < answered < MANY
     scored = [line for file in run.glob("scores/*") for line in file.read_text().splitlines()]

@@ -1,7 +1,5 @@
 """Test what the trials of vLLM read in printed words, without vLLM."""
 
-from __future__ import annotations
-
 import pytest
 
 from serve_eval.evidence.attribution.latency import describe_slow
@@ -23,7 +21,7 @@ DEAD = (
 
 
 @pytest.mark.parametrize("line", [WORKER + FLOAT, CORE + CACHE])
-def test_the_server_s_own_line_is_the_reason(line: str, tmp_path):
+def test_the_server_s_own_line_is_the_reason(line, tmp_path):
     (tmp_path / "vllm.log").write_text(f"INFO starting\n{line}\n{DEAD}\n")
     assert find_missing_kernel(tmp_path) == line.partition(") ")[2]
 
@@ -41,7 +39,7 @@ def test_the_server_s_own_line_is_the_reason(line: str, tmp_path):
     ],
     ids=["cache too small", "another error", "only an information", "killed", "silent"],
 )
-def test_a_server_that_ends_for_another_reason_is_none(log: str, tmp_path):
+def test_a_server_that_ends_for_another_reason_is_none(log, tmp_path):
     (tmp_path / "vllm.log").write_text(log)
     assert find_missing_kernel(tmp_path) is None
 
@@ -64,11 +62,11 @@ SLOW = WorkerTimes(
 )
 
 
-def _counted(**counts: object) -> ServerCounts:
+def _counted(**counts):
     return ServerCounts(server="context_0", url=URL, counts=EngineCounts(**counts))
 
 
-def _others() -> str:
+def _others():
     report = EngineReport(servers=(_counted(requests=90),), sent=40, answered=40)
     return "\n".join(remarks([report]))
 
@@ -84,7 +82,7 @@ def _others() -> str:
         (describe_slow(SLOW), "B is slower"),
     ],
 )
-def test_an_accusation_is_known(line: str, kind: str):
+def test_an_accusation_is_known(line, kind):
     assert [found for found, _ in find_accusations(f"warning: {line}")] == [kind]
 
 

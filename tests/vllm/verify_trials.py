@@ -7,8 +7,6 @@ vLLM; what it is compared with are other engines, precisions and transfers. Read
 minutes; the trials draw probes from the pool in random order.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import statistics
@@ -17,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -32,14 +29,13 @@ from serve_eval.schema import (
     Limits,
     Plan,
     Probe,
-    ProbeDistance,
     ProbeReading,
     ProbeRoute,
     Spec,
 )
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules, VerifySession, open_server
 from serve_eval.workflows.verify.verify import register
-from tests.peers.peers import PEERS_OF_OURS, PYTHON, ROOT, WEIGHTS, Peer
+from tests.peers.peers import PEERS_OF_OURS, PYTHON, ROOT, WEIGHTS
 from tests.scripted_server import external, serve_in_thread
 from tests.vllm.deployments import (
     MODEL,
@@ -60,7 +56,7 @@ GGUF = {
 HUB = "HF"
 
 
-def list_systems() -> Iterator[tuple[str, Peer, str]]:
+def list_systems():
     """Yield the name of each system, its server, and the kind of its weights.
 
     Of the servers that read GGUF files and list log-probabilities, the first one that is built is
@@ -76,9 +72,7 @@ def list_systems() -> Iterator[tuple[str, Peer, str]]:
             yield one.name, one, HUB
 
 
-async def read_peer(
-    peer: Peer, kind: str, texts: Sequence[str], folder: Path
-) -> list[ProbeReading | None]:
+async def read_peer(peer, kind, texts, folder):
     """Start a server with weights of a kind, and read all probes on it."""
     model = WEIGHTS if kind == HUB else _write(kind, folder)
     plan = Plan(
@@ -99,7 +93,7 @@ async def read_peer(
     return found
 
 
-def _write(kind: str, folder: Path) -> Path:
+def _write(kind, folder):
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{kind}.gguf"
     writer = ROOT / "tests/peers/write_gguf.py"
@@ -113,7 +107,7 @@ BF16 = "bfloat16"
 Pool = dict[str, list[ProbeReading | None]]
 
 
-def read_pool(folder: Path) -> tuple[list[Probe], Pool]:
+def read_pool(folder):
     """Start each system in turn, and read all probes on it."""
     found = {}
     running = Deployments(folder)
@@ -162,7 +156,7 @@ def read_pool(folder: Path) -> tuple[list[Probe], Pool]:
 
 
 @contextmanager
-def _embedded(damage: str) -> Iterator[str]:
+def _embedded(damage):
     from serve_eval.launchers._embedded.server import create_app
     from serve_eval.launchers.embedded import WEIGHTS
 
@@ -170,7 +164,7 @@ def _embedded(damage: str) -> Iterator[str]:
         yield url
 
 
-async def _register(url: str, folder: Path) -> list[Probe]:
+async def _register(url, folder):
     plan = Plan(
         model=MODEL, launcher=external(url), tasks=(Spec(name="word_problems"),), no_reference=True
     )
@@ -179,7 +173,7 @@ async def _register(url: str, folder: Path) -> list[Probe]:
     return list(made.probes)
 
 
-async def _read(url: str, texts: Sequence[str], in_flight: int) -> list[ProbeReading | None]:
+async def _read(url, texts, in_flight):
     async with Client(Endpoint(base_url=url, model=MODEL), Limits()) as client:
         server = AskedServer(name=url, client=client, in_flight=in_flight)
         await server.settle(texts[0])
@@ -187,11 +181,11 @@ async def _read(url: str, texts: Sequence[str], in_flight: int) -> list[ProbeRea
 
 
 def try_often(
-    probes: Sequence[Probe],
-    sibling: Sequence[ProbeReading | None],
-    b: Sequence[ProbeReading | None],
-    sd: float = 0.0,
-) -> tuple[Counter[str], list[int]]:
+    probes,
+    sibling,
+    b,
+    sd=0.0,
+):
     """Return the outcomes of all trials, and the probes that each took.
 
     `sd` is the standard deviation of the noise, in nats, that is added to every log-probability.
@@ -229,7 +223,7 @@ def try_often(
     return outcomes, taken
 
 
-def _add_noise(reading: ProbeReading | None, sd: float, rng: random.Random) -> ProbeReading | None:
+def _add_noise(reading, sd, rng):
     if reading is None or not sd:
         return reading
     tokens = []
@@ -240,16 +234,16 @@ def _add_noise(reading: ProbeReading | None, sd: float, rng: random.Random) -> P
     return msgspec.structs.replace(reading, tokens=tuple(tokens))
 
 
-def _far(a: ProbeReading | None, b: ProbeReading | None) -> float:
+def _far(a, b):
     found = None if a is None or b is None else measure_distance("", a, b)
     return 0.0 if found is None else found.nats
 
 
-def _distance(probe: Probe, reading: ProbeReading | None) -> ProbeDistance | None:
+def _distance(probe, reading):
     return None if reading is None else measure_distance(probe.id, probe.reading, reading)
 
 
-def print_tables(probes: Sequence[Probe], pool: Mapping[str, list[ProbeReading | None]]):
+def print_tables(probes, pool):
     """Print the distances of each system, and the outcomes for each sibling."""
     print("system | median | 90 % | largest distance from A, in nats")
     for name, readings in pool.items():
@@ -271,7 +265,7 @@ def print_tables(probes: Sequence[Probe], pool: Mapping[str, list[ProbeReading |
             print(f"{name} | {told} | {statistics.median(taken):.0f}, {tenth:.0f}")
 
 
-def main() -> None:
+def main():
     """Read the pool, or take the file of an earlier reading, and print the tables."""
     file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     if file is not None and file.exists():

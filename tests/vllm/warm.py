@@ -10,8 +10,6 @@ refuses; and with speculation, requests that are not greedy get their own temper
 where vLLM 0.32 on a CPU reads memory that nothing wrote and often ends (vllm-project/vllm#42638).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import selectors
@@ -19,10 +17,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 MAX_REQUEST = 1 << 20
 PAUSE_S = 0.0002
@@ -30,7 +26,7 @@ PAUSE_S = 0.0002
 PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 
 
-def start(path: str, arguments: list[str]) -> int:
+def start(path, arguments):
     """Have a server started, wait until it ends, and return its exit status."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(path)
@@ -45,7 +41,7 @@ def start(path: str, arguments: list[str]) -> int:
 class Forking:
     """Forks servers for clients, which each have a connection as long as their server runs."""
 
-    def __init__(self, path: str, run: Callable[[list[str]], None]):
+    def __init__(self, path, run):
         self._run = run
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -98,7 +94,7 @@ class Forking:
         self._selector.close()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
-    def _pass_on(self, pid: int):
+    def _pass_on(self, pid):
         """Send the server a signal that its client received; kill it if the client is gone."""
         if told := self._children[pid].recv(1):
             os.kill(pid, told[0])
@@ -106,7 +102,7 @@ class Forking:
             self._selector.unregister(self._children[pid])
             os.killpg(pid, signal.SIGKILL)
 
-    def _reap(self, pid: int, child: int):
+    def _reap(self, pid, child):
         _, status = os.waitpid(pid, 0)
         self._selector.unregister(child)
         os.close(child)
@@ -119,7 +115,7 @@ class Forking:
             os.killpg(pid, signal.SIGKILL)  # An engine that outlived its server.
 
 
-def _end_with(run: Callable[[], None]):
+def _end_with(run):
     """Run a forked server, and end this process without returning to the parent's code."""
     status = 1
     try:
@@ -135,9 +131,7 @@ def _end_with(run: Callable[[], None]):
         os._exit(status)
 
 
-def expand(
-    values: Any, ends: Any, tokens: int, replace_from: float = 0, replace_to: float = 0
-) -> Any:
+def expand(values, ends, tokens, replace_from=0, replace_to=0):
     """Return the value of each request, a tensor, once for each of its draft tokens.
 
     `ends` are the sums of the numbers of draft tokens up to each request; the last is `tokens`.
@@ -147,7 +141,7 @@ def expand(
     return put.repeat_interleave(counts, output_size=tokens)
 
 
-def run_vllm(arguments: list[str]):
+def run_vllm(arguments):
     """Run vLLM's server, as `python -m vllm.entrypoints.openai.api_server` does."""
     import multiprocessing
 

@@ -3,8 +3,6 @@
 The user may read everything, since the interpreter of these tests may lie in a closed folder.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -20,7 +18,7 @@ HERE = Path(__file__).parent
 RUN = ("run", "--launcher", "simulated", "--tasks", "word_problems", "--limit", "4")
 
 
-def _run(folder: Path, failing: str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+def _run(folder, failing, *words, **more):
     paths = os.pathsep.join([str(HERE), str(HERE.parents[1])])
     return subprocess.run(
         [sys.executable, "-m", "serve_eval", *words],
@@ -40,7 +38,7 @@ def _run(folder: Path, failing: str, *words: str, **more: str) -> subprocess.Com
         "fsync:ENOTSUP link:EOPNOTSUPP",
     ],
 )
-def test_a_run_ends_without_what_it_can_do_without(tmp_path, failing: str):
+def test_a_run_ends_without_what_it_can_do_without(tmp_path, failing):
     state = tmp_path / "state"
     done = _run(tmp_path, failing, *RUN, "--no-reference", XDG_STATE_HOME=str(state))
     assert done.returncode == 3, done.stderr
@@ -61,9 +59,7 @@ def test_a_run_ends_without_what_it_can_do_without(tmp_path, failing: str):
         ("mkdir:EROFS", "Read-only file system"),
     ],
 )
-def test_what_is_not_safe_is_refused_by_name_before_anything_is_asked(
-    tmp_path, failing: str, call: str
-):
+def test_what_is_not_safe_is_refused_by_name_before_anything_is_asked(tmp_path, failing, call):
     folder = tmp_path / "run"
     done = _run(tmp_path, failing, *RUN, "--no-reference", "-o", str(folder))
     assert done.returncode in (2, 4), done.stderr
@@ -111,14 +107,14 @@ def test_without_locks_a_living_holder_is_found_and_a_dead_one_is_forgotten(
     ],
     ids=["nobody", "locked", "this process", "elsewhere", "ended", "too large", "nonsense"],
 )
-def test_the_holder_of_an_unlocked_folder(holder: str, lives: bool):
+def test_the_holder_of_an_unlocked_folder(holder, lives):
     assert file_system.may_live(holder) is lives
 
 
 NOBODY = "65534"
 
 
-def _as_nobody(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def _as_nobody(folder, *words):
     setpriv = shutil.which("setpriv")
     if setpriv is None or os.geteuid() != 0:
         pytest.skip("only root can become another user, with setpriv")

@@ -5,15 +5,13 @@ import hashlib
 import json
 import shutil
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serve_eval.errors import DatasetError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.harness.layout import file_name, mean_stderr, sanitize, stamp
-from serve_eval.schema import Limits, Plan, Report, Spec
+from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.workflows.export.export import export
 from tests.json_files import read_json
 
@@ -23,7 +21,7 @@ LINE = {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filt
 HASHES = {"doc_hash", "prompt_hash", "target_hash"}
 
 
-def _plan(data_root: Path, **more: Any) -> Plan:
+def _plan(data_root, **more):
     return Plan(
         **{
             "model": "my-org/m",
@@ -45,16 +43,16 @@ def _plan(data_root: Path, **more: Any) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def run(data_root, tmp_path_factory) -> tuple[Path, Report]:
+def run(data_root, tmp_path_factory):
     out = tmp_path_factory.mktemp("run") / "out"
     return out, asyncio.run(evaluate(_plan(data_root), out, environ={}))
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
+def _lines(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_every_task_has_its_figures_and_its_samples(run: tuple[Path, Report], tmp_path):
+def test_every_task_has_its_figures_and_its_samples(run, tmp_path):
     out, report = run
     results, *samples = export(out, tmp_path / "to").files
     content = read_json(results)
@@ -110,7 +108,7 @@ def test_every_task_has_its_figures_and_its_samples(run: tuple[Path, Report], tm
     assert json.loads(turns)[-1]["role"] == "user"
 
 
-def test_the_same_run_gives_the_same_files_within_it_by_default(run: tuple[Path, Report]):
+def test_the_same_run_gives_the_same_files_within_it_by_default(run):
     out, report = run
     first = export(out)
     contents = [file.read_bytes() for file in first.files]
@@ -119,7 +117,7 @@ def test_the_same_run_gives_the_same_files_within_it_by_default(run: tuple[Path,
     assert stamp(datetime.fromisoformat(report.started_at)) in first.files[0].name
 
 
-def test_the_fields_are_those_of_recorded_logs(run: tuple[Path, Report], shared: Path, tmp_path):
+def test_the_fields_are_those_of_recorded_logs(run, shared, tmp_path):
     folder = shared / "data/recorded/lmeval_logs"
     recorded = read_json(min(folder.glob("results_*.json")))
     results, samples, *_ = export(run[0], tmp_path).files
@@ -137,7 +135,7 @@ def test_the_fields_are_those_of_recorded_logs(run: tuple[Path, Report], shared:
     assert f"results_{stamp(datetime(2025, 9, 9, 13, 31, 53, 431753, tzinfo=UTC))}.json" in names
 
 
-def test_repeats_are_the_responses_of_one_line(data_root: Path, tmp_path):
+def test_repeats_are_the_responses_of_one_line(data_root, tmp_path):
     out = tmp_path / "out"
     plan = _plan(data_root, tasks=(Spec(name="gsm8k"),), repeats=3, limit=4)
     report = asyncio.run(evaluate(plan, out, environ={}))
@@ -147,7 +145,7 @@ def test_repeats_are_the_responses_of_one_line(data_root: Path, tmp_path):
     assert value * 100 == pytest.approx(report.tasks[0].result.value)
 
 
-def test_what_has_no_answer_is_left_out_and_said(data_root: Path, tmp_path):
+def test_what_has_no_answer_is_left_out_and_said(data_root, tmp_path):
     broken = {"accuracy": 1.0, "failure_rate": 0.5, "seed": 2}
     plan = _plan(
         data_root,
@@ -167,9 +165,7 @@ def test_what_has_no_answer_is_left_out_and_said(data_root: Path, tmp_path):
     assert content["n-samples"]["gsm8k"] == {"original": 6, "effective": result.scored}
 
 
-def test_a_run_without_a_report_or_with_other_data_is_refused(
-    run: tuple[Path, Report], data_root: Path, tmp_path
-):
+def test_a_run_without_a_report_or_with_other_data_is_refused(run, data_root, tmp_path):
     import shutil
 
     out = tmp_path / "out"
@@ -200,9 +196,7 @@ def test_a_run_without_a_report_or_with_other_data_is_refused(
         ("m" * 5000, "m" * 160 + "-"),
     ],
 )
-def test_any_name_of_a_model_becomes_one_folder_below_the_chosen_one(
-    tmp_path, model: str, folder: str
-):
+def test_any_name_of_a_model_becomes_one_folder_below_the_chosen_one(tmp_path, model, folder):
     """Servers may list any name for their model."""
     cut = folder.endswith("-")
     assert (file_name(model)[:-8] if cut else file_name(model)) == folder
@@ -217,7 +211,7 @@ def test_long_names_that_begin_alike_stay_apart():
     assert file_name("m" * 500) == file_name("m" * 500)
 
 
-def test_a_run_of_a_model_with_a_nul_in_its_name_is_exported(run: tuple[Path, Report], tmp_path):
+def test_a_run_of_a_model_with_a_nul_in_its_name_is_exported(run, tmp_path):
     out = tmp_path / "out"
     shutil.copytree(run[0], out)
     report = read_json(out / "report.json")
@@ -232,7 +226,7 @@ def test_a_run_of_a_model_with_a_nul_in_its_name_is_exported(run: tuple[Path, Re
     )
 
 
-def test_a_folder_that_cannot_be_made_is_said(run: tuple[Path, Report], tmp_path):
+def test_a_folder_that_cannot_be_made_is_said(run, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match="cannot write: Not a directory"):
         export(run[0], tmp_path / "file/to")

@@ -2,17 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serve_eval.workflows.diagnose.evidence import read
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, models
+from tests.scripted_server import ScriptedServer, after, answer, models
 
 PASSAGES, EACH = 40, 5
 WORDS = "tides sails harbours storms ropes "
@@ -20,11 +18,11 @@ LOST, WON = range(14), range(14, 22)
 """The passages that only B misreads, and those that only A misreads."""
 
 
-def _passage(number: int) -> str:
+def _passage(number):
     return f"Passage {number}. {WORDS * 10}of the sea number {number}."
 
 
-def _write(group: bool):
+def _write(group):
     cases = [
         {
             "case": f"p{p}:q{q}",
@@ -41,11 +39,11 @@ def _write(group: bool):
 class _Side:
     """A server that misreads some passages, all questions on them, when more are in flight."""
 
-    def __init__(self, misread: range, above: int = 0):
+    def __init__(self, misread, above=0):
         self._starts = tuple(f"Passage {p}. " for p in misread)
         self._above = above
 
-    def reply(self, request: HttpRequest) -> Reply:
+    def reply(self, request):
         if not request.chat or not request.prompt.startswith("Passage"):
             return answer(" 1")
         wrong = request.prompt.startswith(self._starts) and request.in_flight > self._above
@@ -54,7 +52,7 @@ class _Side:
 
 
 @pytest.fixture(scope="module")
-def sides() -> Iterator[tuple[str, str]]:
+def sides():
     servers = [
         ScriptedServer(_Side(one).reply, routes={"/v1/models": models("m")}) for one in (WON, LOST)
     ]
@@ -63,7 +61,7 @@ def sides() -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def runs(sides: tuple[str, str], tmp_path_factory) -> Path:
+def runs(sides, tmp_path_factory):
     """Return a folder with a run of A, its reference, and a run of B that is judged by it."""
     folder = tmp_path_factory.mktemp("groups")
     with pytest.MonkeyPatch.context() as patch:
@@ -79,11 +77,11 @@ def runs(sides: tuple[str, str], tmp_path_factory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _here(runs: Path, monkeypatch):
+def _here(runs, monkeypatch):
     monkeypatch.chdir(runs)
 
 
-def _verdict(report: str = "B/report.json") -> dict[str, Any]:
+def _verdict(report="B/report.json"):
     return read_json(Path(report))["tasks"][0]["verdict"]
 
 
@@ -117,7 +115,7 @@ def test_texts_name_the_groups_and_power_plans_with_them():
     assert least[False] / least[True] == pytest.approx(paired["design_effect"], rel=0.01)
 
 
-def test_a_dry_run_plans_with_the_groups_of_the_reference(sides: tuple[str, str]):
+def test_a_dry_run_plans_with_the_groups_of_the_reference(sides):
     asked = f"--cases cases.yaml --base-url {sides[1]} --model m --dry-run"
     done = serve_eval(f"run --references-dir refs --verdict paired {asked}", exits=0)
     said = "groups: 200 prompts in 40 groups tell a paired rule as much as 39 independent ones"
@@ -128,7 +126,7 @@ def test_a_dry_run_plans_with_the_groups_of_the_reference(sides: tuple[str, str]
     assert "groups:" not in serve_eval(f"run {asked} {rule}").stdout
 
 
-def test_a_margin_that_the_groups_can_never_exclude_is_refused(sides: tuple[str, str]):
+def test_a_margin_that_the_groups_can_never_exclude_is_refused(sides):
     """200 equal single answers exclude 2 points, 40 passages only 6.4."""
     asked = f"--cases cases.yaml --base-url {sides[0]} --model m -o never"
     rule = "--references-dir refs --verdict noninferiority --set verdict.margin=6"
@@ -142,7 +140,7 @@ def test_a_margin_that_the_groups_can_never_exclude_is_refused(sides: tuple[str,
     assert "set a margin of 6.34 points or more" in done.stderr
 
 
-def test_power_takes_the_design_effect_of_the_references_runs(sides: tuple[str, str]):
+def test_power_takes_the_design_effect_of_the_references_runs(sides):
     serve_eval("references register A B --references-dir refs2", exits=0)
     asked = f"--cases cases.yaml --base-url {sides[0]} --model m"
     judged = "--references-dir refs2 --verdict paired"
@@ -207,7 +205,7 @@ def test_load_counts_passages_too():
         assert point["p"] == pytest.approx(2.0 * 0.5**5)
 
 
-def _stop_early(url: str, rule: str, out: str, *more: str) -> dict[str, Any]:
+def _stop_early(url, rule, out, *more):
     """Run with an early stop and return the verdict."""
     asked = ["--cases", "cases.yaml", "--base-url", url, "--model", "m", "--early-stop"]
     judged = ["--references-dir", "refs", "--verdict", rule, "--set", "verdict.max_missing=0.2"]
@@ -216,13 +214,13 @@ def _stop_early(url: str, rule: str, out: str, *more: str) -> dict[str, Any]:
     return _verdict(f"{out}/report.json")
 
 
-def _asked(out: str) -> list[str]:
+def _asked(out):
     """Return the passages of a run in the order of their questions' answers."""
     lines = Path(out, "samples/cases-sea.jsonl").read_text().splitlines()
     return [json.loads(line)["id"].split(":")[0] for line in lines]
 
 
-def test_an_early_stop_by_pairs_asks_passages_whole_and_stops(sides: tuple[str, str]):
+def test_an_early_stop_by_pairs_asks_passages_whole_and_stops(sides):
     margin = ["--set", "verdict.margin=40", "--concurrency", "1"]
     verdict = _stop_early(sides[0], "noninferiority", "early", *margin)
     early = verdict["early"]
@@ -241,7 +239,7 @@ def test_an_early_stop_by_pairs_asks_passages_whole_and_stops(sides: tuple[str, 
     assert not read(Path("early")).in_random_order
 
 
-def test_an_early_stop_by_the_classic_rule_draws_single_questions(sides: tuple[str, str]):
+def test_an_early_stop_by_the_classic_rule_draws_single_questions(sides):
     verdict = _stop_early(sides[0], "classic", "classic", "--concurrency", "1")
     assert verdict["early"]["groups"] is None
     passages = [name for name, _ in groupby(_asked("classic"))]

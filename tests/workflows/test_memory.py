@@ -3,10 +3,7 @@
 import asyncio
 import gc
 import tracemalloc
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,7 +26,7 @@ ARMS = {
 }
 
 
-def _ask(folder: Path, samples: int, *, damage: float = 0.0, **more: Any):
+def _ask(folder, samples, *, damage=0.0, **more):
     options = {"accuracy": 0.8, "damage": damage}
     task = Spec(name="word_problems", options={"num_samples": samples})
     plan = Plan(
@@ -43,7 +40,7 @@ def _ask(folder: Path, samples: int, *, damage: float = 0.0, **more: Any):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> dict[int, Path]:
+def runs(tmp_path_factory):
     """Return a folder for each size, with a run of each arm."""
     found = {size: tmp_path_factory.mktemp(str(size)) for size in (SMALL, LARGE)}
     for size, folder in found.items():
@@ -52,30 +49,30 @@ def runs(tmp_path_factory) -> dict[int, Path]:
     return found
 
 
-def _compare(runs: Path, to: Path):
+def _compare(runs, to):
     compare_folders(runs / "a", runs / "b", Spec(name="paired"), show_flips=5)
 
 
-def _diagnose(runs: Path, to: Path):
+def _diagnose(runs, to):
     # The samples of both sides; the tests of slices have bounds of their own.
     both = [read(runs / side) for side in "ab"]
     assert both[0].tasks[0].lost
 
 
-def _export(runs: Path, to: Path):
+def _export(runs, to):
     export(runs / "a", to)
 
 
-def _merge(runs: Path, to: Path):
+def _merge(runs, to):
     shards = read_shards([runs / "shard1", runs / "shard2"])
     merge(shards, plan_of_whole(shards), to)
 
 
-def _rescore(runs: Path, to: Path):
+def _rescore(runs, to):
     rescore(runs / "a")
 
 
-def _peak(work: Callable[[], object]) -> int:
+def _peak(work):
     gc.collect()
     tracemalloc.start()
     try:
@@ -89,9 +86,7 @@ def _peak(work: Callable[[], object]) -> int:
     ("story", "most"),
     [(_compare, 1600), (_diagnose, 2900), (_export, 2500), (_merge, 2600), (_rescore, 2200)],
 )
-def test_memory_grows_by_few_bytes_per_sample(
-    story: Callable[[Path, Path], None], most: int, runs: dict[int, Path], tmp_path
-):
+def test_memory_grows_by_few_bytes_per_sample(story, most, runs, tmp_path):
     """The samples of the data set count too, about 900 bytes each."""
     story(runs[SMALL], tmp_path / "first")  # imports modules and fills caches
     small, large = (

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory, simulated_here: None) -> Path:
+def pages(tmp_path_factory, simulated_here):
     """Return a folder with pages of a run, a suite, a comparison, loads, a view and a drift."""
     top = tmp_path_factory.mktemp("pages")
     runs = "\n".join(
@@ -58,7 +58,7 @@ def pages(tmp_path_factory, simulated_here: None) -> Path:
     return top
 
 
-def _list_figures(page: Path) -> list[tuple[str, list[str]]]:
+def _list_figures(page):
     """Return the title and the labels of the bars of each picture of a page."""
     html = page.read_text()
     return [
@@ -70,7 +70,7 @@ def _list_figures(page: Path) -> list[tuple[str, list[str]]]:
     ]
 
 
-def test_every_picture_shows_one_task(pages: Path):
+def test_every_picture_shows_one_task(pages):
     found = {page: _list_figures(page) for page in sorted(pages.rglob("*.html"))}
     names = {str(page.relative_to(pages)) for page, figures in found.items() if figures}
     stories = {f"{story}/report.html" for story in ("run", "suite", "compare", "load")}
@@ -83,7 +83,7 @@ def test_every_picture_shows_one_task(pages: Path):
             assert not [x for x in labels for task in others if task in x], (page, title)
 
 
-def test_a_picture_of_a_suite_has_each_run_once(pages: Path):
+def test_a_picture_of_a_suite_has_each_run_once(pages):
     figures = _list_figures(pages / "suite/report.html")
     over = [(title, labels) for title, labels in figures if "value by bits" in title]
     assert len(over) == len(TASKS)

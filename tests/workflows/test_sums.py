@@ -3,7 +3,6 @@
 import asyncio
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evidence.answer_pairs import read_task
 from serve_eval.evidence.score_pairs import score_pairs
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import Plan, Report, Shard, Spec, VerdictOutcome
+from serve_eval.schema import Plan, Shard, Spec, VerdictOutcome
 from serve_eval.storage.report_file import read_report
 from serve_eval.storage.scores import read_scores
 from serve_eval.verdicts import references
@@ -28,7 +27,7 @@ ALL, MODEL = 40, "my-org/my-model"
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory) -> Plan:
+def plan(tmp_path_factory):
     root = tmp_path_factory.mktemp("data")
     write_voxpopuli(root / "voxpopuli", ALL)
     return Plan(
@@ -41,7 +40,7 @@ def plan(tmp_path_factory) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def runs(plan: Plan, tmp_path_factory) -> Path:
+def runs(plan, tmp_path_factory):
     """Return a folder with the runs a and b, of which b makes more errors."""
     folder = tmp_path_factory.mktemp("runs")
     _run(plan, folder / "a", 0.9)
@@ -49,7 +48,7 @@ def runs(plan: Plan, tmp_path_factory) -> Path:
     return folder
 
 
-def _run(plan: Plan, folder: Path, accuracy: float) -> Report:
+def _run(plan, folder, accuracy):
     options = {**plan.launcher.options, "accuracy": accuracy}
     return asyncio.run(
         evaluate(
@@ -58,13 +57,13 @@ def _run(plan: Plan, folder: Path, accuracy: float) -> Report:
     )
 
 
-def _rate(folder: Path) -> float:
+def _rate(folder):
     """Return the errors per 100 words, from the file of scores."""
     parts = [score.parts for score in read_scores(folder, "voxpopuli").values()]
     return 100.0 * sum(one["edits"] for one in parts) / sum(one["words"] for one in parts)
 
 
-def test_the_value_is_that_of_all_words_and_its_interval_is_over_speakers(runs: Path):
+def test_the_value_is_that_of_all_words_and_its_interval_is_over_speakers(runs):
     (task,) = read_report(runs / "a").tasks
     assert task.result.value == pytest.approx(_rate(runs / "a"))
     scores = list(read_scores(runs / "a", "voxpopuli").values())
@@ -87,7 +86,7 @@ def test_the_value_is_that_of_all_words_and_its_interval_is_over_speakers(runs: 
     assert task.result.interval == pytest.approx((low, high))
 
 
-def test_compare_pairs_the_errors_of_each_utterance_by_speaker(runs: Path):
+def test_compare_pairs_the_errors_of_each_utterance_by_speaker(runs):
     comparison = compare_folders(runs / "a", runs / "b", Spec(name="paired"))
     verdict = comparison.tasks[0].verdict
     assert verdict.paired.difference == pytest.approx(_rate(runs / "a") - _rate(runs / "b"))
@@ -97,7 +96,7 @@ def test_compare_pairs_the_errors_of_each_utterance_by_speaker(runs: Path):
     assert (pairs.n, pairs.units) == (ALL, 15)  # twelve speakers and three utterances
 
 
-def test_a_registered_reference_keeps_the_sums_of_each_utterance(plan: Plan, runs: Path, tmp_path):
+def test_a_registered_reference_keeps_the_sums_of_each_utterance(plan, runs, tmp_path):
     (registered,) = register([runs / "a"], tmp_path / "refs")
     assert registered.value == pytest.approx(_rate(runs / "a"))
     text = (tmp_path / "refs/voxpopuli.yaml").read_text()
@@ -123,7 +122,7 @@ def test_a_registered_reference_keeps_the_sums_of_each_utterance(plan: Plan, run
     assert found.runs is not None
 
 
-def test_shards_add_up(plan: Plan, runs: Path, tmp_path):
+def test_shards_add_up(plan, runs, tmp_path):
     for number in (1, 2):
         _run(replace(plan, shard=Shard(number=number, count=2)), tmp_path / str(number), 0.9)
     shards = read_shards([tmp_path / "1", tmp_path / "2"])
@@ -131,6 +130,6 @@ def test_shards_add_up(plan: Plan, runs: Path, tmp_path):
     assert report.tasks[0].result.value == pytest.approx(_rate(runs / "a"))
 
 
-def test_rescore_gives_the_same_value(runs: Path):
+def test_rescore_gives_the_same_value(runs):
     (task,) = rescore(runs / "b")
     assert task.before == task.after == pytest.approx(_rate(runs / "b"))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from serve_eval.client.wire_format.response_head import (
     CONTEXT_FIELD,
+    FIELDS,
     GENERATION_FIELD,
     REMAINING,
     RETRY_AFTER,
@@ -20,7 +21,6 @@ from serve_eval.client.wire_format.response_head import (
     read_pause,
     read_servers,
 )
-from serve_eval.client.wire_format.response_head import FIELDS as QUOTA_FIELDS
 from serve_eval.client.wire_format.stream import StreamedAnswer
 from serve_eval.client.wire_format.wire import EVENT_STREAM, InvalidResponse
 from serve_eval.schema import AnsweringServers, ServerTiming
@@ -46,7 +46,7 @@ HEAD_FIELDS = frozenset(
         _REQUEST_ID,
     }
     | {_TIMING, _STAMPS, STATE_HEADER}
-    | QUOTA_FIELDS
+    | FIELDS
     | SERVER_FIELDS
 )
 """The header fields that a transport passes on, in lower case; of SERVER_FIELDS, a repeated one as

@@ -38,7 +38,7 @@ async def probe(
         ability = await _route(client, chat, [p for p in prepared if p.chat == chat])
         found[ability.need] = ability
     chat = Need.CHAT in found and found[Need.CHAT].works is True
-    asked = [p for p in prepared if found[_kind(p)].works]
+    asked = [p for p in prepared if found[Need.CHAT if p.chat else Need.COMPLETIONS].works]
     needs = {need for p in asked for need in p.needs}
     if Need.PROMPT_LOGPROBS in needs:
         found |= await _logprobs(client, asked, needs)
@@ -137,10 +137,6 @@ def _first_lack(
         )
         return Ability(need=CONTEXT, works=False, seen=seen, help=LONGER)
     return None
-
-
-def _kind(prepared: PreparedTask) -> Need:
-    return Need.CHAT if prepared.chat else Need.COMPLETIONS
 
 
 async def _route(client: Client, chat: bool, alike: Sequence[PreparedTask]) -> Ability:

@@ -81,7 +81,10 @@ def _is_reported(name: str) -> bool:
 def _shorten_reported(table: ResultsTable, width: int) -> ResultsTable:
     """Return the table with shorter attributes that servers and launchers reported."""
     for name in (one for one in table.shown if _is_reported(one)):
-        bare = [_drop_scheme(row.attributes.get(name, "")) for row in table.rows]
+        bare = [
+            row.attributes.get(name, "").removeprefix("http://").removesuffix("/v1")
+            for row in table.rows
+        ]
         shorter = _with_values(table, name, bare)
         longest = max(map(cell_len, bare), default=0)
         table = shorter if _has_distinct_rows(shorter, table) else table
@@ -100,10 +103,6 @@ def _with_values(table: ResultsTable, name: str, values: Sequence[str]) -> Resul
         for row, value in zip(table.rows, values, strict=True)
     ]
     return replace(table, rows=rows)
-
-
-def _drop_scheme(address: str) -> str:
-    return address.removeprefix("http://").removesuffix("/v1")
 
 
 def list_lines(table: ResultsTable, width: int | None = None) -> Iterator[str]:

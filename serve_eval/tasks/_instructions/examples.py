@@ -27,10 +27,6 @@ def _relate(relation: str, text: str, few: str) -> str:
     return text if relation == "at least" else few
 
 
-def _without(letter: str) -> str:
-    return "mmm" if letter.lower() != "m" else "www"
-
-
 def _list_paragraphs(args: Mapping[str, Any]) -> str:
     paragraphs = [_SENTENCE] * int(args["num_paragraphs"])
     paragraphs[int(args["nth_paragraph"]) - 1] = f"{args['first_word']} it is."
@@ -44,7 +40,9 @@ _IFEVAL: dict[str, Make] = {
     ),
     "keywords:forbidden_words": lambda a: "Yes.",
     "keywords:letter_frequency": lambda a: _relate(
-        a["let_relation"], a["letter"] * int(a["let_frequency"]), _without(a["letter"])
+        a["let_relation"],
+        a["letter"] * int(a["let_frequency"]),
+        "mmm" if a["letter"].lower() != "m" else "www",
     ),
     "language:response_language": lambda a: _ENGLISH,
     "length_constraints:number_sentences": lambda a: _relate(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import AnchorComparison, PairedComparison, TaskResult
@@ -12,9 +11,6 @@ from serve_eval.stats.clusters import design_effect
 from serve_eval.stats.drop import Method
 from serve_eval.stats.judgement import AnchorTest, judge
 from serve_eval.stats.pairs import Pairs
-
-if TYPE_CHECKING:
-    from serve_eval.stats.inputs import IntArray
 
 
 def check(**options: object) -> None:
@@ -76,12 +72,10 @@ def compare(
         interval=_interval(scale, told.interval),
         answer_pairs=pairs.answer_pairs,
         groups=None if pairs.clusters is None else pairs.units,
-        design_effect=design_effect(pairs.differences, _codes(pairs)),
+        design_effect=design_effect(
+            pairs.differences, None if pairs.clusters is None else pairs.clusters[pairs.complete]
+        ),
     )
-
-
-def _codes(pairs: Pairs) -> IntArray | None:
-    return None if pairs.clusters is None else pairs.clusters[pairs.complete]
 
 
 def warnings(paired: PairedComparison) -> tuple[str, ...]:

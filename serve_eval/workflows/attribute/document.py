@@ -9,7 +9,7 @@ from serve_eval.report.attribution import accusations, list_workers, sentences
 from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
-from serve_eval.schema import Attributed, Attribution, WorkerShare
+from serve_eval.schema import Attributed, Attribution
 from serve_eval.shell_words import quote_argument
 from serve_eval.storage.story_files import ATTRIBUTE
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, NOTHING_SCORED, PASS
@@ -61,13 +61,9 @@ def _list_parts(found: Attributed) -> list[tuple[str, Attribution]]:
     ]
 
 
-def _list_accused(parts: Sequence[tuple[str, Attribution]]) -> list[WorkerShare]:
-    return [row for _, part in parts for row in part.rows if row.accused]
-
-
 def _count_accused(found: Attributed, parts: Sequence[tuple[str, Attribution]]) -> str:
     """Return how many of the workers are worse than the others, and how many pairs."""
-    rows = _list_accused(parts)
+    rows = [row for _, part in parts for row in part.rows if row.accused]
     pairs = {row.worker for row in rows if row.role in ("pair", "transfer")}
     alone = {row.worker for row in rows} - pairs
     if not found.alone.joined:

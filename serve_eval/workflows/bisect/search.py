@@ -12,6 +12,7 @@ from serve_eval.stats.noisy_search import ErrorRates, Posterior, SearchCost, Sim
 from serve_eval.stats.suspects import start_chances
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.bisect.configurations import Configurations
+from serve_eval.workflows.bisect.rules import BisectRules
 from serve_eval.workflows.bisect.testing import StepOutcome
 
 ALPHA = 0.005
@@ -36,15 +37,6 @@ MOST_UNDECIDED = 3
 """Number of tests in a row that may decide nothing: the drop is then too small for the prompts."""
 _CULPRITS = ("together", "either", "from")
 _ANSWERS = {BisectionResult.WORSE: True, BisectionResult.SAME: False}
-
-
-@freeze
-class BisectRules:
-    """The margin in points (None: half of the drop of the bad configuration), and the budgets."""
-
-    margin: float | None = None
-    budget_starts: int | None = None
-    budget_gpu_hours: float | None = None
 
 
 def weigh(found: Configurations, steps: Sequence[BisectionStep]) -> Posterior:

@@ -19,8 +19,7 @@ from serve_eval.report.results_table.formats import DECIMALS
 from serve_eval.report.summary.figures import count
 from serve_eval.report.text import disarm
 from serve_eval.shell_words import quote_path
-from serve_eval.verdicts.exit_code import NOTHING_SCORED
-from serve_eval.verdicts.exit_code import PASS as FOUND
+from serve_eval.verdicts.exit_code import NOTHING_SCORED, PASS
 
 Cell = str | int | float | None
 
@@ -156,7 +155,7 @@ def make_document(
     return Document(
         "collect",
         f"serve-eval runs table {' '.join(map(quote_path, paths))}",
-        make_header(FOUND if rows else NOTHING_SCORED),
+        make_header(PASS if rows else NOTHING_SCORED),
         conclusions=[
             Conclusion(
                 str(output) if output is not None else "results",

@@ -32,7 +32,6 @@ from serve_eval.schema import (
     SamplingDefaults,
     SamplingParams,
 )
-from serve_eval.storage import run_folder
 from serve_eval.storage.sessions import read_defaults
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.workflows.compare.divergence import look_at_all, place_partings
@@ -208,35 +207,26 @@ AGAIN_B = "again_b"
 """Folder of the second answers of B if A has second answers too."""
 
 
-def ask_twice(
-    runs: Sequence[SideRun], rules: CompareRules, out_dir: Path, *, ended: bool
-) -> list[SideRun]:
+def ask_twice(runs: Sequence[SideRun], rules: CompareRules, out_dir: Path) -> list[SideRun]:
     """Return the runs that ask some prompts of each live side again, the same ones of both.
 
     They cover the tasks without repeats, since repeats show the noise already, and those with a
     sampling seed: each repeat has a seed of its own, and second answers have those of the first
     ones. The requests are sent next to the others, with a concurrency at which they take about as
-    long, and in another order: a prompt is not asked twice at the same time. `ended`: the folder
-    has a result. If that is of an older version, nothing is asked that it did not ask.
+    long, and in another order: a prompt is not asked twice at the same time.
     """
     found = []
     for run, name in zip(runs, (AGAIN, AGAIN_B), strict=False):
-        folder = out_dir / name
-        if not ended:
-            found += _repeat_some(run, rules.again, folder, run.prepared)
-        elif folder.exists():
-            known = run_folder.read_fingerprints(folder)
-            asked = [p for p in run.prepared if p.task.name in known]
-            found += _repeat_some(run, rules.again, folder, asked)
+        found += _repeat_some(run, rules.again, out_dir / name)
     return found
 
 
-def _repeat_some(
-    first: SideRun, count: int, folder: Path, asked_first: Sequence[PreparedTask]
-) -> list[SideRun]:
+def _repeat_some(first: SideRun, count: int, folder: Path) -> list[SideRun]:
     """Return the run that asks some prompts of a side again; none if there is nothing to ask."""
     once = [
-        p for p in asked_first if first.plan.times(p.task.name) == 1 or _is_seeded(p.task.sampling)
+        p
+        for p in first.prepared
+        if first.plan.times(p.task.name) == 1 or _is_seeded(p.task.sampling)
     ]
     if not count or not once:
         return []

@@ -93,7 +93,7 @@ async def compare(
         for run in (run for run in runs if run.done):
             session.policies.note_folder(run.side, run.folder)
         looked = _read_looked_at(out_dir)
-        twice = ask_twice(runs, rules, out_dir, ended=looked is not None)
+        twice = ask_twice(runs, rules, out_dir)
         runs = _all_runs(a, runs, twice)
         pair = _Pair(
             a=a,

@@ -241,7 +241,7 @@ def read_twice(sides: TwoSides, second: Mapping[str, tuple[Path, Report]]) -> Ma
     found = {}
     task = sides[0].task.result.task
     for name, once, other in (("A", *sides), ("B", *sides[::-1])):
-        asked = name in second and _has_task(second[name][1], task)
+        asked = name in second and any(one.result.task == task for one in second[name][1].tasks)
         if asked and (len(once.lines) < 2 or second_show_noise(once, other)):
             answers = answer_pairs.read_task(*second[name], task)
             drawn = find_drawn(once, repeats=False)
@@ -260,10 +260,6 @@ def keep_like(twice: Mapping[str, Second]) -> Mapping[str, Second]:
     """
     shown = {name: one for name, one in twice.items() if one.drawn != "other_seeds"}
     return shown if len({one.drawn for one in shown.values()}) < 2 else {}
-
-
-def _has_task(report: Report, task: str) -> bool:
-    return any(one.result.task == task for one in report.tasks)
 
 
 def describe_unsteady(

@@ -27,7 +27,7 @@ from serve_eval.evidence.score_pairs import CHOICE
 from serve_eval.frozen import freeze, freeze_places
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
-from serve_eval.protocol.fingerprint import SCORER_OPTIONS, SERVER_ADDS
+from serve_eval.protocol.fingerprint import SERVER_ADDS
 from serve_eval.schema import HOLDOUT, Plan, Progress, SamplingDefaults, Spec, Task, is_mutable
 from serve_eval.schema.base_url import list_servers
 from serve_eval.storage import order_seed, run_folder
@@ -209,8 +209,6 @@ def same_fingerprints(
     lines += [f"{name}: only B has this task" for name in b if name not in a]
     for name in (name for name in a if name in b):
         fields = dict.fromkeys((*a[name], *b[name]))
-        if a[name].get("samples") == b[name].get("samples"):
-            fields.pop(SCORER_OPTIONS, None)  # a result of an earlier version lacks the field
         lines += [
             f"{name}: {field} is {a[name].get(field)} for A and {b[name].get(field)} for B"
             for field in fields
@@ -244,7 +242,7 @@ def share_order(runs: Sequence[SideRun], session: ComparisonSession) -> list[Sid
     if not runs:
         return []
     plan = runs[0].plan
-    seed = order_seed.settle_shared(session.out_dir, plan, [run.folder for run in runs])
+    seed = order_seed.settle_shared(session.out_dir, plan)
     if (line := order_seed.not_followed(plan, seed)) is not None:
         session.notify(f"warning: {line}")
     return [replace(run, seed=seed) for run in runs]

@@ -170,7 +170,7 @@ def find_lengths(both: ComparedAnswers) -> Iterator[Finding]:
     means = [statistics.fmean(side) for side in zip(*lengths, strict=True)]
     short = 0 if means[0] < means[1] else 1
     shorter = [one[short] < one[1 - short] for one in lengths]
-    p = mcnemar(sum(shorter), sum(a > b for a, b in _turn(lengths, short))).p_exact_two_sided
+    p = mcnemar(sum(shorter), sum(one[short] > one[1 - short] for one in lengths)).p_exact_two_sided
     if means[short] > (1 - TOLERATED) * means[1 - short] or p > ALPHA * both.share:
         return
     side = 1 if both.worse is None else both.worse
@@ -191,11 +191,6 @@ def find_lengths(both: ComparedAnswers) -> Iterator[Finding]:
         p,
         explains=_count_explained(both, shown, side),
     )
-
-
-def _turn(lengths: Sequence[tuple[int, int]], side: int) -> list[tuple[int, int]]:
-    """Return the pairs with the lengths of that side first."""
-    return [(one[side], one[1 - side]) for one in lengths]
 
 
 def find_signs(both: ComparedAnswers) -> Iterator[Finding]:

@@ -7,9 +7,9 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
-from serve_eval.evaluation.results.degradation import describe as told_of
+from serve_eval.evaluation.results.degradation import describe
 from serve_eval.evidence.attribution.bad_workers import AT_FIRST
-from serve_eval.evidence.attribution.latency import describe_slow as told_of_slow
+from serve_eval.evidence.attribution.latency import describe_slow
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.schema import Attempt, FailureKind, LostAnswer, VerdictOutcome, find_lost
 from serve_eval.shell_words import quote_path
@@ -88,7 +88,7 @@ def slow_worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         if row.slow and row.p_holm <= SLOW_WORKER * task.share:
             yield Finding(
                 "slow_worker",
-                told_of_slow(row).partition(": ")[2],
+                describe_slow(row).partition(": ")[2],
                 change=(
                     f"check the log, the GPU and the network of {row.worker}",
                     run.attribute,
@@ -111,7 +111,7 @@ def drift(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         return
     for one in told_by_report:
         later = [asked for asked in task.asked if asked.started_s >= one.started_s - 1e-3]
-        told = told_of(one)
+        told = describe(one)
         apart = (run.attribute,) if run.several_workers else ()
         change = ("restart the server", "read the logs from that time on", *apart)
         yield about(

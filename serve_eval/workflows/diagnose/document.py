@@ -25,7 +25,7 @@ from serve_eval.shell_words import quote_path
 from serve_eval.verdicts.exit_code import PASS
 from serve_eval.workflows.diagnose.breakdown import Breakdown, describe_kinds, describe_misses
 from serve_eval.workflows.diagnose.causes import ExplainedTask, explain
-from serve_eval.workflows.diagnose.course import RULE as UNFINISHED
+from serve_eval.workflows.diagnose.course import RULE
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.judged import ENDED_EARLY, STOPPED, FolderOutcomes
 from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
@@ -253,7 +253,7 @@ def _is_line_to_type(words: str) -> bool:
 
 def _describe_other(one: Finding, label: str) -> Iterator[Statement]:
     """Yield a finding that is not the likeliest cause; a remark is not on the first screen."""
-    depth = Depth.MORE if one.is_remark or one.rule == UNFINISHED else Depth.FIRST
+    depth = Depth.MORE if one.is_remark or one.rule == RULE else Depth.FIRST
     yield Statement(label, f"{one.rule}: {one.told}", depth=depth)
     yield Statement("sure", _weigh(one), depth=Depth.MORE)
     yield from _list_advice(one, first=False)

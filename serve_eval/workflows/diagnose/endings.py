@@ -55,7 +55,7 @@ def _is_all_reasoning(one: AskedSample) -> bool:
     return (
         response is not None
         and one.outcome == Outcome.REASONING_ONLY
-        and response.finish_reason in ("stop", "stop_sequence", "eos_token")
+        and response.finish_reason == "stop"
         and response.stop_reason is None
         and not response.thoughts_ended
     )

@@ -27,7 +27,6 @@ from serve_eval.schema import (
     FailureKind,
     Plan,
     Report,
-    Response,
     ServerInfo,
     SuiteRunReport,
     TaskReport,
@@ -85,7 +84,13 @@ class TaskEvidence:
     @cached_property
     def texts(self) -> list[AskedSample]:
         """The scored samples whose answers are texts, not log-probabilities."""
-        return [one for one in self.scored if one.response is not None and _is_text(one.response)]
+        return [
+            one
+            for one in self.scored
+            if one.response is not None
+            and one.response.prompt_logprobs is None
+            and one.response.choice_logprobs is None
+        ]
 
     def witnesses(self, asked: Sequence[AskedSample]) -> list[AskedSample]:
         """Return the samples of the first repeat.
@@ -321,10 +326,6 @@ def base_of(sample: str) -> str:
     """Return the id without the number of the repeat."""
     base, mark, number = sample.rpartition("#")
     return base if mark and number.isdigit() else sample
-
-
-def _is_text(response: Response) -> bool:
-    return response.prompt_logprobs is None and response.choice_logprobs is None
 
 
 def find_end(run: Path) -> str:

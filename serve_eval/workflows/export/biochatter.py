@@ -265,7 +265,8 @@ def read_rows(
                 model=model,
                 task=task.result.task,
                 subtask=metadata.get("case", name),
-                md5=metadata.get("compat_md5") or _digest(name),
+                md5=metadata.get("compat_md5")
+                or hashlib.md5(name.encode(), usedforsecurity=False).hexdigest(),
                 date=report.started_at[:19].replace("T", " "),
                 scores=tuple((one.value - lo) / (hi - lo) for one in records),
                 records=tuple(records),
@@ -280,10 +281,6 @@ def _strip_repeat(name: str, samples: Mapping[str, Sample]) -> str:
     """Return the id of the sample that a repeat asks again."""
     head, mark, number = name.rpartition("#")
     return head if mark and number.isdigit() and name not in samples else name
-
-
-def _digest(name: str) -> str:
-    return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()
 
 
 TASK_COLUMNS = (

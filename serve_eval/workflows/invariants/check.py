@@ -171,7 +171,7 @@ class _CheckSession:
     def open(self) -> None:
         """Read the settings of earlier sessions."""
         self.texts = read_texts(self.out_dir)
-        self.seed = settle_order(self.out_dir, self.plan, [self.out_dir / COLD], self.shared.notify)
+        self.seed = settle_order(self.out_dir, self.plan, self.shared.notify)
 
     @property
     def out_dir(self) -> Path:

@@ -19,7 +19,7 @@ from serve_eval.evidence.score_pairs import list_groups
 from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import MEAN, Endpoint, Failure, FirstDivergences, LoadPoint, Plan, Report
-from serve_eval.stats.bounds import bounds as find_bounds
+from serve_eval.stats.bounds import bounds
 from serve_eval.stats.clusters import cluster_keys, effective_size, number_keys
 from serve_eval.stats.intervals import wilson
 from serve_eval.stats.pairs import pair
@@ -126,7 +126,7 @@ def _bound_change(base: TaskAnswers, here: TaskAnswers, changes: Changes) -> flo
         higher_is_better=here.task.result.metric.higher_is_better,
         clusters=keys,
     )
-    return find_bounds(pairs, INTERVAL_ALPHA).lower
+    return bounds(pairs, INTERVAL_ALPHA).lower
 
 
 def _find_places(

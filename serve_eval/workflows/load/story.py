@@ -119,7 +119,7 @@ async def measure_load(
                 prepared=prepared,
                 shared=shared,
                 loads=loads,
-                seed=settle_order(out_dir, plan, [out_dir / str(load) for load in loads], notify),
+                seed=settle_order(out_dir, plan, notify),
                 launching=lambda: launch(plan, prepared, logs, notify=notify),
                 stack=stack,
             )

@@ -48,7 +48,9 @@ def make_document(
         make_header(exit_code),
         conclusions=conclusions,
         outcome="" if found else NOT_SCORED,
-        statements=[] if to is None else [Statement("folder", _describe_folder(to))],
+        statements=[]
+        if to is None
+        else [Statement("folder", f"{to} has these scores; the run stays as it is")],
         blocks=[_tabulate(one) for one in found if one.changed],
         commands=list(_list_next(found, run, to, again, flags)),
     )
@@ -168,10 +170,6 @@ def _describe(told: RescoreSummary | None) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else write_number(value)
-
-
-def _describe_folder(to: Path) -> str:
-    return f"{to} has these scores; the run stays as it is"
 
 
 def _tabulate(one: Rescored) -> Block:

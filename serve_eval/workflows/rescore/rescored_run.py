@@ -17,7 +17,7 @@ from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.prepared_task import PreparedTask, find_roots
 from serve_eval.plan.resolve import resolve
 from serve_eval.plugins import registry
-from serve_eval.protocol.fingerprint import fingerprint, without_scorer_options
+from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.protocol.shared import TASKS, build_task
 from serve_eval.schema import Dataset, Plan, Report, Spec, Task, is_mutable
 from serve_eval.storage import run_folder
@@ -89,9 +89,7 @@ def task_to_rescore(
                 )
             ),
         )
-    differing = differences(
-        without_scorer_options(stored), without_scorer_options(prepared.fingerprint)
-    )
+    differing = differences(stored, prepared.fingerprint)
     notes = (f"the task has changed since the run: {'; '.join(differing)}",) if differing else ()
     options = _compare_options(prepared.spec, spec)
     if not options:

@@ -105,10 +105,7 @@ def _limit(row: SuiteRow) -> str:
     """Return the values that fail, or the rule if it is no comparison with a threshold."""
     if row.rule in OTHER_THRESHOLD or row.threshold is None:
         return "-" if row.rule == "none" or row.reference is None else row.rule
-    below = row.higher_is_better
-    if below is None:  # a file of an older version
-        below = row.reference is None or row.threshold <= row.reference
-    return f"{'<' if below else '>'} {_number(row, row.threshold)}"
+    return f"{'<' if row.higher_is_better else '>'} {_number(row, row.threshold)}"
 
 
 def _p(value: float | None) -> str:
@@ -140,7 +137,7 @@ def describe_figures(row: SuiteRow) -> str:
         pairs = row.difference, row.difference_interval
         drop, *around = split_change(*pairs, points=row.in_points)
         return describe_drop(value, shown, drop, around)
-    sign = -1.0 if row.higher_is_better is False else 1.0
+    sign = 1.0 if row.higher_is_better else -1.0
     turned = None
     if interval is not None:
         ends = subtract(row.evaluated, interval, known, row.reference_interval)
@@ -192,7 +189,7 @@ def _say_why(row: SuiteRow) -> str:
     if row.rule == "classic":
         if row.threshold is None:
             return ""
-        side = "above" if row.higher_is_better is False else "below"
+        side = "below" if row.higher_is_better else "above"
         return f"; it passes because classic fails only values {side} {_write(row, row.threshold)}"
     if row.margin is None:
         return ""

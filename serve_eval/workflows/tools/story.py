@@ -38,7 +38,6 @@ from serve_eval.workflows.tools.asking import (
     choose_kinds,
     list_kinds,
     name_folder,
-    order_passes,
     prepare_set,
     probe_endpoint,
     read_passes,
@@ -109,8 +108,7 @@ async def check_tools(
             kinds = list_kinds(saved.plan)
             plan, prepared = await prepare_set(choose_kinds(plan, kinds), out_dir, loads, environ)
             _check_same(out_dir, saved, plan, loads)
-            runs = [out_dir / name_folder(*one) for one in order_passes(loads, 0)]
-            seed = settle_order(out_dir, plan, runs, notify)
+            seed = settle_order(out_dir, plan, notify)
             passes, gave_up = await ask_passes(saved, prepared, endpoint, shared, seed)
         found = _judge(saved, prepared, passes, rules)
         found = replace(

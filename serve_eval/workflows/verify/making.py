@@ -101,7 +101,7 @@ def texts_of_tasks(tasks: Sequence[PreparedTask]) -> list[str]:
     Raises PlanError if there are too few.
     """
     found = [
-        _text_of(sample)
+        "".join(_parts(sample))
         for prepared in tasks
         for sample in prepared.dataset.samples
         if HOLDOUT not in sample.metadata
@@ -127,10 +127,6 @@ def _check(texts: list[str], who: str) -> list[str]:
             hint="Name other tasks with --tasks, or a file of paragraphs: --set verify.text=FILE.",
         )
     return texts
-
-
-def _text_of(sample: Sample) -> str:
-    return "".join(_parts(sample))
 
 
 def _parts(sample: Sample) -> Iterator[str]:

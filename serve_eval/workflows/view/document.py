@@ -41,7 +41,7 @@ from serve_eval.report.summary.rows import describe_breakdown, describe_example
 from serve_eval.series.chart import draw_values, find_alarm, find_decline
 from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.storage.story_files import COMPARE
-from serve_eval.verdicts.exit_code import PASS as SHOWN
+from serve_eval.verdicts.exit_code import PASS
 from serve_eval.workflows.view.listing import (
     LEGEND,
     LETTERED,
@@ -96,7 +96,7 @@ def make_document(found: FoundFolder, *, served: bool = False, at: str = "") -> 
     return Document(
         "view",
         f"serve-eval runs view {quote_path(found.folder)}",
-        make_header(SHOWN),
+        make_header(PASS),
         outcome=conclusions[0].outcome if conclusions else "NO RESULT",
         line=_lead(conclusions),
         conclusions=conclusions,

@@ -100,7 +100,7 @@ def highest_gain(kind: str, usual: Mapping[int, float], asked: Sequence[int]) ->
     """Return how far the mean of a round can exceed the usual one, over all possible subsets.
 
     Subsets are spread by accuracy. For other shares, the prompts with the most room may come
-    together. A round that an older version drew at random may have more room than a spread subset.
+    together. A round that is no spread subset may have more room.
     """
     if kind == ACCURACY:
         most = betting.highest_mean(list(usual.values()), len(asked))

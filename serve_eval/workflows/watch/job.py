@@ -94,12 +94,7 @@ class WatchJob:
     def bound(self) -> dict[str, Any]:
         """The settings that must not change as long as a watch uses its folder."""
         asked = {"questions": self.prompts} if self.pool is None else dict(self.pool.fingerprint)
-        rules = record.plain(self.rules)
-        if not self.rules.round_means:
-            del rules["round_means"]  # Folders of older versions do not have it.
-        if not self.rules.baseline_hours:
-            del rules["baseline_hours"]  # The same.
-        bound = {"base_url": self.base_url, "asked": asked, "rules": rules}
+        bound = {"base_url": self.base_url, "asked": asked, "rules": record.plain(self.rules)}
         if self.reference is not None:
             bound["verify_reference"] = {"sha256": self.reference.digest}
         return bound

@@ -4,15 +4,10 @@ Only servers that identify themselves as trtllm-serve are asked, and a failed qu
 run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -26,11 +21,9 @@ from serve_eval.evaluation.report_run import remarks as system_fingerprints_rema
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     AnswerSpan,
-    DeploymentInfo,
     Endpoint,
     Limits,
     Plan,
-    Report,
     ServerInfo,
     Spec,
     Traffic,
@@ -46,10 +39,8 @@ from tests.scripted_server import (
     stall,
 )
 
-Answers = dict[str, Any]
 
-
-def _server(routes: Answers) -> ScriptedServer:
+def _server(routes):
     """Serve these paths with JSON.
 
     Bytes are sent unchanged, a number is a status, a list gives its entries one after the other,
@@ -69,9 +60,7 @@ def _server(routes: Answers) -> ScriptedServer:
     return ScriptedServer(reply, paths=EVERY_PATH)
 
 
-def _seen(
-    front: Answers, workers: list[Answers], info: dict[str, Any], key: str | None = None
-) -> tuple[Any, list[str]]:
+def _seen(front, workers, info, key=None):
     """Return the facts about a front end before and after a run, and every requested path.
 
     `names` in `info` are launched servers. (i,) in an answer stands for the port of worker i.
@@ -103,7 +92,7 @@ def _seen(
     return asyncio.run(run())
 
 
-def _listed(*ports: int, role: str = "context_servers") -> dict[str, Any]:
+def _listed(*ports, role="context_servers"):
     """List servers of this role and one generation server as an orchestrator does.
 
     (i,) stands for the port of worker i.
@@ -115,7 +104,7 @@ def _listed(*ports: int, role: str = "context_servers") -> dict[str, Any]:
     return {"is_ready": True, "current_workers": workers}
 
 
-def _known(info: ServerInfo) -> DeploymentInfo:
+def _known(info):
     assert info.deployment is not None
     return info.deployment
 
@@ -155,9 +144,7 @@ def test_the_servers_that_a_front_door_lists_are_asked_what_they_are():
         ({"/cluster_info": b"[" * 100_000}, {"version": "0.9"}, ["/cluster_info"]),
     ],
 )
-def test_of_another_server_nothing_more_is_asked(
-    front: Answers, info: dict[str, Any], asked: list[str]
-):
+def test_of_another_server_nothing_more_is_asked(front, info, asked):
     found, paths = _seen(front, [], info)
     assert found == ServerInfo.read(info)
     assert paths == asked
@@ -251,7 +238,7 @@ N = 12
 A, B = "vllm-0.32.0-ce948131", "vllm-0.32.0-1d0fa0b7"
 
 
-def _plan() -> Plan:
+def _plan():
     return Plan(
         model="m",
         launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
@@ -262,12 +249,12 @@ def _plan() -> Plan:
 
 
 def _run(
-    folder: Path,
-    names: Callable[[int], str | None],
+    folder,
+    names,
     *,
-    refused: frozenset[int] = frozenset(),
-    host: str = "127.0.0.1",
-) -> Report:
+    refused=frozenset(),
+    host="127.0.0.1",
+):
     """Run one request at a time; `names` gives the fingerprint of the n-th, from 0."""
     count = iter(range(10 * N))
 
@@ -288,12 +275,12 @@ def _run(
     return asyncio.run(main())
 
 
-def _said(report: Report) -> list[str]:
+def _said(report):
     return [line for line in report.warnings if "fingerprint" in line]
 
 
 @pytest.mark.parametrize("name", [A, None, "", 7])
-def test_one_configuration_or_none_is_no_remark(name: str | None, tmp_path):
+def test_one_configuration_or_none_is_no_remark(name, tmp_path):
     report = _run(tmp_path, lambda n: name)
     assert _said(report) == []
     counted = {key: one.answers for key, one in _spans(report).items()}
@@ -302,7 +289,7 @@ def test_one_configuration_or_none_is_no_remark(name: str | None, tmp_path):
     assert stored.count("system_fingerprint") == (N if name == A else 0)
 
 
-def _spans(report: Report) -> dict[str, AnswerSpan]:
+def _spans(report):
     return dict(report.tasks[0].traffic.system_fingerprints)
 
 
@@ -336,7 +323,7 @@ def test_a_run_that_goes_on_at_another_address_may_meet_another_server(tmp_path)
     assert saved["system_fingerprints"][B]["answers"] == 2
 
 
-def _span(first_s: float, last_s: float, answers: int = 1) -> AnswerSpan:
+def _span(first_s, last_s, answers=1):
     return AnswerSpan(answers=answers, first_s=first_s, last_s=last_s)
 
 
@@ -359,9 +346,7 @@ def _span(first_s: float, last_s: float, answers: int = 1) -> AnswerSpan:
         ({A: (0, 2), B: (3, 5), "c": (4, 6)}, 1, "the answers carry 3 system_fingerprints, mixed"),
     ],
 )
-def test_spans_that_overlap_are_unlike_servers(
-    spans: dict[str, tuple[float, float]], addresses: int, begins: str | None
-):
+def test_spans_that_overlap_are_unlike_servers(spans, addresses, begins):
     found = system_fingerprints_remarks(
         {name: _span(*times) for name, times in spans.items()},
         [f"http://{i}/v1" for i in range(addresses)],
@@ -369,7 +354,7 @@ def test_spans_that_overlap_are_unlike_servers(
     assert [line[: len(begins or "")] for line in found] == ([] if begins is None else [begins])
 
 
-def _traffic(**spans: AnswerSpan) -> Traffic:
+def _traffic(**spans):
     return Traffic(
         attempts=0,
         retries={},

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from io import StringIO
-from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,7 +16,6 @@ from rich.console import Console
 from serve_eval.client.client import Client
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evidence.engine_counters import Companions, begin, end, join, remarks
-from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.processes.resources import CoreLoad
 from serve_eval.report.document import print_document
 from serve_eval.report.run.details import describe_engines
@@ -30,14 +27,11 @@ from serve_eval.schema import (
     EngineReport,
     Limits,
     Plan,
-    Report,
     ServerCounts,
     Spec,
 )
 from serve_eval.storage.sessions import read_sessions
 from tests.scripted_server import (
-    HttpRequest,
-    Reply,
     ScriptedServer,
     answer,
     fail,
@@ -67,7 +61,7 @@ class Engine:
     pause_s: float = 0.0
     server: ScriptedServer = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         listed = {"id": "m", "object": "model", "owned_by": self.owner}
         self.server = ScriptedServer(
             self._answer_later,
@@ -79,14 +73,14 @@ class Engine:
         )
 
     @property
-    def asked_metrics(self) -> list[HttpRequest]:
+    def asked_metrics(self):
         return [one for one in self.server.requests if one.path == "/metrics"]
 
-    async def _answer_later(self, request: HttpRequest) -> Reply:
+    async def _answer_later(self, request):
         await asyncio.sleep(self.pause_s)
         return self._answer(request)
 
-    def _answer(self, request: HttpRequest) -> Reply:
+    def _answer(self, request):
         if request.max_tokens < 10:
             return answer("probe")
         n = self.answered + len(self.refused)
@@ -98,7 +92,7 @@ class Engine:
         self.others = 0
         return answer("#### 1", usage=(7, 3))
 
-    def _metrics(self, request: HttpRequest) -> Reply:
+    def _metrics(self, request):
         if not self.readable:
             return fail(500)
         n, label = self.answered, 'engine="0",model_name="m"'
@@ -114,7 +108,7 @@ class Engine:
         return raw("\n".join(lines).encode() + b"\n")
 
 
-def make_plan(**more: Any) -> Plan:
+def make_plan(**more):
     return Plan(
         model="m",
         launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
@@ -125,7 +119,7 @@ def make_plan(**more: Any) -> Plan:
     )
 
 
-def _run(engine: Engine, folder: Path) -> Report:
+def _run(engine, folder):
     async def main():
         async with engine.server.serve() as url:
             plan = replace(make_plan(), launcher=Spec(name="external", options={"base_url": url}))
@@ -134,11 +128,11 @@ def _run(engine: Engine, folder: Path) -> Report:
     return asyncio.run(main())
 
 
-def _said(report: Report) -> list[str]:
+def _said(report):
     return [line for line in report.warnings if "engine" in line or "KV transfer" in line]
 
 
-def _counts(report: Report) -> EngineCounts | None:
+def _counts(report):
     [server] = report.engine.servers
     return server.counts
 
@@ -169,7 +163,7 @@ def test_a_run_reports_what_the_engine_counted_meanwhile(tmp_path):
 
 
 @pytest.mark.parametrize("owner", [None, "tensorrt_llm", "me"])
-def test_metrics_are_asked_of_vllm_only(owner: str | None, tmp_path):
+def test_metrics_are_asked_of_vllm_only(owner, tmp_path):
     engine = Engine(owner=owner)
     report = _run(engine, tmp_path)
     assert (engine.asked_metrics, report.engine) == ([], None)
@@ -195,7 +189,7 @@ def test_counters_that_cannot_be_read_at_the_end_are_not_known(tmp_path):
     assert _said(report)[0].endswith("they could not be read at the end of the session")
 
 
-def _unread(engine: Engine) -> dict[str, int]:
+def _unread(engine):
     """Make the next reading fail."""
     engine.readable = False
     return {}
@@ -253,13 +247,11 @@ def test_the_acceptance_length_is_that_of_the_counters(tmp_path):
 # Deployments
 
 
-def _at(urls: Mapping[str, str], front: str, environ: Mapping[str, str], folder: Path) -> Report:
+def _at(urls, front, environ, folder):
     """Run at `front`, whose launcher reports the servers in `urls`."""
 
     @asynccontextmanager
-    async def launching(
-        plan: Plan, prepared: Sequence[PreparedTask], logs: Path
-    ) -> AsyncIterator[Endpoint]:
+    async def launching(plan, prepared, logs):
         yield Endpoint(base_url=front, model="m", info={"servers": urls})
 
     plan = replace(make_plan(), connection=Connection(api_key_env="THE_KEY"))
@@ -332,9 +324,7 @@ def test_the_workers_of_trtllm_serve_are_read_where_that_takes_nothing_from_them
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's counts of Linux are read")
 @pytest.mark.parametrize(("share", "kept"), [(0.456, 0.46), (None, None)])
-def test_a_load_says_how_busy_the_cores_of_this_machine_were(
-    share: float | None, kept: float | None, tmp_path, monkeypatch
-):
+def test_a_load_says_how_busy_the_cores_of_this_machine_were(share, kept, tmp_path, monkeypatch):
     monkeypatch.setattr(CoreLoad, "share", lambda _: share)
     [load] = _run(Engine(), tmp_path / "run").loads
     assert load.cores_busy == kept
@@ -344,9 +334,7 @@ def test_a_load_says_how_busy_the_cores_of_this_machine_were(
 # Sums and remarks
 
 
-def _report(
-    *requests: int | None, sent: int = 100, answered: int = 100, role: str | None = None
-) -> EngineReport:
+def _report(*requests, sent=100, answered=100, role=None):
     return EngineReport(
         servers=tuple(
             ServerCounts(
@@ -381,7 +369,7 @@ MORE, FEWER = "its counts include other clients", "its counts leave them out"
         (_report(60, None), "is not known: why"),
     ],
 )
-def test_requests_of_others_are_told_from_ours(report: EngineReport, ends: str | None):
+def test_requests_of_others_are_told_from_ours(report, ends):
     found = remarks([report])
     assert [line for line in found if ends is None or not line.endswith(ends)] == []
     assert len(found) == (ends is not None)

@@ -1,13 +1,10 @@
 """Test that hangs and other clients of an endpoint are noticed, but not its own requests."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -20,9 +17,7 @@ from serve_eval.evidence.engine_counters import Companions, begin, end, remarks
 from serve_eval.report.run.details import describe_engines
 from serve_eval.schema import (
     Endpoint,
-    Failure,
     Limits,
-    Report,
     Request,
     Response,
     SamplingParams,
@@ -33,9 +28,6 @@ from serve_eval.storage.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from tests.evaluation.endpoint.test_engine_counters import Engine, N, make_plan
 from tests.scripted_server import (
-    HttpRequest,
-    Reply,
-    Responder,
     ScriptedServer,
     answer,
     fail,
@@ -52,12 +44,12 @@ LONG = Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=100
 AT_ONCE, HANG = answer("1"), stall()
 
 
-def is_short(request: HttpRequest) -> bool:
+def is_short(request):
     """Return True if a request only checks if the server hangs."""
     return request.max_tokens < 10
 
 
-def late() -> Responder:
+def late():
     """Answer nothing until the probe arrives."""
     asked = asyncio.Event()
 
@@ -69,7 +61,7 @@ def late() -> Responder:
     return reply
 
 
-def ping(request: HttpRequest) -> Reply:
+def ping(request):
     """Start every stream immediately and send comments forever; never answer a short request."""
 
     async def pings():
@@ -81,11 +73,11 @@ def ping(request: HttpRequest) -> Reply:
 
 
 def run(
-    *responders: Responder,
-    stall_s: float,
-    log: Path | None = None,
-    stream: bool = False,
-) -> tuple[list[Response | Failure], list[str]]:
+    *responders,
+    stall_s,
+    log=None,
+    stream=False,
+):
     """Send four long requests through the first server while the hang detector watches.
 
     The first server is the front end of the others. Also return the messages.
@@ -122,11 +114,11 @@ def run(
     return asyncio.run(main()), told
 
 
-def question() -> Request:
+def question():
     return short(chat=False, sampling=SamplingParams(max_tokens=1), extra={})
 
 
-def attempts(results: list[Response | Failure]) -> list[int]:
+def attempts(results):
     assert all(isinstance(result, Response) for result in results)
     return [len(result.attempts) for result in results]
 
@@ -193,7 +185,7 @@ def test_comments_that_keep_streams_open_do_not_hide_that_a_server_hangs():
 
 @pytest.mark.parametrize("refuses", [False, True])
 def test_requests_that_are_lost_by_a_server_that_answers_others_are_asked_again(
-    refuses: bool,
+    refuses,
 ):
     lost = 4
 
@@ -230,7 +222,7 @@ async def test_silence_counts_only_while_something_is_awaited():
         watch.cancel()
 
 
-def _compare(a: Engine, b: Engine, out: Path) -> list[Report]:
+def _compare(a, b, out):
     """Compare two servers, each asked twice, and return the reports of all four runs."""
 
     async def main():
@@ -246,12 +238,12 @@ def _compare(a: Engine, b: Engine, out: Path) -> list[Report]:
     return [read_report(out / name) for name in ("a", "b", "again", "again_b")]
 
 
-def _side(url: str) -> CompareSide:
+def _side(url):
     external = Spec(name="external", options={"base_url": url})
     return CompareSide(plan=replace(make_plan(), launcher=external))
 
 
-def _others(report: Report) -> list[str]:
+def _others(report):
     return [line for line in report.warnings if "other clients" in line]
 
 

@@ -3,19 +3,15 @@
 Requests are streamed or not, sequential or sixteen at a time.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.schema import Limits, Message, Plan, Report, Spec
+from serve_eval.schema import Limits, Plan, Spec
 from tests.workflows.smoke.server import MODEL, Quirks, create
 
 N = 24
@@ -37,11 +33,11 @@ SENT = {
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch) -> None:
+def _short_pauses(monkeypatch):
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
 
 
-def _plan(task: str = "word_problems", **more: Any) -> Plan:
+def _plan(task="word_problems", **more):
     options = {"num_samples": N, **more.pop("options", {})}
     return Plan(
         **{
@@ -54,7 +50,7 @@ def _plan(task: str = "word_problems", **more: Any) -> Plan:
     )
 
 
-def _knows(plan: Plan) -> dict[str, str]:
+def _knows(plan):
     """Return the right answer to each prompt, followed by another problem.
 
     A stop string of the task cuts off the second problem.
@@ -66,13 +62,13 @@ def _knows(plan: Plan) -> dict[str, str]:
     }
 
 
-def _asked(prompt: str | tuple[Message, ...]) -> str:
+def _asked(prompt):
     asked = prompt if isinstance(prompt, str) else prompt[-1].content
     assert isinstance(asked, str)
     return asked
 
 
-def _run(quirks: Quirks, plan: Plan, folder: Path) -> Report:
+def _run(quirks, plan, folder):
     async def main():
         async with create(quirks).serve() as url:
             return await evaluate(_at(plan, url), folder, environ={})
@@ -80,7 +76,7 @@ def _run(quirks: Quirks, plan: Plan, folder: Path) -> Report:
     return asyncio.run(main())
 
 
-def _at(plan: Plan, url: str) -> Plan:
+def _at(plan, url):
     return replace(plan, launcher=Spec(name="external", options={"base_url": url}))
 
 
@@ -102,7 +98,7 @@ HANDLED = {
 
 
 @pytest.mark.parametrize("quirk", HANDLED)
-def test_a_quirk_costs_no_answer(quirk: str, tmp_path):
+def test_a_quirk_costs_no_answer(quirk, tmp_path):
     settings = {"names": frozenset(), **HANDLED[quirk]}
     for number, limits in enumerate(WAYS):
         plan = _plan(limits=limits)

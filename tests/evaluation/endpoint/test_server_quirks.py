@@ -10,8 +10,6 @@ import json
 import re
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,15 +28,13 @@ from serve_eval.schema import (
     Need,
     Plan,
     ProofState,
-    Report,
     Request,
     Response,
     SamplingParams,
     Spec,
-    Task,
 )
 from tests.client import faulty_server as act
-from tests.client.faulty_server import FaultyServer, Received
+from tests.client.faulty_server import FaultyServer
 from tests.evaluation.test_capabilities import prepared
 from tests.sglang_server import ANSWER, PROMPT, SECRET, VERSION, SglangServer
 
@@ -47,11 +43,11 @@ QUICK = Limits(stall_timeout_s=20.0, connect_timeout_s=10.0, sample_timeout_s=40
 EXTERNAL = Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"})
 
 
-def _task(**more: Any) -> Task:
+def _task(**more):
     return replace(prepared().task, **more)
 
 
-def _said(task: Task, *, server: str | None = LLAMA_CPP_PYTHON, **plan: Any) -> list[str]:
+def _said(task, *, server=LLAMA_CPP_PYTHON, **plan):
     endpoint = Endpoint(base_url="http://127.0.0.1:1/v1", info={"server": server} if server else {})
     return quirks(
         Plan(**{"model": "m", "launcher": EXTERNAL, "tasks": (), **plan}), endpoint, [task]
@@ -85,9 +81,7 @@ WARM = {"sampling": SamplingParams(max_tokens=5, temperature=0.7)}
         (_task(), {"server": None, "launcher": Spec(name="transformers_serve")}, []),
     ],
 )
-def test_what_bears_on_a_run_is_said_and_nothing_else(
-    task: Task, circumstances: dict[str, Any], words: list[str]
-):
+def test_what_bears_on_a_run_is_said_and_nothing_else(task, circumstances, words):
     said = _said(task, **circumstances)
     assert len(said) == len(words)
     assert all(word in line for word, line in zip(words, said, strict=True))
@@ -107,7 +101,7 @@ def test_what_bears_on_a_run_is_said_and_nothing_else(
         ("none", None),
     ],
 )
-async def test_a_server_is_known_by_the_owner_of_its_models(listed: Any, server: str | None):
+async def test_a_server_is_known_by_the_owner_of_its_models(listed, server):
     body = json.dumps({"object": "list", "data": listed}).encode()
     async with (
         FaultyServer([act.replies(body)]) as fake,
@@ -116,7 +110,7 @@ async def test_a_server_is_known_by_the_owner_of_its_models(listed: Any, server:
         assert (await client.describe()).get("server") == server
 
 
-def _long_answer(tokens: int) -> act.Act:
+def _long_answer(tokens):
     async def answers(turn):
         body = json.loads(act.answer(turn.request))
         body["usage"]["completion_tokens"] = tokens if _ignored(turn.request) else 2
@@ -125,7 +119,7 @@ def _long_answer(tokens: int) -> act.Act:
     return answers
 
 
-def _ignored(request: Received) -> bool:
+def _ignored(request):
     """Return True if a server ignores the limit and generates to the end of its context.
 
     llama-cpp-python knows only max_tokens.
@@ -134,7 +128,7 @@ def _ignored(request: Received) -> bool:
 
 
 @pytest.mark.parametrize(("tokens", "refused"), [(1000, True), (7, True), (6, False), (2, False)])
-def test_a_length_that_is_ignored_is_told_before_anything_is_asked(tokens: int, refused: bool):
+def test_a_length_that_is_ignored_is_told_before_anything_is_asked(tokens, refused):
     async def main():
         async with (
             FaultyServer([_long_answer(tokens)]) as fake,
@@ -160,7 +154,7 @@ def test_a_length_that_is_ignored_is_told_before_anything_is_asked(tokens: int, 
 WORDS = ["one", "two", "three", "four", "five", "six"]
 
 
-def _weighs(shift: int) -> act.Act:
+def _weighs(shift):
     """Serve a model that always says WORDS and echoes prompts with wrong log-probabilities.
 
     They are those of the token `shift` places further on. llama-cpp-python is off by one if no
@@ -192,7 +186,7 @@ def _weighs(shift: int) -> act.Act:
 
 
 @pytest.mark.parametrize(("shift", "works"), [(0, True), (1, False)])
-async def test_log_probabilities_at_wrong_tokens_are_none(shift: int, works: bool):
+async def test_log_probabilities_at_wrong_tokens_are_none(shift, works):
     async with (
         FaultyServer([_weighs(shift)]) as fake,
         Client(Endpoint(base_url=fake.base_url, model="m"), QUICK) as client,
@@ -210,7 +204,7 @@ async def test_log_probabilities_at_wrong_tokens_are_none(shift: int, works: boo
 N = 12
 
 
-def run(front: SglangServer, folder: Path, *expect: str, **behind: SglangServer) -> Report:
+def run(front, folder, *expect, **behind):
     """Run at `front`, which passes each request on to the servers behind it."""
 
     async def main():
@@ -239,13 +233,13 @@ class Front(SglangServer):
 
     behind: tuple[SglangServer, ...] = ()
 
-    def reply(self, request: Any) -> Any:
+    def reply(self, request):
         for one in self.behind:
             one.reply(request)
         return super().reply(request)
 
 
-def _pair(**context: Any) -> tuple[Front, dict[str, SglangServer]]:
+def _pair(**context):
     behind = {
         "context_0": SglangServer(engine_type="prefill", **context),
         "generation_0": SglangServer(engine_type="decode"),
@@ -255,13 +249,13 @@ def _pair(**context: Any) -> tuple[Front, dict[str, SglangServer]]:
     return front, behind
 
 
-def _state(report: Report, claim: str) -> tuple[ProofState, str]:
+def _state(report, claim):
     [found] = [one for one in report.path if one.claim == claim]
     return found.state, found.evidence
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_its_kind_and_version_are_known(older: bool, tmp_path):
+def test_its_kind_and_version_are_known(older, tmp_path):
     server = SglangServer(older=older)
     report = run(server, tmp_path)
     assert (report.endpoint.info.server, report.endpoint.info.version) == (SGLANG, VERSION)
@@ -297,9 +291,7 @@ def test_without_enable_metrics_nothing_is_known_and_the_flag_is_named(tmp_path)
     ("sends", "state", "told"),
     [(True, ProofState.PROVEN, "KV caches for 12 answers"), (False, ProofState.REFUTED, "sent 0")],
 )
-def test_kv_caches_that_its_prefill_servers_sent_are_the_proof(
-    sends: bool, state: ProofState, told: str, tmp_path
-):
+def test_kv_caches_that_its_prefill_servers_sent_are_the_proof(sends, state, told, tmp_path):
     front, behind = _pair(sends=sends)
     found, said = _state(run(front, tmp_path, "kv_transfer", **behind), "kv_transfer")
     assert found is state
@@ -331,20 +323,18 @@ def test_failed_transfers_are_named(tmp_path):
         (None, ProofState.UNKNOWN),
     ],
 )
-def test_verifications_of_drafts_prove_speculation(
-    verified: int | None, state: ProofState, tmp_path
-):
+def test_verifications_of_drafts_prove_speculation(verified, state, tmp_path):
     report = run(SglangServer(verified=verified), tmp_path, "speculation")
     assert _state(report, "speculation")[0] is state
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_random_weights_are_refused(older: bool, tmp_path):
+def test_random_weights_are_refused(older, tmp_path):
     with pytest.raises(EndpointError, match="the server: load_format dummy loads random weights"):
         run(SglangServer(load_format="dummy", older=older), tmp_path)
 
 
-async def _ask(server: SglangServer, max_tokens: int) -> Response | Failure:
+async def _ask(server, max_tokens):
     async with (
         server.server.serve() as url,
         Client(Endpoint(base_url=url, model="m"), Limits()) as client,
@@ -355,9 +345,7 @@ async def _ask(server: SglangServer, max_tokens: int) -> Response | Failure:
 
 
 @pytest.mark.parametrize(("told", "read"), [("\n\n", "\n\n"), (151645, None), (None, None)])
-async def test_the_stop_string_that_ended_an_answer_is_read(
-    told: int | str | None, read: str | None
-):
+async def test_the_stop_string_that_ended_an_answer_is_read(told, read):
     found = await _ask(SglangServer(stop=told), 16)
     assert isinstance(found, Response)
     assert (found.finish_reason, found.stop_reason) == ("stop", read)

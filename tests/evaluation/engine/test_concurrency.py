@@ -1,14 +1,9 @@
 """Test how many requests are in flight, which of them starve, and when sending stops."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import random
-from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,16 +26,16 @@ from serve_eval.evaluation.engine.runner import (
 )
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Attempt, Failure, FailureKind, Limits, Plan, Response, Spec
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
+from tests.scripted_server import ScriptedServer, answer, fail
 
 
-def _attempt(**more: Any) -> Attempt:
+def _attempt(**more):
     return Attempt(
         **{"start_s": 0.0, "end_s": 1.0, "failure": None, "status": 200, "request_id": "r", **more}
     )
 
 
-def _response(latency_s: float, *statuses: int) -> Response:
+def _response(latency_s, *statuses):
     refused = tuple(_attempt(failure=FailureKind.HTTP_ERROR, status=status) for status in statuses)
     return Response(
         text="A", finish_reason="stop", latency_s=latency_s, attempts=(*refused, _attempt())
@@ -48,11 +43,11 @@ def _response(latency_s: float, *statuses: int) -> Response:
 
 
 def _drive(
-    pace: Automatic,
-    latency_s: Callable[[int], float],
-    samples: int,
-    refuses: Callable[[int], bool] = lambda n: False,
-) -> list[tuple[float, int]]:
+    pace,
+    latency_s,
+    samples,
+    refuses=lambda n: False,
+):
     """Keep an endpoint busy in a closed loop and return the numbers in flight over time.
 
     A request takes `latency_s(n)` with n in flight.
@@ -72,7 +67,7 @@ def _drive(
 
 
 @pytest.mark.parametrize("capacity", [20, 64, 200])
-def test_it_climbs_to_what_the_endpoint_carries_and_not_far_beyond(capacity: int):
+def test_it_climbs_to_what_the_endpoint_carries_and_not_far_beyond(capacity):
     pace = Automatic(Limits(concurrency="auto"))
     seen = _drive(pace, lambda n: 1.0 * max(1.0, n / capacity), samples=60 * capacity)
     late = [limit for _, limit in seen[len(seen) // 2 :]]
@@ -110,7 +105,7 @@ def test_timeouts_make_it_fall_to_one_and_never_below():
 
 
 @pytest.mark.parametrize("fallen", [1, 2, 3])
-def test_it_climbs_again_from_any_depth(fallen: int):
+def test_it_climbs_again_from_any_depth(fallen):
     pace = Automatic(Limits(concurrency="auto"))
     pace.limit = pace._before = fallen
     pace._climbing, pace._settling = False, 0
@@ -134,11 +129,11 @@ def test_a_fixed_number_stays_what_it_is():
 class _Clock:
     now = waiting_s = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
-def _watch(median_s: float, answers: int) -> tuple[StarvationWatch, _Clock]:
+def _watch(median_s, answers):
     clock = _Clock()
     watch = StarvationWatch(clock, lambda: clock.waiting_s)
     for number in range(answers):
@@ -159,9 +154,7 @@ def _watch(median_s: float, answers: int) -> tuple[StarvationWatch, _Clock]:
         (1.0, LEAST_ANSWERS, 500.0, False),
     ],
 )
-def test_a_thousand_medians_and_five_seconds_are_too_long(
-    median_s: float, answers: int, age_s: float, warns: bool
-):
+def test_a_thousand_medians_and_five_seconds_are_too_long(median_s, answers, age_s, warns):
     watch, clock = _watch(median_s, answers)
     assert watch.look() is None
     clock.waiting_s = age_s
@@ -175,7 +168,7 @@ def test_a_thousand_medians_and_five_seconds_are_too_long(
 
 
 @pytest.fixture
-def _impatient(monkeypatch) -> None:
+def _impatient(monkeypatch):
     """Let the watch warn after .3 s."""
     monkeypatch.setattr(load_session, "TIMES", 3.0)
     monkeypatch.setattr(load_session, "LEAST_S", 0.3)
@@ -193,7 +186,7 @@ def test_a_run_warns_once_while_requests_starve(tmp_path):
     assert sum("has been waiting for" in line for line in said) == 1
 
 
-def _notices(reply: Callable[[HttpRequest], Awaitable[Reply]], tmp_path: Path) -> list[str]:
+def _notices(reply, tmp_path):
     """Return what a run of 90 samples reports."""
     server = ScriptedServer(reply)
     plan = Plan(
@@ -230,18 +223,16 @@ EARLY = 512
 """Number of samples in flight before the first result arrives."""
 
 
-def _failure(
-    kind: FailureKind = FailureKind.HTTP_ERROR, status: int | None = 500, message: str = "oh"
-) -> Failure:
+def _failure(kind=FailureKind.HTTP_ERROR, status=500, message="oh"):
     return Failure(kind=kind, message=message, status=status)
 
 
-def _one_by_one(watch: CircuitBreaker, results: Iterable[Response | Failure]) -> None:
+def _one_by_one(watch, results):
     for result in results:
         watch.see(watch.start(), result)
 
 
-def _failures_that_end_a_run(watch: CircuitBreaker, result: Failure, started: int = EARLY) -> int:
+def _failures_that_end_a_run(watch, result, started=EARLY):
     """Return how many equal failures, in the order of their starts, end a run."""
     numbers = [watch.start() for _ in range(started)]
     for count, number in enumerate(numbers, 1):
@@ -253,7 +244,7 @@ def _failures_that_end_a_run(watch: CircuitBreaker, result: Failure, started: in
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
-def test_sixteen_equal_failures_at_the_start_end_a_run(status: int):
+def test_sixteen_equal_failures_at_the_start_end_a_run(status):
     watch = CircuitBreaker(answered=0)
     _one_by_one(watch, [_failure(status=status)] * (DEAD_AFTER - 1))
     with pytest.raises(
@@ -277,7 +268,7 @@ def test_a_500_that_quotes_a_refusal_counts_as_one():
 
 @pytest.mark.parametrize("status", PROMPTS)
 def test_what_is_refused_of_single_prompts_ends_a_run_when_the_first_fifty_all_are(
-    status: int,
+    status,
 ):
     watch = CircuitBreaker(answered=0, max_error_rate=1.0)
     assert _failures_that_end_a_run(watch, _failure(status=status)) == REFUSED_AFTER
@@ -292,7 +283,7 @@ def test_different_failures_at_the_start_do_not():
 
 @pytest.mark.parametrize("status", [400, 429, 500])
 @pytest.mark.parametrize("seed", range(20))
-def test_quick_failures_before_the_first_slow_answer_are_no_dead_endpoint(status: int, seed: int):
+def test_quick_failures_before_the_first_slow_answer_are_no_dead_endpoint(status, seed):
     """Refuse 5 % of the samples immediately.
 
     In the order of completion, all first results are refusals.
@@ -310,7 +301,7 @@ def test_quick_failures_before_the_first_slow_answer_are_no_dead_endpoint(status
 
 
 @pytest.mark.parametrize("concurrency", [64, 512])
-def test_a_set_of_which_a_twentieth_is_refused_is_asked_to_its_end(concurrency: int):
+def test_a_set_of_which_a_twentieth_is_refused_is_asked_to_its_end(concurrency):
     """By chance the rate among the first samples sometimes exceeds .10.
 
     This happens in 1 of 28 such runs at 64 in flight.
@@ -346,7 +337,7 @@ def test_an_answer_among_the_first_or_after_them_shows_that_not_all_is_refused()
 
 
 @pytest.mark.parametrize("kind", [FailureKind.DISCONNECTED, FailureKind.TIMEOUT])
-def test_sixteen_lost_connections_or_timeouts_end_a_run_at_any_time(kind: FailureKind):
+def test_sixteen_lost_connections_or_timeouts_end_a_run_at_any_time(kind):
     watch = CircuitBreaker(answered=0, max_error_rate=1.0)
     _one_by_one(watch, [ANSWER] * 500)
     assert _failures_that_end_a_run(watch, _failure(kind, None)) == DEAD_AFTER
@@ -371,9 +362,7 @@ def test_a_refusal_for_load_comes_with_what_to_do():
 
 
 @pytest.mark.parametrize(("rate", "allowed"), [(0.10, 11), (0.05, 7), (0.2, 18)])
-def test_an_error_rate_surely_above_the_limit_ends_a_run_from_fifty_samples_on(
-    rate: float, allowed: int
-):
+def test_an_error_rate_surely_above_the_limit_ends_a_run_from_fifty_samples_on(rate, allowed):
     watch = CircuitBreaker(answered=0, max_error_rate=rate)
     numbers = [watch.start() for _ in range(RATE_AFTER)]
     for number in numbers[:-allowed]:
@@ -385,7 +374,7 @@ def test_an_error_rate_surely_above_the_limit_ends_a_run_from_fifty_samples_on(
 
 
 @pytest.mark.parametrize(("planned", "ends"), [(200, True), (RATE_AFTER - 1, False)])
-def test_more_failures_than_all_the_planned_samples_may_have_end_a_run(planned: int, ends: bool):
+def test_more_failures_than_all_the_planned_samples_may_have_end_a_run(planned, ends):
     watch = CircuitBreaker(answered=planned - 40, planned=planned)
     allowed = planned // 10
     _one_by_one(watch, [_failure(status=400)] * allowed)

@@ -6,23 +6,18 @@ immediately.
 The comparison ends, and both sides ask the same samples at the same time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
-from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
-from serve_eval.evaluation.engine.lockstep import Lockstep, Participant, Place
-from serve_eval.schema import Comparison, Limits, Plan, Spec
+from serve_eval.evaluation.engine.lockstep import Lockstep
+from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.storage.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from tests.clock import run_counted
@@ -32,14 +27,14 @@ PLACES = [(task, i) for task in ("one", "other") for i in range(8)]
 
 
 async def _run(
-    seat: Participant,
-    places: Sequence[Place],
-    workers: int,
-    started: list[Place],
+    seat,
+    places,
+    workers,
+    started,
     *,
-    stops: float = math.inf,
-    s: float = 0.0,
-) -> None:
+    stops=math.inf,
+    s=0.0,
+):
     """Run requests that take `s` seconds.
 
     After `stops` requests it ends without asking the rest.
@@ -62,11 +57,11 @@ async def _run(
 
 
 def _both(
-    lists: Sequence[Sequence[Place]],
-    workers: Sequence[int] = (1, 1),
-    stops: Sequence[float] = (math.inf, math.inf),
-    s: Sequence[float] = (1.0, 1.0),
-) -> list[list[Place]]:
+    lists,
+    workers=(1, 1),
+    stops=(math.inf, math.inf),
+    s=(1.0, 1.0),
+):
     """Return the places that each of two runs starts, in order."""
     started = [[], []]
 
@@ -82,7 +77,7 @@ def _both(
     return started
 
 
-def _some() -> st.SearchStrategy[list[Place]]:
+def _some():
     return st.lists(st.sampled_from(PLACES), unique=True)
 
 
@@ -93,10 +88,10 @@ def _some() -> st.SearchStrategy[list[Place]]:
     st.tuples(st.sampled_from([0.0, 1.0, 2.5]), st.sampled_from([0.0, 1.0, 2.5])),
 )
 def test_both_come_to_their_end_in_whatever_order_and_however_much_each_asks(
-    lists: tuple[list[Place], list[Place]],
-    workers: tuple[int, int],
-    stops: tuple[int, int],
-    s: tuple[float, float],
+    lists,
+    workers,
+    stops,
+    s,
 ):
     started = _both(lists, workers, stops, s)
     for found, places, most in zip(started, lists, stops, strict=True):
@@ -109,7 +104,7 @@ def test_both_come_to_their_end_in_whatever_order_and_however_much_each_asks(
     st.integers(1, 5),
     st.sampled_from([0.1, 1.0, 30.0]),
 )
-def test_none_is_ahead_by_more_than_its_workers(places: list[Place], workers: int, slower: float):
+def test_none_is_ahead_by_more_than_its_workers(places, workers, slower):
     started = [[], []]
     ahead = []
 
@@ -133,7 +128,7 @@ def test_none_is_ahead_by_more_than_its_workers(places: list[Place], workers: in
 
 
 @pytest.mark.parametrize("workers", [(1, 1), (4, 4), (2, 7)])
-def test_tasks_in_another_order_are_asked_all_the_same(workers: tuple[int, int]):
+def test_tasks_in_another_order_are_asked_all_the_same(workers):
     """`compare a.yaml b.yaml` never ended if the plans list the same tasks in another order."""
     other_way_round = [*PLACES[8:], *PLACES[:8]]
     assert list(map(sorted, _both([PLACES, other_way_round], workers))) == [PLACES, PLACES]
@@ -166,7 +161,7 @@ def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on
 
 
 @pytest.mark.parametrize("places", [[], [PLACES[1]]])
-def test_a_run_that_has_nothing_to_ask_keeps_nobody(places: list[Place]):
+def test_a_run_that_has_nothing_to_ask_keeps_nobody(places):
     async def main():
         participants = Lockstep().participants
         await asyncio.gather(_run(participants[0], places, 2, []), participants[1].leave())
@@ -189,7 +184,7 @@ TASKS = (Spec(name="gsm8k"), Spec(name="word_problems"))
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root):
     return Plan(
         model="m",
         launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
@@ -206,10 +201,10 @@ class _Sides:
     `ahead` is the largest lead of one over the other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.asked, self.ahead = [0, 0], 0
 
-    def server(self, side: int, refuses_after: int | None = None) -> ScriptedServer:
+    def server(self, side, refuses_after=None):
         def reply(request):
             if request.max_tokens <= 2:  # sent before the run
                 return answer("1", finish="length")
@@ -222,14 +217,14 @@ class _Sides:
 
 
 def _compare(
-    a: Plan,
-    b: Plan,
-    out: Path,
+    a,
+    b,
+    out,
     *,
-    refuses_after: int | None = None,
-    lose: Callable[[], None] | None = None,
-    **rules: Any,
-) -> tuple[Comparison, _Sides]:
+    refuses_after=None,
+    lose=None,
+    **rules,
+):
     """Run the comparison.
 
     With `lose` it runs twice at the same endpoints, and the second run asks the lost samples again.
@@ -259,7 +254,6 @@ def _compare(
     return asyncio.run(both()), sides
 
 
-Change = Callable[[Plan], Plan]
 DIFFERENCES = {
     "tasks in another order": lambda plan: replace(plan, tasks=TASKS[::-1]),
     "samples in another order": lambda plan: replace(
@@ -282,7 +276,7 @@ DIFFERENCES = {
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_whatever_differs_of_the_plans_both_are_asked_the_same_in_step(
-    plan: Plan, tmp_path, name: str, turned: bool
+    plan, tmp_path, name, turned
 ):
     plans = plan, DIFFERENCES[name](plan)
     a, b = plans[::-1] if turned else plans
@@ -295,7 +289,7 @@ def test_whatever_differs_of_the_plans_both_are_asked_the_same_in_step(
     assert sides.ahead <= 2 * at_once
 
 
-def test_a_side_with_fewer_samples_is_refused_or_asked_what_it_has(plan: Plan, tmp_path):
+def test_a_side_with_fewer_samples_is_refused_or_asked_what_it_has(plan, tmp_path):
     fewer = replace(plan, limit=N - 4)
     with pytest.raises(NotComparableError, match="samples is"):
         _compare(plan, fewer, tmp_path / "refused")
@@ -306,20 +300,20 @@ def test_a_side_with_fewer_samples_is_refused_or_asked_what_it_has(plan: Plan, t
 
 
 @pytest.mark.parametrize("only", ["A", "B"])
-def test_a_task_of_one_side_only_is_refused(plan: Plan, tmp_path, only: str):
+def test_a_task_of_one_side_only_is_refused(plan, tmp_path, only):
     plans = [plan, replace(plan, tasks=TASKS[:1])]
     with pytest.raises(NotComparableError, match=f"word_problems: only {only} has this task"):
         _compare(*(plans if only == "A" else plans[::-1]), tmp_path / "out")
 
 
-def test_an_automatic_concurrency_is_refused(plan: Plan, tmp_path):
+def test_an_automatic_concurrency_is_refused(plan, tmp_path):
     automatic = replace(plan, limits=Limits(concurrency="auto"))
     with pytest.raises(PlanError, match="a comparison needs a fixed number"):
         _compare(automatic, plan, tmp_path / "out")
     _compare(plan, automatic, tmp_path / "out")  # B is limited by A
 
 
-def test_sides_of_which_other_parts_are_answered_come_to_their_end(plan: Plan, tmp_path):
+def test_sides_of_which_other_parts_are_answered_come_to_their_end(plan, tmp_path):
     out = tmp_path / "out"
 
     def lose():
@@ -336,14 +330,14 @@ def test_sides_of_which_other_parts_are_answered_come_to_their_end(plan: Plan, t
 
 
 @pytest.mark.parametrize("after", [0, 5])
-def test_a_side_that_fails_ends_both(plan: Plan, tmp_path, after: int):
+def test_a_side_that_fails_ends_both(plan, tmp_path, after):
     many = replace(plan, limit=100)
     with pytest.raises(EndpointError, match="403"):
         _compare(many, many, tmp_path / "out", refuses_after=after)
     assert not (tmp_path / "out" / "a" / "report.json").exists()
 
 
-def test_the_order_of_the_tasks_is_that_of_a(plan: Plan, tmp_path):
+def test_the_order_of_the_tasks_is_that_of_a(plan, tmp_path):
     _compare(plan, replace(plan, tasks=TASKS[::-1]), tmp_path / "out")
     for side in ("a", "b"):
         assert [task.result.task for task in read_report(tmp_path / "out" / side).tasks] == [

@@ -1,14 +1,10 @@
 """Test the requests of samples: their contents, their order, and asking again."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, overload
 
 import pytest
 from hypothesis import given
@@ -23,18 +19,14 @@ from serve_eval.evaluation.results.sample_table import Repeated
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.protocol.fingerprint import fingerprint, sample_key
 from serve_eval.schema import (
-    DataRoots,
     Dataset,
     Endpoint,
     Hypothesis,
     Limits,
     Message,
     Metric,
-    Order,
     Outcome,
     Override,
-    Prompt,
-    Response,
     Sample,
     SamplingParams,
     Score,
@@ -48,11 +40,11 @@ SAMPLING = SamplingParams(max_tokens=16, stop=("\n",))
 SAMPLE = Sample(id="a", prompt="p", target="t")
 
 
-def _load(roots: DataRoots, wanted: int) -> Dataset:
+def _load(roots, wanted):
     raise NotImplementedError
 
 
-def _score(sample: Sample, response: Response) -> Score:
+def _score(sample, response):
     return Score(value=0.0, outcome=Outcome.WRONG)
 
 
@@ -86,9 +78,7 @@ TASK = Task(
         ),
     ],
 )
-def test_a_sample_asks_as_its_task_but_for_what_it_says_itself(
-    override: Override | None, sampling: SamplingParams, extra: dict[str, Any]
-):
+def test_a_sample_asks_as_its_task_but_for_what_it_says_itself(override, sampling, extra):
     request = request_of(TASK, replace(SAMPLE, override=override))
     assert (request.sample_id, request.prompt, request.sampling, request.extra) == (
         "a",
@@ -103,7 +93,7 @@ def test_every_repeat_asks_as_its_sample():
     assert [request_of(TASK, sample).sampling.max_tokens for sample in samples] == [5, 5]
 
 
-def _print(sample: Sample) -> str:
+def _print(sample):
     return fingerprint(TASK, Dataset(samples=[sample], files=(), total=1))["samples"]
 
 
@@ -141,7 +131,7 @@ def test_prompts_and_repeats_have_seeds_of_their_own_and_keep_them():
 
 
 @pytest.mark.parametrize(("temperature", "seed"), [(0.0, 7), (0.8, None)])
-def test_where_nothing_is_drawn_by_a_seed_it_is_sent_as_it_is(temperature: float, seed: int | None):
+def test_where_nothing_is_drawn_by_a_seed_it_is_sent_as_it_is(temperature, seed):
     task = replace(TASK, sampling=replace(SAMPLING, temperature=temperature, seed=seed))
     assert request_of(task, SAMPLE).sampling.seed == seed
 
@@ -149,7 +139,7 @@ def test_where_nothing_is_drawn_by_a_seed_it_is_sent_as_it_is(temperature: float
 ORDERS = ("natural", "random", "prefix", "longest")
 
 
-def _samples_order(prompts: Sequence[Prompt], targets: Sequence[str] | None = None) -> list[Sample]:
+def _samples_order(prompts, targets=None):
     targets = targets or ["A"] * len(prompts)
     return [
         Sample(id=str(i), prompt=p, target=t)
@@ -158,7 +148,7 @@ def _samples_order(prompts: Sequence[Prompt], targets: Sequence[str] | None = No
 
 
 @given(st.lists(st.text(max_size=3), max_size=20), st.sampled_from(ORDERS))
-def test_every_order_asks_each_sample_once(prompts: list[str], order: Order):
+def test_every_order_asks_each_sample_once(prompts, order):
     samples = _samples_order(prompts)
     chosen = [i for i in range(len(samples)) if i % 3]
     assert sorted(arrange(samples, chosen, order, "s")) == chosen
@@ -191,7 +181,7 @@ def test_samples_that_share_a_prefix_stand_together():
 @pytest.mark.parametrize(
     ("targets", "first"), [(["a", "aaa", "aa"], [1, 2, 0]), (["b", "a", "c"], [0, 1, 2])]
 )
-def test_the_longest_expected_answer_comes_first(targets: list[str], first: list[int]):
+def test_the_longest_expected_answer_comes_first(targets, first):
     assert list(arrange(_samples_order("xyz", targets), range(3), "longest", "s")) == first
 
 
@@ -204,7 +194,7 @@ def test_an_order_that_is_changed_is_nobody_elses():
 
 
 @given(st.lists(st.integers(0, 5), max_size=30))
-def test_groups_follow_each_other_whole_in_the_protocols_order(keys: list[int]):
+def test_groups_follow_each_other_whole_in_the_protocols_order(keys):
     order, sizes = arrange_groups(keys, "s")
     assert sorted(order) == list(range(len(keys)))
     place, seen = 0, []
@@ -226,23 +216,23 @@ def test_the_order_of_groups_is_drawn_by_the_seed():
 class _Prefix:
     """Stop once the first `enough` samples have a score without a gap."""
 
-    def __init__(self, accumulator: ScoreAccumulator, enough: int) -> None:
+    def __init__(self, accumulator, enough):
         self._accumulator, self._enough = accumulator, enough
 
-    def look(self) -> bool:
+    def look(self):
         return all(self._accumulator.score(i) is not None for i in range(self._enough))
 
-    def restart(self) -> None: ...
+    def restart(self): ...
 
 
 def _requests(
-    folder: Path,
-    enough: int,
-    total: int,
-    withdrawn: dict[int, Sequence[int]],
+    folder,
+    enough,
+    total,
+    withdrawn,
     *,
-    early: bool = True,
-) -> int:
+    early=True,
+):
     """Return the number of requests of a lane, one at a time, until its early stop decides."""
     accumulator = ScoreAccumulator(_task(), _samples(total))
     stopping = _Prefix(accumulator, enough)
@@ -272,9 +262,7 @@ def test_one_withdrawn_answer_costs_an_early_stop_one_request(tmp_path):
 
 
 @given(st.dictionaries(st.integers(1, 40), st.lists(st.integers(0, 30), max_size=5), max_size=6))
-def test_withdrawals_cost_an_early_stop_what_was_withdrawn(
-    tmp_path_factory, withdrawn: dict[int, list[int]]
-):
+def test_withdrawals_cost_an_early_stop_what_was_withdrawn(tmp_path_factory, withdrawn):
     asked = _requests(tmp_path_factory.mktemp("lane"), 20, 500, withdrawn)
     assert asked <= 20 + sum(map(len, withdrawn.values()))
 
@@ -288,7 +276,7 @@ def test_without_an_early_stop_they_are_asked_at_the_end(tmp_path):
     [(4, True, []), (5, True, [4, 6, 7]), (4, False, [4, 6, 7])],
 )
 def test_a_lane_that_is_decided_without_a_withdrawn_answer_asks_nothing_more(
-    tmp_path, enough: int, early: bool, missing: list[int]
+    tmp_path, enough, early, missing
 ):
     accumulator = ScoreAccumulator(_task(), _samples(8))
     stopping = _Prefix(accumulator, enough) if early else None
@@ -306,17 +294,13 @@ MANY = 300
 class _Made(Sequence[Sample]):
     """Samples that are made when they are looked up, which is counted."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.made = Counter()
 
-    def __len__(self) -> int:
+    def __len__(self):
         return MANY
 
-    @overload
-    def __getitem__(self, i: int) -> Sample: ...
-    @overload
-    def __getitem__(self, i: slice) -> Sequence[Sample]: ...
-    def __getitem__(self, i: int | slice) -> Sample | Sequence[Sample]:
+    def __getitem__(self, i):
         assert isinstance(i, int)
         self.made[i] += 1
         return Sample(id=f"s{i}", prompt=f"question {i}", target="A")
@@ -325,18 +309,18 @@ class _Made(Sequence[Sample]):
 class _Updates:
     """Progress that keeps how many answers each update tells."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.done = []
 
-    def begin(self, task: str, planned: int, had: int) -> None: ...
+    def begin(self, task, planned, had): ...
 
-    def end(self, task: str) -> None: ...
+    def end(self, task): ...
 
-    def update(self, task: str, done: int, failed: object, value: float | None) -> None:
+    def update(self, task, done, failed, value):
         self.done.append(done)
 
 
-def _ask(samples: Sequence[Sample], folder: Path, progress: Any = None) -> ScoreAccumulator:
+def _ask(samples, folder, progress=None):
     accumulator = ScoreAccumulator(_task(), samples)
 
     async def main():

@@ -1,15 +1,10 @@
-from __future__ import annotations
-
 import asyncio
 import os
 import random
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,14 +18,11 @@ from serve_eval.evaluation.results.sample_table import UNLISTED_FINISH
 from serve_eval.evaluation.task_run import replay
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, _Simulator, create_app
 from serve_eval.schema import (
-    DataRoots,
-    Dataset,
     Endpoint,
     Failure,
     FailureKind,
     Hypothesis,
     Limits,
-    Load,
     Metric,
     Outcome,
     Response,
@@ -48,7 +40,6 @@ from tests.client.faulty_server import FaultyServer
 from tests.client.kept import client_of
 from tests.clock import until
 from tests.scripted_server import (
-    Reply,
     ScriptedServer,
     answer,
     fail,
@@ -62,11 +53,11 @@ from tests.scripted_server import (
 )
 
 
-def _load(roots: DataRoots, wanted: int) -> Dataset:
+def _load(roots, wanted):
     raise NotImplementedError
 
 
-def _task(**more: Any) -> Task:
+def _task(**more):
     fields = {
         "name": "letters",
         "version": 1,
@@ -82,7 +73,7 @@ def _task(**more: Any) -> Task:
     return Task(**{**fields, **more})
 
 
-def _samples(count: int) -> list[Sample]:
+def _samples(count):
     return [Sample(id=f"s{i}", prompt=f"question {i}", target="A") for i in range(count)]
 
 
@@ -101,7 +92,7 @@ FAILED = Failure(kind=FailureKind.TIMEOUT, message="no byte")
         (Response(text="42", finish_reason="stop"), Outcome.UNPARSED),
     ],
 )
-def test_an_answer_without_a_text_scores_0_and_says_why(response: Response, outcome: Outcome):
+def test_an_answer_without_a_text_scores_0_and_says_why(response, outcome):
     score = score_response(_task(), _samples(1)[0], response)
     assert score.outcome is outcome
     assert score.value == float(outcome is Outcome.CORRECT)
@@ -171,9 +162,7 @@ def test_a_task_without_an_answer_has_no_value():
     st.lists(st.sampled_from(["right", "wrong", "partial", "failed"]), min_size=1, max_size=40),
     st.randoms(),
 )
-def test_the_result_does_not_depend_on_the_order_of_the_answers(
-    kinds: list[str], rng: random.Random
-):
+def test_the_result_does_not_depend_on_the_order_of_the_answers(kinds, rng):
     def score(sample, response):
         value = float(response.text)
         return Score(value=value, outcome=Outcome.PARTIAL, parts={"half": value / 2})
@@ -197,7 +186,7 @@ def test_the_result_does_not_depend_on_the_order_of_the_answers(
 
 
 @given(st.integers(1, 400), st.integers(0, 400))
-def test_with_nothing_missing_the_bounds_are_the_value_to_the_last_bit(right: int, wrong: int):
+def test_with_nothing_missing_the_bounds_are_the_value_to_the_last_bit(right, wrong):
     accumulator = ScoreAccumulator(_task(), _samples(right + wrong))
     for i in range(right + wrong):
         accumulator.add(i, RIGHT if i < right else WRONG)
@@ -217,7 +206,7 @@ def test_an_unbounded_metric_has_no_bounds_once_something_is_missing():
 # a real socket
 
 
-def _answers(path: Path, samples: list[Sample]) -> Path:
+def _answers(path, samples):
     entry = {"right": " A", "wrong": " B", "probability": 0.5}
     lines = [
         msgspec.json.encode({"sha256": prompt_sha256(sample.prompt), **entry}) for sample in samples
@@ -226,19 +215,12 @@ def _answers(path: Path, samples: list[Sample]) -> Path:
     return path
 
 
-Server = ScriptedServer | web.Application
-
-
-def _run(
-    server: Server, samples: list[Sample], journal_path: Path, **limits: Any
-) -> ScoreAccumulator:
+def _run(server, samples, journal_path, **limits):
     """Run one task: ask all samples, then retry the failed ones once."""
     return _session(server, samples, journal_path, **limits)[0]
 
 
-def _session(
-    server: Server, samples: list[Sample], journal_path: Path, **limits: Any
-) -> tuple[ScoreAccumulator, Load]:
+def _session(server, samples, journal_path, **limits):
     async def main():
         chosen = Limits(**{"concurrency": 16, "retry_budget": 100_000, **limits})
         async with (
@@ -299,7 +281,7 @@ def test_a_refused_sample_is_not_asked_again_at_the_end(tmp_path):
 A = answer("A")
 
 
-def _broken(after: int, last: Reply) -> ScriptedServer:
+def _broken(after, last):
     """Serve `after` requests and give all others the last reply."""
     return ScriptedServer([*[A] * after, last], paths=["/v1/completions"])
 
@@ -384,12 +366,12 @@ async def test_tasks_follow_each_other_without_an_idle_tail(tmp_path):
     said = []
 
     class Told:
-        def begin(self, task: str, planned: int, had: int) -> None:
+        def begin(self, task, planned, had):
             said.append(("begin", task))
 
-        def update(self, task: str, done: int, failed: object, value: float | None) -> None: ...
+        def update(self, task, done, failed, value): ...
 
-        def end(self, task: str) -> None:
+        def end(self, task):
             said.append(("end", task))
 
     server = ScriptedServer(reply)
@@ -415,13 +397,13 @@ async def test_tasks_follow_each_other_without_an_idle_tail(tmp_path):
 class _After:
     """An early stop that decides after `n` results of its task."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n):
         self.left = n
 
-    def restart(self) -> None:
+    def restart(self):
         raise AssertionError("nothing was withdrawn")
 
-    def look(self) -> bool:
+    def look(self):
         self.left -= 1
         return self.left <= 0
 
@@ -442,13 +424,13 @@ async def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_
     said = []
 
     class Told:
-        def begin(self, task: str, planned: int, had: int) -> None:
+        def begin(self, task, planned, had):
             said.append(("begin", task))
 
-        def update(self, task: str, done: int, failed: object, value: float | None) -> None:
+        def update(self, task, done, failed, value):
             assert ("end", task) not in said
 
-        def end(self, task: str) -> None:
+        def end(self, task):
             said.append(("end", task))
 
     limits = Limits(concurrency=8, max_attempts=1)
@@ -479,13 +461,13 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
     shown = {}
 
     class Told:
-        def begin(self, task: str, planned: int, had: int) -> None:
+        def begin(self, task, planned, had):
             shown[task] = "begun"
 
-        def update(self, task: str, done: int, failed: object, value: float | None) -> None:
+        def update(self, task, done, failed, value):
             assert shown[task] == "begun"
 
-        def end(self, task: str) -> None:
+        def end(self, task):
             assert shown[task] == "begun"
             shown[task] = "ended"
 
@@ -512,7 +494,7 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
 
 
 @pytest.mark.parametrize("number", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_ten_percent_random_faults_change_nothing(tmp_path, monkeypatch, number: int):
+def test_ten_percent_random_faults_change_nothing(tmp_path, monkeypatch, number):
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     samples = _samples(number)
     config = SimulatorConfig(answers=_answers(tmp_path / "a", samples))
@@ -561,7 +543,7 @@ def test_ten_percent_random_faults_change_nothing(tmp_path, monkeypatch, number:
 
 @pytest.mark.parametrize("outage_timeout_s", [0.0, 0.6])
 async def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_meanwhile(
-    tmp_path, outage_timeout_s: float
+    tmp_path, outage_timeout_s
 ):
     server = FaultyServer([act.sound])
     limits = Limits(concurrency=64, outage_timeout_s=outage_timeout_s)
@@ -585,7 +567,7 @@ async def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_no
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path, stream: bool):
+async def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path, stream):
     """At 64 in flight, sixteen refused connections in a row failed at once and ended the run."""
     told = []
     limits = Limits(concurrency=64, max_attempts=1, retry_budget=0, stream=stream)
@@ -675,7 +657,7 @@ def test_what_is_had_is_forced_to_disk_within_a_second(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_loop_of_the_client_is_watched_and_the_mode_of_answering_changes_no_score(
-    tmp_path, stream: bool
+    tmp_path, stream
 ):
     samples = _samples(300)
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples)))

@@ -3,16 +3,12 @@
 The speed of the machine does not matter.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import sys
-from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -31,7 +27,7 @@ from tests.clock import until
 from tests.evaluation.engine.test_runner import _samples, _task
 
 
-def made(kind: type[LoadSession] = LoadSession, **limits: Any) -> LoadSession:
+def made(kind=LoadSession, **limits):
     client = Client(Endpoint(base_url="http://127.0.0.1:9/v1"), Limits(**limits))
     client.retries, client.retry_budget = 2, 100
     client.attempts.max_in_flight, client.attempts.cancelled = 3, 1
@@ -41,16 +37,16 @@ def made(kind: type[LoadSession] = LoadSession, **limits: Any) -> LoadSession:
 class Told:
     """A progress that records its events."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.events = []
 
-    def begin(self, name: str, planned: int, scored: int) -> None:
+    def begin(self, name, planned, scored):
         self.events.append(f"{name} begins: {planned}")
 
-    def update(self, name: str, scored: int, failed: int, value: float | None) -> None:
+    def update(self, name, scored, failed, value):
         self.events.append(f"{name} {scored}")
 
-    def end(self, name: str) -> None:
+    def end(self, name):
         self.events.append(f"{name} ends")
 
 
@@ -103,7 +99,7 @@ class Counting(LoadSession):
 
     started = 0
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name, value):
         if name == "workers" and value > getattr(self, name, 0):
             self.started += 1
         super().__setattr__(name, value)
@@ -112,10 +108,10 @@ class Counting(LoadSession):
 class Decides:
     """An early stop that the first answer decides."""
 
-    def restart(self) -> None:
+    def restart(self):
         pass
 
-    def look(self) -> bool:
+    def look(self):
         return True
 
 
@@ -178,14 +174,14 @@ async def test_a_connection_out_of_step_is_said_while_others_are_asked(monkeypat
 
 
 def ask_with(
-    monkeypatch: pytest.MonkeyPatch,
-    folder: Path,
-    send: Callable[..., Awaitable[Response]],
-    session: LoadSession,
+    monkeypatch,
+    folder,
+    send,
+    session,
     *,
-    samples: int = 3,
-    told: Any = None,
-) -> Lane:
+    samples=3,
+    told=None,
+):
     """Ask the samples of a lane by this function in place of the client, and return the lane."""
     monkeypatch.setattr("serve_eval.evaluation.engine.runner.send.send", send)
     with Journal(folder / "a") as journal:
@@ -210,7 +206,7 @@ def test_results_are_shown_while_others_are_awaited(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("end", [ServerEndedError("the server ended"), None])
-def test_a_sudden_end_notes_what_was_in_flight(monkeypatch, tmp_path, end: Exception | None):
+def test_a_sudden_end_notes_what_was_in_flight(monkeypatch, tmp_path, end):
     session = made(concurrency=1)
 
     async def send(client, task, sample, *, alone):
@@ -242,10 +238,10 @@ def test_answered_requests_do_not_starve(monkeypatch, tmp_path):
 
 async def test_each_doubt_withdraws_once():
     class Doubted:
-        def __init__(self) -> None:
+        def __init__(self):
             self.doubt, self.withdrawn = asyncio.Event(), 0
 
-        async def withdraw(self, lanes: object) -> None:
+        async def withdraw(self, lanes):
             assert not self.doubt.is_set(), "a doubt from here on counts again"
             self.withdrawn += 1
             await asyncio.sleep(0)
@@ -263,25 +259,22 @@ async def test_each_doubt_withdraws_once():
 
 
 class Clock:
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 100.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
-Steps = list[tuple[str, bool]]
-
-
 @pytest.fixture
-def told(monkeypatch) -> Iterator[Steps]:
+def told(monkeypatch):
     said = []
     monkeypatch.setattr(pace, "EVERY", 1)
     with pace.notify_to(lambda line, last: said.append((line, last))):
         yield said
 
 
-def test_a_step_of_less_than_a_second_says_nothing(told: Steps):
+def test_a_step_of_less_than_a_second_says_nothing(told):
     clock = Clock()
     step = Pace("a.yaml", 3, "lines", clock=clock)
     clock.now += 0.9
@@ -290,7 +283,7 @@ def test_a_step_of_less_than_a_second_says_nothing(told: Steps):
     assert told == []
 
 
-def test_a_longer_step_says_how_far_it_is_and_that_it_is_over(told: Steps):
+def test_a_longer_step_says_how_far_it_is_and_that_it_is_over(told):
     clock = Clock()
     step = Pace("a.yaml", 30, "lines", clock=clock)
     for line in (10, 20, 30):
@@ -305,7 +298,7 @@ def test_a_longer_step_says_how_far_it_is_and_that_it_is_over(told: Steps):
     ]
 
 
-def test_a_step_that_takes_too_long_ends_and_says_what_to_do(told: Steps, monkeypatch):
+def test_a_step_that_takes_too_long_ends_and_says_what_to_do(told, monkeypatch):
     clock = Clock()
     step = Pace("a.yaml", 30, "lines", DatasetError, clock=clock)
     clock.now += pace.LIMIT_S
@@ -324,7 +317,7 @@ def test_a_step_that_takes_too_long_ends_and_says_what_to_do(told: Steps, monkey
 
 
 @pytest.mark.parametrize("given", ["soon", "0", "-1", "nan"])
-def test_a_limit_that_is_none_is_refused(given: str, monkeypatch):
+def test_a_limit_that_is_none_is_refused(given, monkeypatch):
     monkeypatch.setenv(pace.VARIABLE, given)
     with pytest.raises(
         PlanError, match=f"SERVE_EVAL_READING_TIMEOUT={given}: not a number of seconds"
@@ -333,15 +326,15 @@ def test_a_limit_that_is_none_is_refused(given: str, monkeypatch):
 
 
 class _Stream(io.StringIO):
-    def __init__(self, *, terminal: bool) -> None:
+    def __init__(self, *, terminal):
         super().__init__()
         self._terminal = terminal
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return self._terminal
 
 
-def _shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
+def _shown(monkeypatch, *, terminal):
     stream, clock = _Stream(terminal=terminal), Clock()
     monkeypatch.setattr(sys, "stderr", stream)
     steps = LongSteps(clock)

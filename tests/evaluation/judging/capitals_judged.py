@@ -20,7 +20,7 @@ from serve_eval.schema import (
 )
 
 
-def task(*, judge: dict[str, Any], count: int = 10) -> Task:
+def task(*, judge: dict[str, Any], count: int = 10):
     """Build `count` questions; `judge` holds the options of the scorer judge."""
     make = registry.load("serve_eval.scorers", "judge")
     scorer = make(**registry.check_options(make, judge, "scorer.judge"))

@@ -1,35 +1,26 @@
 """Fixtures: a judge that listens on a socket, and a task that asks it."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 import serve_eval.tasks
 from serve_eval.launchers._http.answers import Generated, TokenUsage, answer_body
-from serve_eval.launchers._http.requests import DEFAULT_MAX_TOKENS, Ask, RefusedRequest, understand
+from serve_eval.launchers._http.requests import DEFAULT_MAX_TOKENS, RefusedRequest, understand
 from serve_eval.launchers._simulated import answers
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply, raw, stall
-
-Says = Callable[[str, int], str | int | None]
-"""Maps a prompt and the number of earlier prompts to a text, to an HTTP status, or to None for no
-answer.
-"""
+from tests.scripted_server import ScriptedServer, json_reply, raw, stall
 
 
-def fair(prompt: str, number: int) -> str:
+def fair(prompt, number):
     """Return the verdict of a judge that compares the answer with the expected text."""
     texts = dict(re.findall(r"<(expected|answer)-\w+>\n(.*?)\n</", prompt, re.DOTALL))
     return f"I compared them.\nVerdict: {'yes' if texts['expected'] == texts['answer'] else 'no'}"
 
 
-def unsure(prompt: str, number: int) -> str:
+def unsure(prompt, number):
     """Return a text without a verdict."""
     return "Hard to say."
 
@@ -41,13 +32,13 @@ class JudgeServer:
     once a prompt arrived that gets no answer.
     """
 
-    def __init__(self, says: Says = fair, model: str = "judge-1") -> None:
+    def __init__(self, says=fair, model="judge-1"):
         self.says, self.model = says, model
         self.prompts = []
         self.keys = set()
         self.short, self.waiting = 0, asyncio.Event()
 
-    def reply(self, request: HttpRequest) -> Reply:
+    def reply(self, request):
         try:
             ask = understand(request.raw, chat=True, models={self.model})
         except RefusedRequest as refused:
@@ -68,11 +59,11 @@ class JudgeServer:
             return stall()
         return raw(_answer(ask, len(self.prompts), said))
 
-    def serving(self) -> AbstractAsyncContextManager[str]:
+    def serving(self):
         return ScriptedServer(self.reply, paths=["/v1/chat/completions"]).serve()
 
 
-def _answer(ask: Ask, number: int, said: str) -> bytes:
+def _answer(ask, number, said):
     one = answers.limit(Generated(said, "stop"), ask.max_tokens or DEFAULT_MAX_TOKENS, ask.stop)
     (prompt,) = ask.prompts
     assert isinstance(prompt, tuple)
@@ -81,7 +72,7 @@ def _answer(ask: Ask, number: int, said: str) -> bytes:
 
 
 @pytest.fixture
-def judged_task(monkeypatch) -> Iterator[str]:
+def judged_task(monkeypatch):
     """Name a task of tests/judging, registered for the length of a test."""
     name = "capitals_judged"
     monkeypatch.setattr(

@@ -3,17 +3,12 @@
 Covers files with other cases, changes, repeated judging and the command line.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -31,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 N = 6
 
 
-def _file(folder: Path, judge: dict[str, Any], *, count: int = N) -> Path:
+def _file(folder, judge, *, count=N):
     """Write cases: the last one is compared exactly, judges score the others."""
     cases = [
         {
@@ -47,7 +42,7 @@ def _file(folder: Path, judge: dict[str, Any], *, count: int = N) -> Path:
     return path
 
 
-def _plan(file: Path) -> Plan:
+def _plan(file):
     return Plan(
         model="my-org/my-model",
         launcher=Spec(name="simulated", options={"accuracy": 0.6}),
@@ -57,7 +52,7 @@ def _plan(file: Path) -> Plan:
     )
 
 
-def _with(server: JudgeServer, story: Callable[[str], Awaitable[None]]) -> None:
+def _with(server, story):
     async def main():
         async with server.serving() as url:
             await story(url)

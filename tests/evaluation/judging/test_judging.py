@@ -3,16 +3,12 @@
 Each is judged once. A failing or unreadable judge never makes an answer wrong.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -45,7 +41,7 @@ QUICK = Limits(
 pytestmark = pytest.mark.usefixtures("judged_task", "simulated_here")
 
 
-def _plan(judges: Sequence[dict[str, Any]], *, count: int = N, **options: Any) -> Plan:
+def _plan(judges, *, count=N, **options):
     return Plan(
         model="my-org/my-model",
         launcher=Spec(name="simulated", options={"accuracy": 0.6}),
@@ -57,9 +53,7 @@ def _plan(judges: Sequence[dict[str, Any]], *, count: int = N, **options: Any) -
     )
 
 
-def _with(
-    servers: Sequence[JudgeServer], story: Callable[[Plan], Awaitable[None]], **options: Any
-) -> None:
+def _with(servers, story, **options):
     """Run a story while these judges listen.
 
     The story gets a plan with these judges.
@@ -77,7 +71,7 @@ def _with(
     asyncio.run(main())
 
 
-def _records(out: Path) -> list[dict[str, Any]]:
+def _records(out):
     return [json.loads(line) for line in (out / FILE).read_text().splitlines()]
 
 
@@ -156,7 +150,7 @@ def test_what_was_judged_before_a_kill_stays_and_the_rest_is_asked(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [unsure, lambda prompt, number: 500], ids=["unreadable", "failed"])
-def test_a_judgement_that_is_missing_is_no_wrong_answer_and_is_asked_for_again(tmp_path, bad: Any):
+def test_a_judgement_that_is_missing_is_no_wrong_answer_and_is_asked_for_again(tmp_path, bad):
     doubtful = "country 3?"
     judge = JudgeServer(
         lambda prompt, number: (bad if doubtful in prompt else fair)(prompt, number)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import random
 from array import array
@@ -30,10 +28,10 @@ from serve_eval.evaluation.results.degradation import (
 )
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Attempt, Failure, FailureKind, Metric, Response, Sample, Spec, Usage
-from serve_eval.verdicts.below_reference import RIGHT, Expected, estimate_expected
+from serve_eval.verdicts.below_reference import RIGHT, estimate_expected
 
 
-def _course(n: int = 400, **given: list[float]) -> Course:
+def _course(n=400, **given):
     """Return a healthy course with these measures replaced."""
     drawn = random.Random(1)
     values = given.get("values", [float(drawn.random() < 0.9) for _ in range(n)])
@@ -54,14 +52,12 @@ def test_nothing_is_said_of_a_healthy_run():
 
 
 @pytest.mark.parametrize("before", [1.0, 0.5])
-def test_a_fall_from_nothing_but_one_score_is_seen(before: float):
+def test_a_fall_from_nothing_but_one_score_is_seen(before):
     fallen = _course(values=[before] * 100 + [0.0, before] * 150)
     assert [one.measure for one in degradations(fallen, Metric(), 400)] == [VALUE]
 
 
-def _answers(
-    seed: int, n: int = 400, at: int = 100, before: float = 0.8, after: float = 0.8, runs: int = 3
-) -> tuple[Course, Expected]:
+def _answers(seed, n=400, at=100, before=0.8, after=0.8, runs=3):
     """Return a course whose share of right answers falls, and the expected scores.
 
     The expected scores come from runs of the healthy endpoint. Two runs of it disagree on 3.4 % of
@@ -84,7 +80,7 @@ def _answers(
     [(0.6, 15, 50, 10, 35), (0.5, 40, 59, 25, 59)],
 )
 def test_a_fall_is_noticed_more_often_and_sooner_against_the_reference(
-    after: float, soon: int, ever: int, soon_alone: int, ever_alone: int
+    after, soon, ever, soon_alone, ever_alone
 ):
     """Let 60 runs fall from 80 % at request 100 of 400.
 
@@ -105,7 +101,7 @@ def test_a_fall_is_noticed_more_often_and_sooner_against_the_reference(
 
 
 @pytest.mark.parametrize("runs", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_sound_runs_are_accused_against_the_reference_no_more_often_than_alone(runs: int):
+def test_sound_runs_are_accused_against_the_reference_no_more_often_than_alone(runs):
     accused = 0
     for seed in range(300):
         course, known = _answers(seed, runs=runs)
@@ -152,20 +148,18 @@ def test_the_limit_is_that_of_the_requests_that_are_looked_at():
     assert (one.since, one.after) == (1921, 1.0)
 
 
-def _beginning(course: Course, k: int) -> Course:
+def _beginning(course, k):
     cut = {name: getattr(course, name)[:k] for name in Course.__slots__}
     return Course(**cut)
 
 
-def _part(course: Course, start: int, end: int) -> Course:
+def _part(course, start, end):
     return Course(**{name: getattr(course, name)[start:end] for name in Course.__slots__})
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.4, 0.8]), st.booleans(), st.integers(1, 60))
 @settings(max_examples=15, deadline=None)
-def test_what_is_found_part_by_part_is_what_is_found_in_the_whole_so_far(
-    seed: int, fall: float, against: bool, step: int
-):
+def test_what_is_found_part_by_part_is_what_is_found_in_the_whole_so_far(seed, fall, against, step):
     n, drawn = 300, random.Random(seed)
     worse = [i >= n // 2 and drawn.random() < fall for i in range(n)]
     course = _course(
@@ -189,9 +183,7 @@ def test_what_is_found_part_by_part_is_what_is_found_in_the_whole_so_far(
 
 
 @pytest.mark.parametrize(("wrong", "alarms_of_one", "alarms_of_sixteen"), [(3, 1, 0), (8, 1, 1)])
-def test_shards_share_the_probability_of_a_false_alarm(
-    wrong: int, alarms_of_one: int, alarms_of_sixteen: int
-):
+def test_shards_share_the_probability_of_a_false_alarm(wrong, alarms_of_one, alarms_of_sixteen):
     n = 200
     course = _course(n, values=[1.0] * 150 + [0.0] * wrong + [1.0] * (50 - wrong))
     for courses, expected in ((1, alarms_of_one), (16, alarms_of_sixteen)):
@@ -203,7 +195,7 @@ def test_shards_share_the_probability_of_a_false_alarm(
         assert len(lines) == expected
 
 
-def _answered(course: Course) -> ScoreAccumulator:
+def _answered(course):
     """Return the tally of a task whose answers have the scores of a course."""
     samples = [Sample(id=str(i), prompt="?", target="1") for i in course.places]
     tally = ScoreAccumulator(build_task(Spec(name="gsm8k")), samples)
@@ -243,7 +235,7 @@ def test_what_is_known_to_have_turned_worse_is_not_looked_at_again():
 )
 @settings(max_examples=8)
 def test_what_is_seen_at_a_beginning_is_seen_in_the_end_too_and_the_other_way_round(
-    seed: int, fall: float, n: int, against: bool
+    seed, fall, n, against
 ):
     drawn = random.Random(seed)
     values = [drawn.random() * (1.0 - fall * (i >= n // 2)) for i in range(n)]
@@ -296,9 +288,7 @@ def test_the_picture_of_a_course_is_its_running_share_by_starts_and_by_ends():
         ({"lengths": [50.0 + i % 9 for i in range(300)] + [3.0] * 100}, SHORTER),
     ],
 )
-def test_each_measure_is_found_with_the_request_from_which_on(
-    given: dict[str, list[float]], measure: str
-):
+def test_each_measure_is_found_with_the_request_from_which_on(given, measure):
     found = {one.measure: one for one in degradations(_course(**given), Metric(), 400)}
     assert set(found) == {measure}
     assert abs(found[measure].since - 301) <= 3

@@ -4,15 +4,11 @@ It is raised long before the end if an endpoint degrades, and never for a health
 hard questions take longest.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading
-from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -23,14 +19,14 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.results.degradation import VALUE, Course, Lookout, degradations
+from serve_eval.evaluation.results.degradation import VALUE, Lookout, degradations
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from serve_eval.launchers.simulated import probability
 from serve_eval.protocol.shared import build_task
 from serve_eval.report.document import make_page
 from serve_eval.report.page.writer import render_page
 from serve_eval.report.run.document import make_run_document
-from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
+from serve_eval.schema import Attempt, Limits, Plan, Response, Sample, Spec
 from serve_eval.storage.report_file import read_report
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
@@ -41,7 +37,7 @@ N = 300
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root):
     return Plan(
         model="simulated",
         launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
@@ -55,22 +51,13 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def config(plan: Plan, tmp_path_factory) -> SimulatorConfig:
+def config(plan, tmp_path_factory):
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(plan), probability(0.95, 0.0, 0))
     return SimulatorConfig(answers=path)
 
 
-Behaviour = Callable[[int, bool], tuple[bool, float]]
-"""Maps the number of a request and whether its right answer is known to a pair.
-
-The pair is whether the answer is wrong, and its latency in seconds.
-"""
-
-
-def _run(
-    plan: Plan, config: SimulatorConfig, behaviour: Behaviour, out: Path, *, interrupted_at: int = 0
-) -> tuple[Report, list[tuple[int, str]]]:
+def _run(plan, config, behaviour, out, *, interrupted_at=0):
     """Return the report, and each message with the number of requests received by then.
 
     The run is interrupted at a request and resumed, unless the number is 0.
@@ -107,7 +94,7 @@ def _run(
 
 
 def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
-    plan: Plan, config: SimulatorConfig, tmp_path, monkeypatch
+    plan, config, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(runner, "LOOK_S", 0.01)
     report, lines = _run(
@@ -131,7 +118,7 @@ def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
 
 
 def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
-    plan: Plan, config: SimulatorConfig, tmp_path, monkeypatch
+    plan, config, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(runner, "LOOK_S", 0.01)
     hard = replace(config, damage=0.4)
@@ -145,7 +132,7 @@ def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
 
 
 def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
-    plan: Plan, config: SimulatorConfig, tmp_path, monkeypatch
+    plan, config, tmp_path, monkeypatch
 ):
     """Samples in flight have long answers more often than others; all are sent again in a row."""
     monkeypatch.setattr(runner, "LOOK_S", 0.01)
@@ -158,19 +145,19 @@ def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
 
 
 @pytest.fixture(scope="module")
-def hard(plan: Plan, tmp_path_factory) -> SimulatorConfig:
+def hard(plan, tmp_path_factory):
     """Configure an endpoint with 70 % right answers that varies on 3 % of the prompts."""
     path = tmp_path_factory.mktemp("hard") / "answers.jsonl"
     _write_answers(path, prepare(plan), probability(0.7, 0.03, 0))
     return SimulatorConfig(answers=path, varied=True)
 
 
-def _falls(number: int, known: bool) -> tuple[bool, float]:
+def _falls(number, known):
     return number > 100 and number % 2 == 0, 0.01
 
 
 def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_report(
-    plan: Plan, hard: SimulatorConfig, tmp_path, monkeypatch
+    plan, hard, tmp_path, monkeypatch
 ):
     """Let the score fall from 70 % to 35 %.
 
@@ -205,7 +192,7 @@ def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_rep
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
-    plan: Plan, hard: SimulatorConfig, tmp_path, finished: bool
+    plan, hard, tmp_path, finished
 ):
     """Two sides that run at the same time are judged by their own scores.
 
@@ -240,7 +227,7 @@ def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
     assert one.counted == (RIGHT if finished else "")
 
 
-def external(url: str) -> Spec:
+def external(url):
     return Spec(name="external", options={"base_url": url})
 
 
@@ -270,14 +257,14 @@ def test_nothing_beyond_the_first_unfinished_sample_is_looked_at():
     assert look() == [line]
 
 
-def _tally(n: int) -> ScoreAccumulator:
+def _tally(n):
     return ScoreAccumulator(
         build_task(Spec(name="gsm8k")),
         [Sample(id=str(i), prompt="?", target="1") for i in range(n)],
     )
 
 
-def _answer(tally: ScoreAccumulator, i: int, right: bool) -> None:
+def _answer(tally, i, right):
     attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
     tally.add(
         i, Response(text=f"#### {1 if right else 2}", finish_reason="stop", attempts=(attempt,))
@@ -291,7 +278,7 @@ async def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_tho
     n, taken, ends = 1200, [], []
 
     class Counted(Lookout):
-        def extend(self, part: Course, known: Set[str] = frozenset()) -> set[str]:
+        def extend(self, part, known=frozenset()):
             taken.extend(part.places)
             ends.append(len(taken))
             return super().extend(part, known)
@@ -317,7 +304,7 @@ async def test_the_loop_goes_on_while_a_look_lasts():
     came = threading.Event()
 
     class Slow(ScoreAccumulator):
-        def course(self, planned: Sequence[int]) -> Course:
+        def course(self, planned):
             assert came.wait(10), "nothing else ran on the loop"
             return super().course(planned)
 
@@ -332,7 +319,7 @@ async def test_the_loop_goes_on_while_a_look_lasts():
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])
-def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(meanwhile: bool, monkeypatch):
+def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(meanwhile, monkeypatch):
     """Replace bad answers by good ones; then the run degrades anyway.
 
     With `meanwhile` a look had found the bad ones.
@@ -389,9 +376,7 @@ async def test_what_an_earlier_session_had_comes_first():
     assert ["from request 61 on" in line for line in lines] == [True]
 
 
-def test_a_run_in_another_order_has_no_alarm(
-    plan: Plan, config: SimulatorConfig, tmp_path, monkeypatch
-):
+def test_a_run_in_another_order_has_no_alarm(plan, config, tmp_path, monkeypatch):
     def refused(*_, **__):
         raise AssertionError
 

@@ -1,14 +1,9 @@
 """Test the interval of a value, its breakdown, and the wrong answer shown with it."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 from scipy.stats import t
@@ -28,7 +23,6 @@ from serve_eval.schema import (
     Outcome,
     Plan,
     Reference,
-    Response,
     Sample,
     SamplingParams,
     Score,
@@ -37,7 +31,7 @@ from serve_eval.schema import (
     WrongExample,
 )
 from serve_eval.stats.intervals import wilson
-from serve_eval.storage.scores import ScoreRecord, ScoreWriter, encode, read_scores, write_scores
+from serve_eval.storage.scores import ScoreRecord, encode, read_scores, write_scores
 
 SAMPLES = [
     Sample(
@@ -47,7 +41,7 @@ SAMPLES = [
 ]
 
 
-def small_task(metric: Metric, aggregation: Aggregation, **more: Any) -> Task:
+def small_task(metric, aggregation, **more):
     """Return a task that is never asked."""
     return Task(
         name="small",
@@ -65,7 +59,7 @@ def small_task(metric: Metric, aggregation: Aggregation, **more: Any) -> Task:
     )
 
 
-def by_kind(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
+def by_kind(scored):
     """Return the mean by the kind of the sample."""
     kinds = {}
     for sample, value in scored:
@@ -78,11 +72,11 @@ def by_kind(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     }
 
 
-def _load(roots: object, wanted: object) -> Dataset:
+def _load(roots, wanted):
     raise NotImplementedError
 
 
-def _score(sample: Sample, response: Response) -> Score:
+def _score(sample, response):
     return Score(value=float(response.text), outcome=Outcome.PARTIAL)
 
 
@@ -97,12 +91,12 @@ AVERAGE = Aggregation(
 
 
 def _table(
-    values: Sequence[float | None],
+    values,
     *,
-    metric: Metric = SHARE,
-    aggregation: Aggregation = MEAN,
-    repeats: int = 1,
-) -> SampleTable:
+    metric=SHARE,
+    aggregation=MEAN,
+    repeats=1,
+):
     """Return a table with these scores; None has no score."""
     made = SampleTable(small_task(metric, aggregation), SAMPLES[: len(values) // repeats], repeats)
     for i, value in enumerate(values):
@@ -113,7 +107,7 @@ def _table(
 
 
 @pytest.mark.parametrize("right", [0, 1, 20, 40])
-def test_a_share_has_wilsons_interval_also_at_its_ends(right: int):
+def test_a_share_has_wilsons_interval_also_at_its_ends(right):
     low, high = interval(_table([1.0] * right + [0.0] * (40 - right))) or (0.0, 0.0)
     assert (low / 100, high / 100) == pytest.approx(wilson(right, 40, 0.05))
     assert low < high
@@ -166,14 +160,14 @@ def test_the_jackknife_of_another_aggregation_covers_the_true_value():
         _table([1.0], aggregation=SQUARED),
     ],
 )
-def test_what_cannot_be_known_has_no_interval(table: SampleTable):
+def test_what_cannot_be_known_has_no_interval(table):
     assert interval(table) is None
 
 
 TASK = small_task(Metric(), MEAN, breakdown=by_kind)
 
 
-def _asked(tmp_path: Path, outcomes: list[Outcome]) -> SampleTable:
+def _asked(tmp_path, outcomes):
     """Return a table with these outcomes, and write their scores as a run does."""
     table = SampleTable(TASK, SAMPLES[: len(outcomes)])
     (tmp_path / "scores").mkdir()
@@ -184,7 +178,7 @@ def _asked(tmp_path: Path, outcomes: list[Outcome]) -> SampleTable:
     return table
 
 
-def _write(scores: ScoreWriter, i: int, outcome: Outcome) -> None:
+def _write(scores, i, outcome):
     answer = None if outcome is Outcome.UNPARSED else f"answer {i}"
     scores.write(
         ScoreRecord(id=str(i), outcome=outcome, value=0.0, answer=answer, target=f"target {i}")
@@ -204,9 +198,7 @@ RIGHT, WRONG, UNPARSED = Outcome.CORRECT, Outcome.WRONG, Outcome.UNPARSED
         ([RIGHT, RIGHT], [1.0, 1.0], None),
     ],
 )
-def test_the_example_is_an_answer_that_turned_wrong(
-    tmp_path, outcomes: list[Outcome], reference: list[float], shown: int | None
-):
+def test_the_example_is_an_answer_that_turned_wrong(tmp_path, outcomes, reference, shown):
     found = pick_example(tmp_path, _asked(tmp_path, outcomes), reference)
     if shown is None:
         assert found is None

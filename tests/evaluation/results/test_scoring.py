@@ -3,8 +3,6 @@
 Each becomes an outcome of the answer and never fails the run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -12,17 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.results.scoring import Grade, Recipe, ScoringProcesses, grade
+from serve_eval.evaluation.results.scoring import Recipe, ScoringProcesses, grade
 from serve_eval.evaluation.task_run import replay, take
 from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.scope import open_scope
@@ -32,7 +28,6 @@ from serve_eval.schema import (
     HOLDOUT,
     Aggregation,
     DataRoots,
-    Dataset,
     Failure,
     FailureKind,
     Hypothesis,
@@ -50,7 +45,7 @@ from serve_eval.schema import (
 )
 from serve_eval.storage.assessments import Executions, Judgements
 from serve_eval.storage.journal import Journal, Record
-from serve_eval.storage.scores import ScoreRecord, encode
+from serve_eval.storage.scores import encode
 from tests.cli.command import environment, serve_eval
 from tests.processes.test_bounded_call import _gone
 
@@ -103,7 +98,7 @@ BROKEN = FILE.replace(
 MENDED = FILE.replace("SCORE", "pass")
 
 
-def _forget() -> None:
+def _forget():
     """Forget plugin code, as in a new process."""
     open_scope().folders.clear()
     open_scope().loaded.clear()
@@ -113,7 +108,7 @@ def _forget() -> None:
 
 
 @pytest.fixture
-def own(tmp_path) -> Iterator[Path]:
+def own(tmp_path):
     """Write a folder with a task whose scorer misbehaves in every way."""
     (tmp_path / "own/tasks").mkdir(parents=True)
     (tmp_path / "own/tasks/odd.py").write_text(BROKEN)
@@ -122,7 +117,7 @@ def own(tmp_path) -> Iterator[Path]:
     _forget()
 
 
-def _flags(own: Path) -> list[str]:
+def _flags(own):
     flags = [
         "--include-path",
         str(own),
@@ -143,11 +138,11 @@ def _flags(own: Path) -> list[str]:
     ]
 
 
-def _result(out: Path) -> dict[str, Any]:
+def _result(out):
     return json.loads((out / "report.json").read_text())["tasks"][0]["result"]
 
 
-def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(own: Path):
+def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(own):
     out = own.parent / "out"
     run = serve_eval("run", *_flags(own), "--set", "limits.scorer_timeout_s=0.5")
     assert run.returncode == 3, run.stderr
@@ -207,7 +202,7 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
     assert (out / "samples/odd.jsonl").read_bytes() == answers, "nothing was asked again"
 
 
-def test_a_file_that_changes_during_a_run_scores_nothing_by_halves(own: Path):
+def test_a_file_that_changes_during_a_run_scores_nothing_by_halves(own):
     extensions.include([str(own)])
     bare_task(Spec(name="odd"))
     recipe = _recipe(Spec(name="odd"), include_path=(str(own),), code={"tasks.odd": "another"})
@@ -217,7 +212,7 @@ def test_a_file_that_changes_during_a_run_scores_nothing_by_halves(own: Path):
     assert found.told == "tasks.odd: the file has changed since the command started"
 
 
-def test_data_that_are_others_each_time_are_not_scored(own: Path):
+def test_data_that_are_others_each_time_are_not_scored(own):
     recipe = _recipe(Spec(name="odd"), include_path=(str(own),))
     with ScoringProcesses({"odd": recipe}, limit_s=20.0) as scoring:
         fine, other = (
@@ -233,7 +228,7 @@ def test_data_that_are_others_each_time_are_not_scored(own: Path):
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["while asking", "while resuming"])
-def test_an_interruption_waits_for_no_scorer(own: Path, again: bool):
+def test_an_interruption_waits_for_no_scorer(own, again):
     out = own.parent / "out"
     limit = ("--set", "limits.scorer_timeout_s=60")
     if again:
@@ -259,7 +254,7 @@ def test_an_interruption_waits_for_no_scorer(own: Path, again: bool):
     assert (out / "samples/odd.jsonl").read_bytes().count(b"\n") == len(KINDS)
 
 
-def _busy(pid: int) -> list[int]:
+def _busy(pid):
     """Return the child processes of a process once one of them has computed for long."""
     deadline = time.monotonic() + 40
     while time.monotonic() < deadline:
@@ -270,7 +265,7 @@ def _busy(pid: int) -> list[int]:
     raise AssertionError("no scorer runs")
 
 
-def _below(pid: int) -> list[int]:
+def _below(pid):
     children = []
     for thread in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
@@ -278,7 +273,7 @@ def _below(pid: int) -> list[int]:
     return [*children, *(below for child in children for below in _below(child))]
 
 
-def _seconds(pid: int) -> float:
+def _seconds(pid):
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -289,7 +284,7 @@ def _seconds(pid: int) -> float:
 # ------------------------------------------------------------------------- here and elsewhere alike
 
 
-def _recipe(spec: Spec, **more: Any) -> Recipe:
+def _recipe(spec, **more):
     fields = {
         "include_path": (),
         "roots": DataRoots(),
@@ -301,7 +296,7 @@ def _recipe(spec: Spec, **more: Any) -> Recipe:
     )
 
 
-def _graded(scoring: ScoringProcesses, task: str, sample: Sample, text: str) -> Grade | Unfinished:
+def _graded(scoring, task, sample, text):
     apart = scoring.of(task)
     return apart(sample, Response(text=text, finish_reason="stop")).result()
 
@@ -349,11 +344,11 @@ def test_every_task_of_ours_says_where_it_is_scored():
 # an accumulator
 
 
-def _load(roots: DataRoots, wanted: int) -> Dataset:
+def _load(roots, wanted):
     raise NotImplementedError
 
 
-def _task(**more: Any) -> Task:
+def _task(**more):
     fields = {
         "name": "numbers",
         "version": 1,
@@ -371,11 +366,11 @@ def _task(**more: Any) -> Task:
     return Task(**{**fields, **more})
 
 
-def _samples(count: int, **more: Any) -> list[Sample]:
+def _samples(count, **more):
     return [Sample(id=f"s{i}", prompt="?", target="1", **more) for i in range(count)]
 
 
-def _said(text: str) -> Response:
+def _said(text):
     return Response(text=text, finish_reason="stop")
 
 
@@ -433,15 +428,15 @@ def test_half_a_character_in_an_answer_is_written_escaped():
 class _Lines:
     """Keeps scores as the lines of their file."""
 
-    def __init__(self, lines: list[bytes]) -> None:
+    def __init__(self, lines):
         self._lines = lines
 
-    def write(self, record: ScoreRecord) -> None:
+    def write(self, record):
         self._lines.append(encode(record))
 
 
 class _Odd:
-    def __float__(self) -> float:
+    def __float__(self):
         return 0.5
 
 
@@ -469,7 +464,7 @@ class _Odd:
         (0.5, "must return a Score of serve_eval.schema, not the float 0.5"),
     ],
 )
-def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None):
+def test_what_is_no_score_is_an_error_of_the_scorer(score, told):
     lines = []
     accumulator = ScoreAccumulator(
         _task(score=lambda sample, response: score), _samples(1), _Lines(lines)
@@ -483,7 +478,7 @@ def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_no_score_is_infinite_where_the_metric_has_no_ends(value: float):
+def test_no_score_is_infinite_where_the_metric_has_no_ends(value):
     task = _task(
         metric=Metric(lo=None, hi=None),
         score=lambda *_: Score(value=value, outcome=Outcome.PARTIAL),
@@ -493,7 +488,7 @@ def test_no_score_is_infinite_where_the_metric_has_no_ends(value: float):
     assert accumulator.result().failures == {"scorer_error": 1}
 
 
-def _raise(*_: object) -> Any:
+def _raise(*_):
     raise KeyError("no such field")
 
 
@@ -512,9 +507,7 @@ def _raise(*_: object) -> Any:
         ),
     ],
 )
-def test_a_figure_that_cannot_be_made_is_left_out_and_told(
-    hook: dict[str, Any], lost: dict[str, Any]
-):
+def test_a_figure_that_cannot_be_made_is_left_out_and_told(hook, lost):
     accumulator = ScoreAccumulator(_task(**hook), _samples(2))
     accumulator.add(0, _said("1"))
     result = accumulator.result()
@@ -548,7 +541,7 @@ async def test_a_score_that_comes_late_is_waited_for_unless_the_answer_was_withd
     assert (accumulator.scored, accumulator.score(0), accumulator.score(1)) == (1, 0.25, None)
 
 
-def _ask(*_: object) -> Any:
+def _ask(*_):
     raise KeyError("no such question")
 
 

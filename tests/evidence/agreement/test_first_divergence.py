@@ -3,13 +3,8 @@
 The slow test repeats the table in docs/measured/compare-rounded-weights.md.
 """
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -28,12 +23,9 @@ from serve_eval.evidence.answer_texts import (
 )
 from serve_eval.evidence.self_flips import FLIP_ALPHA
 from serve_eval.launchers import embedded
-from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.schema import (
-    ComparedTask,
     Dataset,
     Endpoint,
-    FirstDivergences,
     Hypothesis,
     LaunchContext,
     Limits,
@@ -67,9 +59,7 @@ from tests.scripted_server import ScriptedServer, TokenLogprob, fail, logprobs
         ("x" * 100 + "a", "x" * 100 + "b", 100, 0, "x" * 48),
     ],
 )
-def test_texts_part_at_their_first_different_character(
-    one: str, other: str, character: int, word: int, before: str
-):
+def test_texts_part_at_their_first_different_character(one, other, character, word, before):
     found = part(one, other)
     assert (found.character, found.word, found.token, found.before) == (
         character,
@@ -100,13 +90,13 @@ def test_equal_texts_do_not_part():
         ([], "", "a", 0),
     ],
 )
-def test_the_token_of_a_place(tokens: Sequence[str], one: str, other: str, found: int | None):
+def test_the_token_of_a_place(tokens, one, other, found):
     for parting in (part(one, other, tokens), part(other, one, tokens)):
         assert parting.token == found
         assert find_token(tokens, parting.character, parting.before) == found
 
 
-def _summarize(*places: int | None, alike: bool = False) -> FirstDivergences:
+def _summarize(*places, alike=False):
     """Summarize partings at these tokens (None: not known); the words are one further each."""
     partings = [
         Parting(
@@ -139,7 +129,7 @@ def _summarize(*places: int | None, alike: bool = False) -> FirstDivergences:
         (_summarize(*[7] * 2, *[None] * 5), "word 5 in the median, from 2 to 8", ""),
     ],
 )
-def test_the_words_of_a_usual_place(found: FirstDivergences, words: str, reading: str):
+def test_the_words_of_a_usual_place(found, words, reading):
     assert describe_first_divergences(found) == words
     read = read_first_divergences(found)
     assert read.startswith(reading)
@@ -181,9 +171,7 @@ def test_the_histogram_fits_in_80_columns():
         ([("ab", "abcd"), ("abcd", "a"), ("abcdefgh", "abcdefg")], (3, 0, 2.0, 0.5)),
     ],
 )
-def test_the_first_differing_characters_of_texts(
-    pairs: Sequence[tuple[str, str]], found: tuple[int, int, float, float] | None
-):
+def test_the_first_differing_characters_of_texts(pairs, found):
     told = measure_places(pairs)
     if found is None:
         assert told is None
@@ -211,7 +199,7 @@ START = Token("I say", -0.1, {"I say": -0.1})
         (FLAT, "unknown", (0.05, 0.01)),
     ],
 )
-def test_how_sure_they_were(other: Token, kind: str, gaps: tuple[float, float]):
+def test_how_sure_they_were(other, kind, gaps):
     found = first_divergence([START, YES, START], [START, other, YES])
     assert (found.kind, found.token, found.tokens) == (kind, 1, ("yes", "no"))
     assert found.gaps == pytest.approx(gaps)
@@ -231,9 +219,7 @@ RANKED = {"no": -0.1, "yes": -0.9}
         ({"yes": -0.05, "no": -0.1}, True, None),
     ],
 )
-def test_an_endpoint_that_does_not_write_its_likeliest_token_is_overruled(
-    b_top: Mapping[str, float], greedy: bool, overruled: str | None
-):
+def test_an_endpoint_that_does_not_write_its_likeliest_token_is_overruled(b_top, greedy, overruled):
     a, b = Token("no", RANKED["no"], RANKED), Token("yes", b_top["yes"], b_top)
     for one, other, side in ((a, b, overruled), (b, a, "A" if overruled else None)):
         found = first_divergence([START, one], [START, other], greedy=greedy)
@@ -265,19 +251,19 @@ def test_answers_that_do_not_differ_or_of_which_one_goes_on():
         {"logprobs": {"tokens": ["a"], "token_logprobs": [float("inf")]}},
     ],
 )
-def test_what_has_no_log_probabilities_is_not_read(choice: Mapping[str, Any]):
+def test_what_has_no_log_probabilities_is_not_read(choice):
     with pytest.raises((ValueError, KeyError, TypeError)):
         read_answer(msgspec.json.encode({"choices": [{"text": "a", **choice}]}))
 
 
-def _endpoint(tokens: Sequence[Token]) -> ScriptedServer:
+def _endpoint(tokens):
     """Return a server that answers each request with these tokens."""
     return ScriptedServer(
         logprobs([TokenLogprob(text=t.text, logprob=t.logprob, top=t.top) for t in tokens])
     )
 
 
-def _task() -> Task:
+def _task():
     return Task(
         name="made",
         version=1,
@@ -292,7 +278,7 @@ def _task() -> Task:
     )
 
 
-def _look(a: ScriptedServer, b: ScriptedServer, samples: list[Sample]) -> list[str]:
+def _look(a, b, samples):
     async def both():
         async with (
             a.serve() as at_a,
@@ -324,7 +310,7 @@ async def test_tokens_that_spell_a_key_together_are_masked():
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_both_are_asked_as_the_task_asks_with_log_probabilities(chat: bool):
+def test_both_are_asked_as_the_task_asks_with_log_probabilities(chat):
     prompt = (Message(role="user", content="Yes or no?"),) if chat else "Yes or no?"
     samples = [Sample(id=str(i), prompt=prompt, target="yes") for i in range(3)]
     servers = _endpoint([START, YES]), _endpoint([START, SURE])
@@ -348,14 +334,14 @@ SOUND = "embedded"
 
 
 def _compared(
-    damages: tuple[Damage, ...],
-    folder: Path,
+    damages,
+    folder,
     *,
-    problems: int,
-    again: int,
-    rule: Spec,
-    seed: int = 0,
-) -> dict[str, tuple[ComparedTask, int]]:
+    problems,
+    again,
+    rule,
+    seed=0,
+):
     """Return the comparison with each form and its exit code."""
     found = {}
 
@@ -421,7 +407,7 @@ def test_texts_tell_int4_apart_where_too_few_scores_change(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["paired", "noninferiority"])
-def test_the_whole_task_tells_int8_from_int3(name: str, tmp_path):
+def test_the_whole_task_tells_int8_from_int3(name, tmp_path):
     found = _compared(("int8", "int3"), tmp_path, problems=500, again=200, rule=Spec(name=name))
     assert {damage: code for damage, (_, code) in found.items()} == {"int8": PASS, "int3": FAIL}
 

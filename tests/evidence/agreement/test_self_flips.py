@@ -3,13 +3,8 @@
 Covers how often two equal endpoints are reported as different.
 """
 
-from __future__ import annotations
-
 import random
-from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
@@ -28,9 +23,7 @@ ROUNDS, PROMPTS = 700, 200
 SILENT = ({}, {}, {})
 
 
-def _had(
-    values: Sequence[float], answers: list[str | None] | None = None, folder: Path | None = None
-) -> TaskAnswers:
+def _had(values, answers=None, folder=None):
     lines = {
         str(i): ScoreRecord(
             id=str(i),
@@ -45,9 +38,7 @@ def _had(
     return TaskAnswers(task=task, folder=folder, lines=(lines,), said=({},), started_s={})
 
 
-def _told(
-    values: Sequence[Sequence[float]], texts: Sequence[Sequence[str]] | None = None
-) -> SelfFlips:
+def _told(values, texts=None):
     """Compare the scores and texts of A's first answers, A's second answers and B's answers."""
     said = (
         SILENT if texts is None else [{str(i): text for i, text in enumerate(run)} for run in texts]
@@ -61,7 +52,7 @@ def _told(
 # error rates
 
 
-def _right_or_wrong(rng: random.Random, changed: float) -> SelfFlips:
+def _right_or_wrong(rng, changed):
     """Leave a tenth of the prompts undecided; B answers a share of the others differently."""
     chance = [
         rng.random() if rng.random() < 0.1 else float(rng.random() < 0.8) for _ in range(PROMPTS)
@@ -72,7 +63,7 @@ def _right_or_wrong(rng: random.Random, changed: float) -> SelfFlips:
     return found
 
 
-def _spoken(rng: random.Random, changed: float) -> SelfFlips:
+def _spoken(rng, changed):
     """Give a third of the prompts two texts, some right and some wrong; B changes a share."""
     kinds = [
         (f"{rng.random()}", rng.random() if rng.random() < 0.3 else 0.0) for _ in range(PROMPTS)
@@ -90,7 +81,7 @@ def _spoken(rng: random.Random, changed: float) -> SelfFlips:
     return _told([scores for scores, _ in runs], [texts for _, texts in runs])
 
 
-def _continuous(rng: random.Random, changed: float) -> SelfFlips:
+def _continuous(rng, changed):
     """Vary the last digits of log-likelihoods in every run; B adds a change of its own."""
     true = [rng.gauss(-40.0, 8.0) for _ in range(PROMPTS)]
     of_b = [x + rng.gauss(0.0, changed) for x in true]
@@ -101,7 +92,7 @@ WORLDS = {"right or wrong": _right_or_wrong, "texts": _spoken, "continuous": _co
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_two_that_are_alike_are_accused_no_more_often_than_alpha_says(world: str):
+def test_two_that_are_alike_are_accused_no_more_often_than_alpha_says(world):
     rng = random.Random(5)
     accused = sum(WORLDS[world](rng, 0.0).more for _ in range(ROUNDS))
     assert accused <= binom.ppf(0.999, ROUNDS, FLIP_ALPHA)
@@ -111,7 +102,7 @@ def test_two_that_are_alike_are_accused_no_more_often_than_alpha_says(world: str
     ("world", "changed", "measure"),
     [("right or wrong", 0.1, "score"), ("texts", 0.2, "text"), ("continuous", 0.02, "score")],
 )
-def test_one_that_answers_a_share_otherwise_is_found(world: str, changed: float, measure: str):
+def test_one_that_answers_a_share_otherwise_is_found(world, changed, measure):
     rng = random.Random(6)
     found = [WORLDS[world](rng, changed) for _ in range(200)]
     assert sum(one.more for one in found) >= 180
@@ -134,7 +125,7 @@ def test_one_that_answers_a_share_otherwise_is_found(world: str, changed: float,
         ([1, 0], [0, 1], 0.5),
     ],
 )
-def test_prompts_that_change_in_one_way_alone_decide(own: list[int], other: list[int], p: float):
+def test_prompts_that_change_in_one_way_alone_decide(own, other, p):
     assert _told([[0.0] * len(own), own, other]).p == pytest.approx(p)
 
 
@@ -247,7 +238,7 @@ def test_where_no_exchange_can_be_assumed_neither_texts_nor_distances_count():
 # texts of a journal
 
 
-def _written(folder: Path, said: dict[str, Response]) -> Path:
+def _written(folder, said):
     (folder / "samples").mkdir(parents=True)
     with Journal(folder / "samples" / "made_up.jsonl") as journal:
         for sample, response in said.items():
@@ -316,7 +307,7 @@ def test_a_journal_that_is_missing_is_told(tmp_path):
         ("aXa", "aYa", 1),
     ],
 )
-def test_characters_in_common(a: str, b: str, n: int):
+def test_characters_in_common(a, b, n):
     assert common_prefix(a, b) == common_prefix(b, a) == n
 
 
@@ -351,9 +342,7 @@ def test_an_older_file_is_read_and_claims_nothing_of_texts():
         ("0.0", "null", False, "same"),
     ],
 )
-def test_a_side_disagrees_with_itself_only_in_the_same_draw(
-    temperature: str, seed: str, repeats: bool, expected: str
-):
+def test_a_side_disagrees_with_itself_only_in_the_same_draw(temperature, seed, repeats, expected):
     protocol = {"temperature": temperature, "seed": seed}
     answers = SimpleNamespace(task=SimpleNamespace(fingerprint=protocol))
     assert find_drawn(answers, repeats=repeats) == expected
@@ -372,7 +361,7 @@ def test_a_side_disagrees_with_itself_only_in_the_same_draw(
         (None, None, ""),
     ],
 )
-def test_only_answers_drawn_alike_are_compared(a: Any, b: Any, kept: str):
+def test_only_answers_drawn_alike_are_compared(a, b, kept):
     twice = {
         name: Second(None, drawn=drawn) for name, drawn in (("A", a), ("B", b)) if drawn is not None
     }

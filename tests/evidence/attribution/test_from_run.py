@@ -1,11 +1,8 @@
 """Test the attribution of a task to servers and its report."""
 
-from __future__ import annotations
-
 import io
 import math
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import pytest
@@ -45,26 +42,26 @@ POINTS, LOSS = Metric(), Metric(name="perplexity", higher_is_better=False, lo=No
         ([], POINTS, []),
     ],
 )
-def test_what_counts_as_a_wrong_answer(values: list[float], metric: Metric, bad: list[bool]):
+def test_what_counts_as_a_wrong_answer(values, metric, bad):
     assert wrong(values, metric) == bad
 
 
-def _attempt(start_s: float) -> Attempt:
+def _attempt(start_s):
     return Attempt(start_s=start_s, end_s=start_s + 1, failure=None, status=200, request_id="r")
 
 
-def _answer(name: str, start_s: float, cached: int | None = None) -> Record:
+def _answer(name, start_s, cached=None):
     usage = Usage(prompt_tokens=10, completion_tokens=5, cached_tokens=cached)
     response = Response(text="x", finish_reason="stop", usage=usage, attempts=(_attempt(start_s),))
     return Record(id=name, response=response)
 
 
-def _failure(name: str, start_s: float) -> Record:
+def _failure(name, start_s):
     failure = Failure(kind=FailureKind.HTTP_ERROR, message="", attempts=(_attempt(start_s),))
     return Record(id=name, failure=failure)
 
 
-def _line(name: str, start_s: float, generation: str, **more: Any) -> Served:
+def _line(name, start_s, generation, **more):
     return Served(
         task="t",
         id=name,
@@ -76,7 +73,7 @@ def _line(name: str, start_s: float, generation: str, **more: Any) -> Served:
     )
 
 
-def _known(n: int) -> dict[str, list[Served]]:
+def _known(n):
     return {
         f"{i}": [_line(f"{i}", float(i), f"g{i % 2}", kv_transfer_s=0.1 * (i % 2 + 1))]
         for i in range(n)
@@ -96,9 +93,7 @@ def test_wrong_empty_and_failed_answers_are_measures_of_their_own():
 
 
 @pytest.mark.parametrize(("tasks", "accused"), [(1, True), (8, False)])
-def test_the_tasks_of_a_run_share_the_chance_of_accusing_a_healthy_worker(
-    tasks: int, accused: bool
-):
+def test_the_tasks_of_a_run_share_the_chance_of_accusing_a_healthy_worker(tasks, accused):
     fates = [(f"{i}", float(not (i % 2 and i < 16)), False) for i in range(80)]
     records = [_answer(f"{i}", float(i)) for i in range(80)]
     told = attribute_task(fates, records, _known(80), POINTS, tasks=tasks)
@@ -107,7 +102,7 @@ def test_the_tasks_of_a_run_share_the_chance_of_accusing_a_healthy_worker(
     assert 0.01 / 8 < row.p_holm <= 0.01
 
 
-def _retried(i: int, bad: str | None, *, named: bool = True) -> Record:
+def _retried(i, bad, *, named=True):
     """Return the answer to a sample that was dealt in turn, and sent to g0 if `bad` failed."""
     own = f"g{i % 2}"
     tries = [(own, own == bad), *([("g0", False)] if own == bad else [])]
@@ -126,7 +121,7 @@ def _retried(i: int, bad: str | None, *, named: bool = True) -> Record:
 
 @pytest.mark.parametrize("bad", ["g1", None])
 @pytest.mark.parametrize("named", [True, False])
-def test_a_server_is_accused_of_attempts_that_a_retry_replaced(bad: str | None, named: bool):
+def test_a_server_is_accused_of_attempts_that_a_retry_replaced(bad, named):
     """All answers are right, and all of them come from g0 where g1 is bad."""
     records = [_retried(i, bad, named=named) for i in range(40)]
     lines = {
@@ -201,7 +196,7 @@ def test_wrong_answers_are_counted_where_the_reference_was_right():
 
 
 @pytest.mark.parametrize("against", ["nothing", "runs that had them wrong", "a lucky run"])
-def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str):
+def test_a_server_that_gets_the_hard_prompts_is_not_accused(against):
     """Check that prompts and servers cannot be told apart.
 
     The first server has the first half of the data set, in which every second answer is wrong. The
@@ -227,9 +222,7 @@ def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str):
 
 
 @pytest.mark.parametrize(("unlucky", "accused"), [(5, False), (14, True)])
-def test_repeats_of_a_prompt_that_stay_with_a_server_are_no_evidence_of_their_own(
-    unlucky: int, accused: bool
-):
+def test_repeats_of_a_prompt_that_stay_with_a_server_are_no_evidence_of_their_own(unlucky, accused):
     """Ask each of 100 prompts four times, always at one server, which repeats its answer.
 
     All wrong ones are at g1: by chance, 5 of them are once in 36 rounds, and 14 never. Twenty wrong
@@ -292,7 +285,7 @@ def test_figures_are_medians_and_sums():
     assert (one.prompt_tokens, one.cached_tokens) == (50, 0 + 2 + 4 + 6 + 8)
 
 
-def _row(worker: str, role: str, **more: Any) -> WorkerShare:
+def _row(worker, role, **more):
     given = {
         "answers": 50,
         "bad": 48,
@@ -341,7 +334,7 @@ def _row(worker: str, role: str, **more: Any) -> WorkerShare:
         ),
     ],
 )
-def test_who_is_accused_is_said_in_a_sentence(rows: list[WorkerShare], said: str):
+def test_who_is_accused_is_said_in_a_sentence(rows, said):
     told = Attribution(how="ids", joined=200, planned=210, alpha=0.01, rows=tuple(rows))
     held = (
         "this holds at level 0.01 if the router's choice of a server does not depend on how hard a"

@@ -6,13 +6,9 @@ A worker is slow if its answers take long compared with those of the others. Equ
 accused.
 """
 
-from __future__ import annotations
-
 import random
 import time
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,8 +25,6 @@ from serve_eval.report.attribution import sentences
 from serve_eval.schema import Limits, Message, Sample, Spec
 from serve_eval.stats.no_worse import no_worse
 from tests.workflows.diagnose.server import (
-    Act,
-    Asked,
     Said,
     Server,
     answers_to,
@@ -86,7 +80,7 @@ def test_a_record_without_the_wrapper_of_its_metrics_is_read_too():
         ({**OLD, "disagg_server_arrival_time": float("nan")}, ("a:8001", "b:8003", None, 9.5, 0.5)),
     ],
 )
-def test_what_a_record_lacks_is_left_out(told: dict[str, Any], known: tuple[Any, ...]):
+def test_what_a_record_lacks_is_left_out(told, known):
     found = record(told, 0.0, 1.0)
     assert (*found.servers, found.arrival_s, found.finish_s, found.kv_transfer_s) == known
 
@@ -102,14 +96,14 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_no_record_is_too_odd_to_be_passed_over(told: Any):
+def test_no_record_is_too_odd_to_be_passed_over(told):
     found = record(told, 0.0, 1.0)
     assert found is None or found.context is not None or found.generation is not None
     if found is not None:
         join([SentAttempt(float(i), i + 0.5) for i in range(15)], [found] * 15)
 
 
-def _served(k: int, *ids: str, arrival_s: float | None = None) -> WorkerRecord:
+def _served(k, *ids, arrival_s=None):
     return WorkerRecord("c", f"g{k}", arrival_s, None, frozenset(ids), None, None, 0.0, 1.0)
 
 
@@ -142,15 +136,15 @@ class _Traffic:
 
     def __init__(
         self,
-        n: int = 300,
+        n=300,
         *,
-        in_flight: int = 8,
-        takes_s: float = 0.5,
-        jitter_s: float = 0.002,
-        every_s: float | None = None,
-        finish: bool = True,
-        off_s: float = 0.0,
-    ) -> None:
+        in_flight=8,
+        takes_s=0.5,
+        jitter_s=0.002,
+        every_s=None,
+        finish=True,
+        off_s=0.0,
+    ):
         rng = random.Random(n)
         free = [1e9 + rng.random() for _ in range(in_flight)]
         self.sent = []
@@ -174,7 +168,7 @@ class _Traffic:
         self.truth = [one.servers for one in self.records]
         rng.shuffle(self.records)
 
-    def joined(self) -> tuple[int, int]:
+    def joined(self):
         """Return how many requests are joined, and how many of them to a wrong server."""
         found = join(self.sent, self.records)
         assert all(how == TIMES for _, how in found.values())
@@ -199,7 +193,7 @@ class _Traffic:
         (_Traffic(every_s=0.1, takes_s=0.1), 0, 0),
     ],
 )
-def test_times_join_what_is_beyond_doubt(traffic: _Traffic, least: int, most_wrong: int):
+def test_times_join_what_is_beyond_doubt(traffic, least, most_wrong):
     joined, other = traffic.joined()
     assert joined >= least
     assert other <= most_wrong
@@ -238,7 +232,7 @@ PROMPTS, REPEATS = 60, 4
 
 @pytest.mark.parametrize(("wrong", "accused"), [(0.1, False), (0.7, True)])
 def test_repeats_that_a_router_keeps_at_a_server_accuse_it_by_prompts_only(
-    tmp_path, wrong: float, accused: bool
+    tmp_path, wrong, accused
 ):
     """All wrong answers are at g0: of few prompts by chance, though plain by answers."""
 
@@ -265,7 +259,7 @@ def test_repeats_that_a_router_keeps_at_a_server_accuse_it_by_prompts_only(
 TASK = build_task(Spec(name="gsm8k"))
 
 
-def _samples(texts: Sequence[str]) -> list[Sample]:
+def _samples(texts):
     return [Sample(id=str(i), prompt=text, target="1") for i, text in enumerate(texts)]
 
 
@@ -279,12 +273,12 @@ def test_a_subject_is_what_the_breakdown_tells_apart_first():
     assert kinds_of(mmlu, samples) == {SUBJECT: subjects}
 
 
-def _alike(kind: Sequence[object]) -> list[int]:
+def _alike(kind):
     return [kind.index(one) for one in kind]
 
 
 @pytest.mark.parametrize("shared", [0, 70, 5000])
-def test_prompts_begin_alike_up_to_where_some_of_them_part(shared: int):
+def test_prompts_begin_alike_up_to_where_some_of_them_part(shared):
     texts = [
         "s" * shared + about + f" question {i}"
         for i, about in enumerate(["a" * 99, "b" * 99, "a" * 99])
@@ -302,7 +296,7 @@ def test_what_nothing_tells_apart_has_no_kinds():
 CONTEXTS, GENERATIONS = ("c0", "c1"), ("g0", "g1", "g2", "g3")
 
 
-def each(slow: dict[str, float], prompts: int = 40, tokens: dict[str, int] = {}) -> list[Timed]:  # noqa: B006
+def each(slow, prompts=40, tokens={}):  # noqa: B006
     """Return the answers of every worker to every prompt.
 
     Prompt k takes 1 + k / 10 s, times the factor of the worker.
@@ -318,7 +312,7 @@ def each(slow: dict[str, float], prompts: int = 40, tokens: dict[str, int] = {})
     return contexts + [one(None, g, k) for k in range(prompts) for g in GENERATIONS]
 
 
-def pairs(slow: dict[str, float], prompts: int = 40) -> list[Timed]:
+def pairs(slow, prompts=40):
     """Return the answers of every pair; `slow` holds factors of workers and of pairs."""
     return [
         Timed(c, g, f"{k}", (slow.get(c, 1.0) + slow.get(g, 1.0)) * slow.get(f"{c} + {g}", 1.0), 50)
@@ -328,7 +322,7 @@ def pairs(slow: dict[str, float], prompts: int = 40) -> list[Timed]:
     ]
 
 
-def slow(alone: list[Timed], joint: list[Timed]) -> tuple[list[str], list[str]]:
+def slow(alone, joint):
     first, second = (
         [f"{row.role} {row.worker}" for row in rows if row.slow]
         for rows in rank_asked(alone, joint)
@@ -359,9 +353,7 @@ def slow(alone: list[Timed], joint: list[Timed]) -> tuple[list[str], list[str]]:
         ),  # they explain their pair
     ],
 )
-def test_who_is_slow_among_those_who_were_asked_the_same(
-    alone: dict[str, float], joint: dict[str, float], named: tuple[list[str], list[str]]
-):
+def test_who_is_slow_among_those_who_were_asked_the_same(alone, joint, named):
     assert slow(each(alone), pairs(joint)) == named
 
 
@@ -391,9 +383,7 @@ def test_nothing_to_compare_with():
     assert in_run([Timed("c0", "g0", "1", 1.0, 5)] * 50) == ()
 
 
-def run_latency(
-    slow: dict[str, float], answers: int, *, in_turns: bool, spread: float = 0.3, seed: int = 1
-) -> list[Timed]:
+def run_latency(slow, answers, *, in_turns, spread=0.3, seed=1):
     """Send every prompt to one pair; the times have heavy tails."""
     rng = random.Random(seed)
     found = []
@@ -407,7 +397,7 @@ def run_latency(
 
 @pytest.mark.parametrize("in_turns", [True, False])
 @pytest.mark.parametrize("name", ["c1", "g2"])
-def test_a_slow_worker_of_a_run_is_named_and_not_its_partners(name: str, in_turns: bool):
+def test_a_slow_worker_of_a_run_is_named_and_not_its_partners(name, in_turns):
     [row] = [row for row in in_run(run_latency({name: 6.0}, 200, in_turns=in_turns)) if row.slow]
     assert row.worker == name
     assert row.taken_s > 4 * row.others_s
@@ -418,7 +408,7 @@ def test_a_few_answers_of_a_run_name_nobody():
 
 
 @pytest.mark.parametrize("spread", [0.5, 2.0])
-def test_of_a_healthy_run_nobody_is_called_slow_more_often_than_alpha_says(spread: float):
+def test_of_a_healthy_run_nobody_is_called_slow_more_often_than_alpha_says(spread):
     found = [
         in_run(run_latency({}, 100, in_turns=False, spread=spread, seed=seed))
         for seed in range(300)
@@ -451,10 +441,10 @@ SHORT_S = 0.02
 class _Queues:
     """Four equal servers, each of which answers one request after the other. g0 gets most."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.free_s = {}
 
-    def answer(self, asked: Asked) -> Said:
+    def answer(self, asked):
         draw = asked.chance("server")
         server = "g0" if draw < 0.7 else f"g{1 + int((draw - 0.7) / 0.1001)}"
         now_s = time.monotonic()
@@ -463,7 +453,7 @@ class _Queues:
         return Said(text=asked.target, servers=("c0", server), delay_s=delay_s)
 
 
-def _long(asked: Asked) -> Said:
+def _long(asked):
     long = asked.chance("long") < 0.25
     server = "g0" if long else f"g{1 + int(3 * asked.chance('server'))}"
     tokens = 4000 if long else 200
@@ -475,7 +465,7 @@ def _long(asked: Asked) -> Said:
     )
 
 
-def _slow(asked: Asked) -> Said:
+def _slow(asked):
     server = f"g{int(4 * asked.chance('server'))}"
     delay_s = SHORT_S * (10 if server == "g1" else 1)
     return Said(text=asked.target, servers=("c0", server), delay_s=delay_s)
@@ -489,9 +479,7 @@ def _slow(asked: Asked) -> Said:
         (_slow, "slow_worker: generation server g1 takes "),
     ],
 )
-def test_a_server_is_called_slow_only_if_its_work_does_not_explain_it(
-    tmp_path, act: Act, said: str
-):
+def test_a_server_is_called_slow_only_if_its_work_does_not_explain_it(tmp_path, act, said):
     plan = replace(plan_for(tmp_path, num_samples=240), limits=Limits(concurrency=8))
     report = run(plan, Server(act=act, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     [task] = report.tasks

@@ -13,8 +13,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -28,15 +26,13 @@ from serve_eval.evidence.attribution import trace
 from serve_eval.evidence.attribution.matching import HEADERS, IDS
 from serve_eval.report.document import print_document
 from serve_eval.report.run.document import make_run_document
-from serve_eval.schema import Limits, Plan, Report, Spec
+from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import TRACE_FILE
 from serve_eval.workflows.attribute.attribute import prepare_asking
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.cli.command import environment
 from tests.scripted_server import (
-    HttpRequest,
-    Reply,
     Responder,
     ScriptedServer,
     answer,
@@ -74,7 +70,7 @@ class Router:
     }
     servers: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         [prepared] = prepare(self.plan)
         self._seen = set()
         self._asked, self.stalled = 0, threading.Event()
@@ -86,7 +82,7 @@ class Router:
                 self._known[prompt] = server, right, wrong
         self.server = ScriptedServer(self._reply, routes=self.routes)
 
-    def _reply(self, request: HttpRequest) -> Reply:
+    def _reply(self, request):
         if request.prompt not in self._known:
             return answer("2", headers=self.names("decode-0:9"))  # a probe
         server, right, wrong = self._known[request.prompt]
@@ -109,7 +105,7 @@ class Router:
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root):
     return Plan(
         model="m",
         launcher=Spec(name="external", options={}),
@@ -122,13 +118,13 @@ def plan(data_root: Path) -> Plan:
 
 
 def run(
-    router: Router,
-    out: Path,
-    *more: Plan,
-    environ: Mapping[str, str] | None = None,
-    options: Mapping[str, Any] | None = None,
-    between: Callable[[], object] = lambda: None,
-) -> Report:
+    router,
+    out,
+    *more,
+    environ=None,
+    options=None,
+    between=lambda: None,
+):
     """Run the router's plan, then go on with each of `more`, and return the last report."""
 
     async def story():
@@ -144,11 +140,11 @@ def run(
     return asyncio.run(story())
 
 
-def lines(out: Path) -> list[dict[str, Any]]:
+def lines(out):
     return [json.loads(line) for line in (out / TRACE_FILE).read_text().splitlines()]
 
 
-def accused(report: Report) -> list[tuple[str, str, str, int, int]]:
+def accused(report):
     told = report.tasks[0].attribution
     return [
         (row.role, row.worker, row.measure, row.bad, row.answers)
@@ -158,7 +154,7 @@ def accused(report: Report) -> list[tuple[str, str, str, int, int]]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_generation_server_that_answers_wrongly_is_named(plan: Plan, tmp_path, stream: bool):
+def test_a_generation_server_that_answers_wrongly_is_named(plan, tmp_path, stream):
     asked = replace(plan, limits=Limits(concurrency=8, stream=stream))
     router = Router(asked, wrong=BAD)
     report = run(router, tmp_path)
@@ -181,7 +177,7 @@ def test_a_generation_server_that_answers_wrongly_is_named(plan: Plan, tmp_path,
     assert f"worker identified by {HEADERS} for {N} of {N} samples" in found.told
 
 
-def test_a_generation_server_that_fails_is_named_by_its_failures(plan: Plan, tmp_path):
+def test_a_generation_server_that_fails_is_named_by_its_failures(plan, tmp_path):
     limits = Limits(concurrency=8, max_attempts=1, max_error_rate=1.0)
     report = run(Router(replace(plan, limits=limits), broken=BAD), tmp_path)
     assert accused(report) == [("generation", BAD, "failures", 20, 20)]
@@ -190,7 +186,7 @@ def test_a_generation_server_that_fails_is_named_by_its_failures(plan: Plan, tmp
     assert told.joined == N
 
 
-def test_a_server_whose_failures_a_retry_repairs_is_named(plan: Plan, tmp_path):
+def test_a_server_whose_failures_a_retry_repairs_is_named(plan, tmp_path):
     report = run(Router(plan, broken=BAD, moves=True), tmp_path)
     assert report.tasks[0].result.failed == 0
     assert accused(report) == [("generation", BAD, "failed at first", 20, 20)]
@@ -207,14 +203,14 @@ def test_a_server_whose_failures_a_retry_repairs_is_named(plan: Plan, tmp_path):
     assert found.explains is None, "retries answered them"
 
 
-def test_a_run_that_is_given_up_notes_the_servers_of_its_failures(plan: Plan, tmp_path):
+def test_a_run_that_is_given_up_notes_the_servers_of_its_failures(plan, tmp_path):
     router = Router(replace(plan, limits=Limits(concurrency=8, max_attempts=1)), broken=BAD)
     with pytest.raises(EndpointError):
         run(router, tmp_path)
     assert {one["generation"] for one in lines(tmp_path)} >= {BAD}
 
 
-def test_a_slow_generation_server_is_named(plan: Plan, tmp_path):
+def test_a_slow_generation_server_is_named(plan, tmp_path):
     router = Router(plan)
     report = run(router, tmp_path)
     path = tmp_path / "samples/gsm8k.jsonl"
@@ -237,7 +233,7 @@ def test_a_slow_generation_server_is_named(plan: Plan, tmp_path):
     )
 
 
-def test_a_retried_request_has_the_servers_of_its_last_attempt(plan: Plan, tmp_path):
+def test_a_retried_request_has_the_servers_of_its_last_attempt(plan, tmp_path):
     router = Router(replace(plan, limit=12), first_on="decode-7:9")
     report = run(router, tmp_path)
     assert {one["id"]: one["generation"] for one in lines(tmp_path)} == router.servers
@@ -264,22 +260,20 @@ def test_a_retried_request_has_the_servers_of_its_last_attempt(plan: Plan, tmp_p
         lambda server: {"X-Generation-Server": server + "é"},
     ],
 )
-def test_a_run_without_sound_names_looks_as_before(
-    plan: Plan, tmp_path, names: Callable[[str], Headers]
-):
+def test_a_run_without_sound_names_looks_as_before(plan, tmp_path, names):
     report = run(Router(replace(plan, limit=6), names=names), tmp_path)
     assert report.tasks[0].attribution is None
     assert not (tmp_path / TRACE_FILE).exists()
     assert b'"servers"' not in (tmp_path / "samples/gsm8k.jsonl").read_bytes()
 
 
-def test_a_router_can_name_one_server_only(plan: Plan, tmp_path):
+def test_a_router_can_name_one_server_only(plan, tmp_path):
     router = Router(plan, wrong=BAD, names=lambda server: {"x-generation-server": server})
     assert accused(run(router, tmp_path)) == [("generation", BAD, "wrong answers", 20, 20)]
     assert {one["context"] for one in lines(tmp_path)} == {None}
 
 
-def test_what_is_known_is_not_noted_again(plan: Plan, tmp_path):
+def test_what_is_known_is_not_noted_again(plan, tmp_path):
     few = replace(plan, limit=6)
     before = []
     report = run(
@@ -294,7 +288,7 @@ def test_what_is_known_is_not_noted_again(plan: Plan, tmp_path):
     assert (told.joined, told.planned) == (12, 12)
 
 
-def test_names_win_against_what_is_found_otherwise(plan: Plan, tmp_path):
+def test_names_win_against_what_is_found_otherwise(plan, tmp_path):
     """An orchestrator also lists each request once, with the id of its answer."""
     numbers, listed_before = count(1), []
 
@@ -325,7 +319,7 @@ def test_names_win_against_what_is_found_otherwise(plan: Plan, tmp_path):
     }
 
 
-def test_names_answer_a_request_for_perf_metrics(plan: Plan, tmp_path):
+def test_names_answer_a_request_for_perf_metrics(plan, tmp_path):
     def names(server):
         return {
             "X-Generation-Server": server,
@@ -341,7 +335,7 @@ def test_names_answer_a_request_for_perf_metrics(plan: Plan, tmp_path):
     assert not [line for line in report.warnings if "perf metrics" in line]
 
 
-def test_a_run_that_was_killed_at_its_end_notes_its_servers_without_asking(plan: Plan, tmp_path):
+def test_a_run_that_was_killed_at_its_end_notes_its_servers_without_asking(plan, tmp_path):
     few = replace(plan, limit=6)
     router = Router(few)
     report = run(router, tmp_path, few, between=(tmp_path / TRACE_FILE).unlink)
@@ -349,7 +343,7 @@ def test_a_run_that_was_killed_at_its_end_notes_its_servers_without_asking(plan:
     assert report.tasks[0].attribution is not None
 
 
-def test_a_new_journal_is_read_only_for_names(plan: Plan, tmp_path, monkeypatch):
+def test_a_new_journal_is_read_only_for_names(plan, tmp_path, monkeypatch):
     read = []
 
     def note(*given):
@@ -364,7 +358,7 @@ def test_a_new_journal_is_read_only_for_names(plan: Plan, tmp_path, monkeypatch)
     assert len(read) == 1
 
 
-def test_a_killed_run_that_goes_on_joins_its_earlier_answers(plan: Plan, tmp_path):
+def test_a_killed_run_that_goes_on_joins_its_earlier_answers(plan, tmp_path):
     router = Router(replace(plan, limit=12), stalls_at=8)
     out = tmp_path / "run"
     with router.server.serve_in_thread() as url:
@@ -387,7 +381,7 @@ def test_a_killed_run_that_goes_on_joins_its_earlier_answers(plan: Plan, tmp_pat
     assert len(lines(out)) == 12
 
 
-def test_a_key_in_a_name_is_written_nowhere(plan: Plan, tmp_path):
+def test_a_key_in_a_name_is_written_nowhere(plan, tmp_path):
     key = "sk-of-the-router-0123456789"
     router = Router(replace(plan, limit=3), names=lambda server: {"X-Context-Server": f"{key}:1"})
     run(router, tmp_path, environ={"OPENAI_API_KEY": key})
@@ -396,12 +390,12 @@ def test_a_key_in_a_name_is_written_nowhere(plan: Plan, tmp_path):
         assert path.is_dir() or key.encode() not in path.read_bytes()
 
 
-def _list_asked(run: Path, plan: Plan) -> list[str]:
+def _list_asked(run, plan):
     """Return the addresses that `serve-eval check workers` asks."""
     return [one.url for one in asyncio.run(prepare_asking(run, plan, environ={})).workers]
 
 
-def test_servers_are_asked_separately_if_their_names_are_addresses(plan: Plan, tmp_path):
+def test_servers_are_asked_separately_if_their_names_are_addresses(plan, tmp_path):
     report = run(Router(replace(plan, limit=6)), tmp_path)
     assert _list_asked(tmp_path, report.plan) == [
         "http://prefill-0:9/v1",
@@ -410,7 +404,7 @@ def test_servers_are_asked_separately_if_their_names_are_addresses(plan: Plan, t
 
 
 @pytest.mark.parametrize("name", ["decode-{}", "decode {}:9", "user:key@decode-{}:9", "a:{}:9"])
-def test_names_that_are_no_addresses_are_not_asked(plan: Plan, tmp_path, name: str):
+def test_names_that_are_no_addresses_are_not_asked(plan, tmp_path, name):
     def names(server):
         return {"X-Generation-Server": name.format(server.removesuffix(":9")[-1])}
 

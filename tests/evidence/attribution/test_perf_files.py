@@ -3,17 +3,12 @@
 Lines may be cut, foreign or huge. Each record must be matched to its request.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +19,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.attribution import trace_files
-from serve_eval.evidence.attribution.clock_offset import WorkerRecord, record
+from serve_eval.evidence.attribution.clock_offset import record
 from serve_eval.evidence.attribution.matching import METRICS, TRACES
 from serve_eval.evidence.attribution.trace_files import (
     LONGEST_LINE,
@@ -34,11 +29,10 @@ from serve_eval.evidence.attribution.trace_files import (
     read_traces,
 )
 from serve_eval.launchers._standin import metrics
-from serve_eval.launchers._standin.options import Flavour
 from serve_eval.plugins import registry
-from serve_eval.schema import Attempt, Limits, Plan, Report, ServerTiming, Spec
+from serve_eval.schema import Attempt, Limits, Plan, ServerTiming, Spec
 from serve_eval.storage.journal import Journal
-from tests.standin.deployments import Deployed, deployed
+from tests.standin.deployments import deployed
 
 ARRIVAL = 12345.123456789
 TIMING = {"arrival_time": 12345.2, "last_token_time": 12346.0}
@@ -61,19 +55,19 @@ LINE = {
 NAME = "perf_metrics-disagg-node-17-20260923T120000Z.jsonl"
 
 
-def _record(**more: Any) -> WorkerRecord:
+def _record(**more):
     found = record({**LINE, **more}, 0.0, 0.0)
     assert found is not None
     return found
 
 
-def _read(folder: Path) -> Records:
+def _read(folder):
     found = Records(folder)
     found.read(1.0)
     return found
 
 
-def _attempt(name: str, arrival: str | None = None, transfer: float | None = None) -> Attempt:
+def _attempt(name, arrival=None, transfer=None):
     timing = None if arrival is None else ServerTiming(arrival=arrival, kv_transfer_s=transfer)
     return Attempt(start_s=1.0, end_s=2.0, failure=None, status=200, request_id=name, timing=timing)
 
@@ -92,7 +86,7 @@ def test_a_line_is_read_with_the_time_of_its_transfer(tmp_path):
 @pytest.mark.parametrize(
     ("size", "start", "known"), [(None, 0.0, None), (0, 12345.25, None), (1024, 12345.25, 0.25)]
 )
-def test_what_was_not_transferred_took_no_time(size: int | None, start: float, known: float | None):
+def test_what_was_not_transferred_took_no_time(size, start, known):
     told = {**TIMING, **TRANSFER, "kv_cache_transfer_start": start} | (
         {} if size is None else {"kv_cache_size": size}
     )
@@ -143,7 +137,7 @@ def test_a_link_is_not_followed_and_what_may_not_be_read_is_passed_over(tmp_path
         max_size=12,
     )
 )
-def test_no_file_is_too_odd(tmp_path_factory, pieces: list[bytes]):
+def test_no_file_is_too_odd(tmp_path_factory, pieces):
     folder = tmp_path_factory.getbasetemp() / f"odd-{os.getpid()}"
     for name in (NAME, "requests-1.jsonl", "responses-1.jsonl"):
         folder.mkdir(exist_ok=True)
@@ -156,9 +150,7 @@ def test_no_file_is_too_odd(tmp_path_factory, pieces: list[bytes]):
 # traces
 
 
-def _traced(
-    folder: Path, *requests: dict[str, Any], responses: list[dict[str, Any]]
-) -> dict[str, Trace]:
+def _traced(folder, *requests, responses):
     hour = folder / "2026-09-23T12"
     hour.mkdir()
     for name, lines in (("requests-17", requests), ("responses-17", responses)):
@@ -244,7 +236,7 @@ def test_what_names_two_joins_nothing():
 
 
 @given(st.integers(1, 10**15), st.integers(0, 10**6))
-def test_a_time_is_told_and_written_alike(ticks: int, fraction: int):
+def test_a_time_is_told_and_written_alike(ticks, fraction):
     """The file has the shortest text of the number, the header has nine decimals."""
     arrival = ticks / 1e9 + fraction / 7.0
     again = json.loads(json.dumps(arrival))
@@ -259,7 +251,7 @@ N = 60
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root):
     return Plan(
         model="m",
         launcher=Spec(name="external", options={}),
@@ -272,14 +264,14 @@ def plan(data_root: Path) -> Plan:
 
 
 def run(
-    plan: Plan,
-    folder: Path,
-    options: Mapping[str, Any],
+    plan,
+    folder,
+    options,
     *,
-    flavour: Flavour = "main",
-    contexts: int = 2,
-    **more: Any,
-) -> tuple[Report, Deployed]:
+    flavour="main",
+    contexts=2,
+    **more,
+):
     """Return the report of a run against a deployment that somebody else started."""
 
     async def story():
@@ -300,16 +292,16 @@ def run(
     return asyncio.run(story())
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
+def lines(folder):
     return [json.loads(line) for line in (folder / "run/served.jsonl").read_text().splitlines()]
 
 
-def warned(report: Report) -> list[str]:
+def warned(report):
     return [line for line in report.warnings if "perf metrics" in line]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_corrupt_server_of_a_running_orchestrator_is_named(plan: Plan, tmp_path, stream: bool):
+def test_a_corrupt_server_of_a_running_orchestrator_is_named(plan, tmp_path, stream):
     answers = tmp_path / "answers.jsonl"
     _write_answers(answers, prepare(plan), lambda task, sample: 1.0)
     asked = replace(plan, limits=Limits(concurrency=32, stream=stream))
@@ -324,7 +316,7 @@ def test_a_corrupt_server_of_a_running_orchestrator_is_named(plan: Plan, tmp_pat
     assert not warned(report)
 
 
-def test_without_the_options_nothing_is_asked_for_and_nothing_said(plan: Plan, tmp_path):
+def test_without_the_options_nothing_is_asked_for_and_nothing_said(plan, tmp_path):
     report, _ = run(replace(plan, limit=5), tmp_path, {})
     assert not warned(report)
     assert not (tmp_path / "run/served.jsonl").exists()
@@ -346,12 +338,12 @@ def test_without_the_options_nothing_is_asked_for_and_nothing_said(plan: Plan, t
     ],
 )
 def test_that_nothing_is_known_is_said(
-    plan: Plan,
+    plan,
     tmp_path,
     monkeypatch,
-    options: dict[str, Any],
-    front: dict[str, Any],
-    said: str,
+    options,
+    front,
+    said,
 ):
     monkeypatch.setattr(trace_files, "WAIT_S", 0.3)
     given = {
@@ -366,7 +358,7 @@ def test_that_nothing_is_known_is_said(
 
 
 @pytest.mark.slow
-def test_what_the_1_2_line_tells_at_its_route_counts_as_known(plan: Plan, tmp_path):
+def test_what_the_1_2_line_tells_at_its_route_counts_as_known(plan, tmp_path):
     one_by_one = replace(plan, limit=30, limits=Limits(concurrency=1))
     pace = {f"generation_{i}": {"latency_s": 0.01 * (i + 1)} for i in (0, 1)}
     report, _ = run(one_by_one, tmp_path, {"perf_metrics": True}, flavour="v12", faults=pace)
@@ -375,7 +367,7 @@ def test_what_the_1_2_line_tells_at_its_route_counts_as_known(plan: Plan, tmp_pa
     assert not warned(report)
 
 
-def test_lines_that_come_after_the_answers_are_waited_for(plan: Plan, tmp_path, monkeypatch):
+def test_lines_that_come_after_the_answers_are_waited_for(plan, tmp_path, monkeypatch):
     append = metrics.Lines._append
 
     def late(*given):
@@ -390,7 +382,7 @@ def test_lines_that_come_after_the_answers_are_waited_for(plan: Plan, tmp_path, 
     assert told.joined == 5
 
 
-def test_files_that_cannot_be_read_never_cost_a_run(plan: Plan, tmp_path, monkeypatch):
+def test_files_that_cannot_be_read_never_cost_a_run(plan, tmp_path, monkeypatch):
     monkeypatch.setattr(trace_files, "WAIT_S", 0.3)
     (odd := tmp_path / "odd").mkdir()
     (odd / "perf_metrics-1.jsonl").write_text('{"ctx_server": "a:1"}\n{"ctx_server": 7}\n\x00\n')
@@ -401,7 +393,7 @@ def test_files_that_cannot_be_read_never_cost_a_run(plan: Plan, tmp_path, monkey
     assert len(warned(report)) == 1
 
 
-def test_what_is_joined_is_not_added_again(plan: Plan, tmp_path):
+def test_what_is_joined_is_not_added_again(plan, tmp_path):
     out = tmp_path / "run"
     run(replace(plan, limit=5), tmp_path, {"perf_metrics_dir": str(tmp_path / "metrics")})
     with Journal(out / "samples/gsm8k.jsonl") as journal:
@@ -419,7 +411,7 @@ def test_what_is_joined_is_not_added_again(plan: Plan, tmp_path):
     ],
 )
 def test_only_plain_answers_of_this_session_can_be_unknown(
-    start_s: float, answered: bool, choices: list[object] | None, said: bool, tmp_path
+    start_s, answered, choices, said, tmp_path
 ):
     attempt = Attempt(start_s=start_s, end_s=3.0, failure=None, status=200, request_id="r")
     result = SimpleNamespace(attempts=[attempt], choice_logprobs=choices)
@@ -442,7 +434,7 @@ def test_an_option_that_is_no_folder_is_refused():
         )
 
 
-def test_a_key_that_files_tell_is_not_written_down(plan: Plan, tmp_path, monkeypatch):
+def test_a_key_that_files_tell_is_not_written_down(plan, tmp_path, monkeypatch):
     """The orchestrator, which has the key, chooses the names of servers."""
     key = "sk-of-the-front-door"
     named = {"gen_server": f"{key}:1"}

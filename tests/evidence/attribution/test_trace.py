@@ -1,7 +1,5 @@
 """Read which servers answered which request, join it to the run, and report it."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -10,7 +8,6 @@ import threading
 from contextvars import Context
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -27,7 +24,7 @@ from serve_eval.evidence.attribution.matching import join
 from serve_eval.plugins.scope import scope
 from serve_eval.report.document import print_document
 from serve_eval.report.run.document import make_run_document
-from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
+from serve_eval.schema import Endpoint, Limits, Plan, Spec
 from serve_eval.storage import journal
 from serve_eval.storage.answer_origins import Served, read_traces
 from serve_eval.storage.file_names import TRACE_FILE
@@ -35,7 +32,7 @@ from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.document import make_document
 from serve_eval.workflows.references.register import register
-from tests.scripted_server import EVERY_PATH, HttpRequest, Reply, ScriptedServer, json_reply
+from tests.scripted_server import EVERY_PATH, ScriptedServer, json_reply
 from tests.standin.deployments import Deployed, deployed
 
 N = 100
@@ -47,13 +44,13 @@ load of the machine; tests/evidence/attribution/test_matching.py covers that.
 """
 
 
-def faulty(name: str) -> dict[str, dict[str, Any]]:
+def faulty(name):
     """Start workers of which one gives wrong answers from the first request on."""
     return {**PACE, name: {**PACE.get(name, {}), "corrupt_after": 0}}
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root):
     return Plan(
         model="m",
         launcher=Spec(name="external", options={}),
@@ -66,18 +63,18 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def answers(plan: Plan, tmp_path_factory) -> Path:
+def answers(plan, tmp_path_factory):
     """Return what is known to be right in nine of ten cases."""
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(plan), lambda task, sample: 0.9)
     return path
 
 
-def at(plan: Plan, there: Deployed) -> Plan:
+def at(plan, there):
     return replace(plan, launcher=Spec(name="external", options={"base_url": there.url}))
 
 
-def run(plan: Plan, out: Path, *shape: int, **more: Any) -> tuple[Report, Deployed]:
+def run(plan, out, *shape, **more):
     """Run against workers behind an orchestrator."""
 
     async def story():
@@ -87,19 +84,17 @@ def run(plan: Plan, out: Path, *shape: int, **more: Any) -> tuple[Report, Deploy
     return asyncio.run(story())
 
 
-def lines(out: Path) -> list[dict[str, Any]]:
+def lines(out):
     return [json.loads(line) for line in (out / "served.jsonl").read_text().splitlines()]
 
 
-def shown(report: Report) -> str:
+def shown(report):
     console = Console(file=io.StringIO(), width=200)
     print_document(make_run_document(report, Path("OUT")), console, verbose=True)
     return console.file.getvalue()
 
 
-def test_a_corrupt_generation_server_is_named_by_the_run_itself(
-    plan: Plan, answers: Path, tmp_path
-):
+def test_a_corrupt_generation_server_is_named_by_the_run_itself(plan, answers, tmp_path):
     report, there = run(plan, tmp_path, 2, 4, answers=answers, faults=faulty("generation_2"))
     told = report.tasks[0].attribution
     assert (told.how, told.planned) == ("times", N)
@@ -127,7 +122,7 @@ def test_a_corrupt_generation_server_is_named_by_the_run_itself(
     } == set(lines(tmp_path)[0])
 
 
-def test_the_run_counts_wrong_answers_where_its_reference_was_right(plan: Plan, tmp_path):
+def test_the_run_counts_wrong_answers_where_its_reference_was_right(plan, tmp_path):
     whole = replace(
         plan, limit=None, tasks=(Spec(name="gsm8k", options={"max_tokens": 64, "num_samples": N}),)
     )
@@ -148,9 +143,7 @@ def test_the_run_counts_wrong_answers_where_its_reference_was_right(plan: Plan, 
     assert f"counted only among prompts that a reference answered: {RIGHT}" in shown(report)
 
 
-def test_a_router_that_looks_at_the_prompts_is_noticed(
-    plan: Plan, answers: Path, tmp_path, monkeypatch
-):
+def test_a_router_that_looks_at_the_prompts_is_noticed(plan, answers, tmp_path, monkeypatch):
     """Ask each prompt twice.
 
     At first each of two servers gets it once, then the server of its kind gets it both times.
@@ -191,12 +184,12 @@ def test_a_router_that_looks_at_the_prompts_is_noticed(
     assert "the router chooses a server by the prompt (kind" in shown(by_kind)
 
 
-def _kind(name: str) -> int:
+def _kind(name):
     return crc32(name.encode()) % 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_who_is_told_is_who_it_was(plan: Plan, tmp_path, stream: bool):
+def test_who_is_told_is_who_it_was(plan, tmp_path, stream):
     """One server is always wrong and the others never, so every join can be checked."""
     right = tmp_path / "answers.jsonl"
     _write_answers(right, prepare(plan), lambda task, sample: 1.0)
@@ -212,9 +205,7 @@ def test_who_is_told_is_who_it_was(plan: Plan, tmp_path, stream: bool):
     assert told.joined == len(lines(tmp_path / "run"))
 
 
-def test_other_runs_go_on_while_requests_are_joined(
-    plan: Plan, answers: Path, tmp_path, monkeypatch
-):
+def test_other_runs_go_on_while_requests_are_joined(plan, answers, tmp_path, monkeypatch):
     at_work = []
 
     def noted(*given):
@@ -227,7 +218,7 @@ def test_other_runs_go_on_while_requests_are_joined(
     assert threading.main_thread() not in at_work
 
 
-def test_healthy_servers_are_not_accused(plan: Plan, answers: Path, tmp_path):
+def test_healthy_servers_are_not_accused(plan, answers, tmp_path):
     report, _ = run(plan, tmp_path, 2, 3, answers=answers, faults=PACE)
     told = report.tasks[0].attribution
     assert told.rows
@@ -235,13 +226,13 @@ def test_healthy_servers_are_not_accused(plan: Plan, answers: Path, tmp_path):
     assert "no server is significantly worse than the others" in shown(report)
 
 
-def test_a_door_that_tells_nothing_leaves_no_file(plan: Plan, answers: Path, tmp_path):
+def test_a_door_that_tells_nothing_leaves_no_file(plan, answers, tmp_path):
     report, _ = run(replace(plan, limit=10), tmp_path, 1, 2, answers=answers, perf_metrics=False)
     assert report.tasks[0].attribution is None
     assert not (tmp_path / "served.jsonl").exists()
 
 
-def test_a_run_that_goes_on_adds_what_it_asks(plan: Plan, answers: Path, tmp_path):
+def test_a_run_that_goes_on_adds_what_it_asks(plan, answers, tmp_path):
     few = replace(plan, limit=20)
 
     async def story():
@@ -259,7 +250,7 @@ def test_a_run_that_goes_on_adds_what_it_asks(plan: Plan, answers: Path, tmp_pat
 
 
 async def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_tells(
-    plan: Plan, answers: Path, tmp_path
+    plan, answers, tmp_path
 ):
     # Response times this far apart keep their order on a loaded machine: requests one after the
     # other would otherwise look alike when shifted by one.
@@ -300,7 +291,7 @@ async def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_
         {"detail": "Not Found"},
     ],
 )
-async def test_odd_records_never_cost_a_run(plan: Plan, tmp_path, records: Any):
+async def test_odd_records_never_cost_a_run(plan, tmp_path, records):
     bodies = {
         "/cluster_info": {"is_ready": True},
         "/perf_metrics": records,
@@ -327,7 +318,7 @@ async def test_a_key_that_a_door_tells_back_is_not_written_down():
         assert await trace._get(client, "/perf_metrics") == [{"ctx_server": "Bearer ***"}]
 
 
-async def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(plan: Plan, tmp_path):
+async def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(plan, tmp_path):
     """The report must not suggest `serve-eval check workers`, which does not ask such tasks."""
     task = Spec(name="mmlu", options={"scoring": "loglikelihood", "num_samples": 57})
     asked = replace(plan, launcher=Spec(name="simulated", options={}), tasks=(task,), limit=5)
@@ -352,7 +343,7 @@ def test_a_damaged_line_is_passed_over(tmp_path):
     assert [one.generation for one in found["gsm8k"]["1"]] == ["g"]
 
 
-def _tell(request: HttpRequest) -> Reply:
+def _tell(request):
     return json_reply([] if request.path.endswith("/perf_metrics") else {})
 
 

@@ -8,12 +8,10 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Any
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.schema import Limits, Plan, Report, Spec
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, json_reply, raw
+from serve_eval.schema import Limits, Plan, Spec
+from tests.scripted_server import ScriptedServer, answer, json_reply, raw
 
 PROMPT, ANSWER, DRAFTED = 70, 12, 9
 """Tokens of a prompt and of an answer, and draft tokens for one."""
@@ -54,7 +52,7 @@ class CountingServer:
     speculates: bool = True
     server: ScriptedServer = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         listed = {"id": "m", "object": "model", "owned_by": "vllm"}
         self.server = ScriptedServer(
             routes={
@@ -63,7 +61,7 @@ class CountingServer:
             }
         )
 
-    def _metrics(self, request: HttpRequest) -> Reply:
+    def _metrics(self, request):
         if not self.readable:
             return raw(status=404)
         names = {
@@ -90,13 +88,13 @@ class Deployment:
 
     def __init__(
         self,
-        fault: PathFault = PathFault.NONE,
+        fault=PathFault.NONE,
         *,
-        seed: int = 0,
-        readable: bool = True,
-        unsteady: float = 0.15,
-        usage: bool = False,
-    ) -> None:
+        seed=0,
+        readable=True,
+        unsteady=0.15,
+        usage=False,
+    ):
         self.fault, self.seed, self.unsteady, self.usage = fault, seed, unsteady, usage
         speculates = fault is not PathFault.NO_SPECULATION
         self.context = [CountingServer(readable, speculates=False) for _ in range(2)]
@@ -107,12 +105,12 @@ class Deployment:
         self._asked = Counter()
 
     @property
-    def servers(self) -> dict[str, CountingServer]:
+    def servers(self):
         """The servers behind the front door, by name."""
         named = {f"context_{number}": one for number, one in enumerate(self.context)}
         return {**named, "generation_0": self.generation}
 
-    def _answer(self, request: HttpRequest) -> Reply:
+    def _answer(self, request):
         text = str(request.body.get("prompt") or request.body.get("messages"))
         if request.max_tokens < 10:
             return answer("probe", usage=(1, 1))
@@ -125,7 +123,7 @@ class Deployment:
         cached = {"prompt_tokens_details": {"cached_tokens": 0}} if self.usage else {}
         return answer(said, body={"usage": {**told, **cached}})
 
-    def _count(self, number: int) -> None:
+    def _count(self, number):
         """Count a request at the servers that took part in it."""
         fault, generation = self.fault, self.generation.counts
         moves = fault not in (PathFault.BYPASS, PathFault.NO_TRANSFER)
@@ -152,15 +150,15 @@ class Deployment:
 
 
 def run(
-    deployed: Deployment,
-    folder: Path,
+    deployed,
+    folder,
     *,
-    expect: tuple[str, ...] | dict[str, bool] = EVERYTHING,
-    samples: int = 24,
-    named: bool = True,
-    notify: Any = None,
-    **more: Any,
-) -> Report:
+    expect=EVERYTHING,
+    samples=24,
+    named=True,
+    notify=None,
+    **more,
+):
     """Run a task at a deployment. Without `named`, nobody lists the servers behind its door."""
 
     async def main():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -32,7 +31,7 @@ class PathTrial(NamedTuple):
     seconds: float
 
 
-def try_once(fault: PathFault, seed: int, *, readable: bool = True) -> PathTrial:
+def try_once(fault, seed, *, readable=True):
     """Run one deployment and return what was found."""
     deployed = Deployment(fault, seed=seed, readable=readable, unsteady=UNSTEADY)
     began = time.monotonic()
@@ -54,9 +53,7 @@ def try_once(fault: PathFault, seed: int, *, readable: bool = True) -> PathTrial
     )
 
 
-def describe_trials(
-    name: str, claim: str | None, allowed: set[str], trials: Sequence[PathTrial]
-) -> str:
+def describe_trials(name, claim, allowed, trials):
     """Return a row of the table."""
     found = sum(bool(one.refuted | one.unknown) for one in trials)
     named = sum(claim in one.refuted and one.refuted <= {claim, *allowed} for one in trials)
@@ -66,7 +63,7 @@ def describe_trials(
     return f"| {name} | {found} of {len(trials)} | {told} | {requests:.0f} | {seconds:.2f} |"
 
 
-def main(faults: int = 20, sound: int = 100) -> None:
+def main(faults=20, sound=100):
     """Print the table."""
     print(f"{SAMPLES} prompts a run; requests with probes; seconds of the whole run")
     print("| deployment | found | named | requests | seconds |")

@@ -1,9 +1,5 @@
 """Test what the counters, reports and answers of a run prove about each claim."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from serve_eval.evaluation.prove_path import join_repeated, may_compare
@@ -37,12 +33,12 @@ PROVEN, REFUTED, UNKNOWN = ProofState
 LONG = 5000
 
 
-def _server(role: str | None, number: int = 0, **counts: Any) -> ServerCounts:
+def _server(role, number=0, **counts):
     name = f"{role}_{number}"
     return ServerCounts(server=name, url=f"http://{name}", role=role, counts=EngineCounts(**counts))
 
 
-def _vllm(moved: int, of: int, hits: int = 0) -> dict[str, Any]:
+def _vllm(moved, of, hits=0):
     sources = {"external_kv_transfer": moved, "local_cache_hit": hits}
     return {"prompt_tokens": of, "prompt_tokens_by_source": sources}
 
@@ -58,7 +54,7 @@ def _vllm(moved: int, of: int, hits: int = 0) -> dict[str, Any]:
         (0, 0, 0, UNKNOWN),
     ],
 )
-def test_moved_tokens_decide(moved: int, of: int, hits: int, state: ProofState):
+def test_moved_tokens_decide(moved, of, hits, state):
     facts = PathFacts(servers=[_server("generation", **_vllm(moved, of, hits))], answered=10)
     assert judge_kv_transfer(facts).state is state
     assert count_moved(facts.servers) == (moved, of - hits)
@@ -114,7 +110,7 @@ def test_an_idle_server_is_named_only_if_chance_cannot_leave_it_out():
     ]
 
 
-def _steps(all_steps: float) -> Acceptance:
+def _steps(all_steps):
     return Acceptance(answers=9, length=None, all_steps=all_steps, per_answer=all_steps)
 
 
@@ -154,7 +150,7 @@ def _steps(all_steps: float) -> Acceptance:
         ),
     ],
 )
-def test_drafts_decide_about_speculation(more: dict[str, Any], state: ProofState, evidence: str):
+def test_drafts_decide_about_speculation(more, state, evidence):
     told = judge_speculation(PathFacts(**{"answered": 10, "tokens": LONG, **more}))
     assert told.state is state
     assert evidence in told.evidence
@@ -187,7 +183,7 @@ def test_drafts_decide_about_speculation(more: dict[str, Any], state: ProofState
         ),
     ],
 )
-def test_hits_decide_about_the_prefix_cache(more: dict[str, Any], state: ProofState, evidence: str):
+def test_hits_decide_about_the_prefix_cache(more, state, evidence):
     told = judge_prefix_cache(PathFacts(**{"find_shared": lambda: 1000, **more}))
     assert told.state is state
     assert evidence in told.evidence
@@ -244,7 +240,7 @@ def test_a_plan_overrides_its_launcher():
 
 
 @pytest.mark.parametrize("outcome", VerdictOutcome)
-def test_an_unproven_path_takes_back_a_pass_and_no_other_outcome(outcome: VerdictOutcome):
+def test_an_unproven_path_takes_back_a_pass_and_no_other_outcome(outcome):
     verdict = Verdict(task="t", outcome=outcome, rule="classic", evaluated=1.0, reasons=("a",))
     finding = PathFinding(
         claim=PathClaim.KV_TRANSFER, state=REFUTED, evidence="no KV moved", expected_by="launcher"
@@ -267,7 +263,7 @@ def test_an_unproven_path_takes_back_a_pass_and_no_other_outcome(outcome: Verdic
         (None, REFUTED, False),
     ],
 )
-def test_what_blocks_a_verdict(expected_by: Any, state: ProofState, blocks: bool):
+def test_what_blocks_a_verdict(expected_by, state, blocks):
     finding = PathFinding(
         claim=PathClaim.SPECULATION, state=state, evidence="e", expected_by=expected_by
     )

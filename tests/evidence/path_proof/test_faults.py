@@ -1,35 +1,32 @@
 """Test over real sockets that a path which was not used is found and named."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.evaluate import judge_again
-from serve_eval.schema import PathClaim, Plan, ProofState, Report, Spec, VerdictOutcome
+from serve_eval.schema import PathClaim, Plan, ProofState, Spec, VerdictOutcome
 from serve_eval.storage.run_folder import open_folder, read_plan
 from tests.evidence.path_proof.deployments import CLAIMS, Deployment, PathFault, run
 
 N = 24
 
 
-def _states(report: Report) -> dict[str, ProofState]:
+def _states(report):
     return {one.claim.value: one.state for one in report.path}
 
 
-def _reasons(report: Report) -> list[str]:
+def _reasons(report):
     reasons = report.tasks[0].verdict.reasons
     return [line for line in reasons if line.startswith("path not proven: ")]
 
 
-def _warnings(report: Report) -> list[str]:
+def _warnings(report):
     return [line for line in report.warnings if line.startswith("path: ")]
 
 
-def _write_references(folder: Path, accuracy: float) -> str:
+def _write_references(folder, accuracy):
     folder.mkdir()
     (folder / "word_problems.yaml").write_text(f"m:\n  - accuracy: {accuracy}\n")
     return str(folder)
@@ -49,7 +46,7 @@ def test_a_sound_deployment_proves_everything(tmp_path):
 
 
 @pytest.mark.parametrize("fault", CLAIMS)
-def test_each_fault_is_found_and_named(fault: PathFault, tmp_path):
+def test_each_fault_is_found_and_named(fault, tmp_path):
     report = run(Deployment(fault), tmp_path / "run", expect=(CLAIMS[fault],))
     assert _states(report) == {CLAIMS[fault]: ProofState.REFUTED}
     [reason] = _reasons(report)
@@ -99,9 +96,7 @@ def test_servers_that_nobody_names_is_unknown(tmp_path):
         (99.0, VerdictOutcome.FAIL, VerdictOutcome.FAIL, 1),
     ],
 )
-def test_a_pass_becomes_inconclusive_and_a_fail_stays(
-    accuracy: float, alone: VerdictOutcome, outcome: VerdictOutcome, code: int, tmp_path
-):
+def test_a_pass_becomes_inconclusive_and_a_fail_stays(accuracy, alone, outcome, code, tmp_path):
     folder, references = tmp_path / "run", _write_references(tmp_path / "refs", accuracy)
     report = run(
         Deployment(PathFault.BYPASS),
@@ -202,7 +197,7 @@ async def launch(context, *, base_url: str, promised: str, servers: dict[str, st
 """
 
 
-def _launch(deployed: Deployment, folder: Path, promised: str, **more: object) -> Report:
+def _launch(deployed, folder, promised, **more):
     own = folder / "own" / "launchers"
     own.mkdir(parents=True)
     (own / "promising.py").write_text(PROMISING)

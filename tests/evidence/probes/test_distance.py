@@ -1,9 +1,6 @@
 """Test the distances of answers to a probe, their floor, and those of siblings."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -33,7 +30,7 @@ BLUE = TokenReading(text=" blue", logprob=-0.8, top={" blue": -0.8, " red": -1.4
 OTHER = TokenReading(text=" car", logprob=-0.1, top={" car": -0.1, " bus": -2.4, " van": -4.0})
 
 
-def _reading(*tokens: TokenReading, skipped: int = 0, text: str | None = None) -> ProbeReading:
+def _reading(*tokens, skipped=0, text=None):
     said = "".join(token.text for token in tokens) if text is None else text
     return ProbeReading(text=said, tokens=tokens, skipped=skipped)
 
@@ -52,12 +49,12 @@ def _reading(*tokens: TokenReading, skipped: int = 0, text: str | None = None) -
     ],
 )
 def test_the_likeliest_token_of_the_reference_is_compared(
-    a: tuple[TokenReading, ...],
-    b: tuple[TokenReading, ...],
-    nats: float,
-    token: int,
-    at_least: bool,
-    flipped: bool,
+    a,
+    b,
+    nats,
+    token,
+    at_least,
+    flipped,
 ):
     found = measure_distance("p", _reading(*a), _reading(*b))
     assert found.nats == pytest.approx(nats)
@@ -80,7 +77,7 @@ def test_an_answer_that_ended_at_once_is_as_far_as_can_be():
 
 
 @pytest.mark.parametrize(("text", "nats"), [(" red car", 0.0), (" blue", 0.3), (" car", 0.3)])
-def test_flips_count_without_log_probabilities(text: str, nats: float):
+def test_flips_count_without_log_probabilities(text, nats):
     found = measure_distance("p", _reading(RED, RED), ProbeReading(text=text))
     assert found.nats == pytest.approx(nats)
 
@@ -95,7 +92,7 @@ def test_flips_of_near_ties_do_not_count():
     ("values", "step"),
     [([-0.9, -1.25], 0.01), ([-0.5, -1.0], 0.1), ([-0.123456, -1.5], 1e-6), ([-0.1234567891], 0.0)],
 )
-def test_the_step_is_that_of_the_decimals(values: list[float], step: float):
+def test_the_step_is_that_of_the_decimals(values, step):
     top = {str(i): value for i, value in enumerate(values)}
     token = TokenReading(text="0", logprob=values[0], top=top)
     assert find_step([_reading(token)]) == pytest.approx(step)
@@ -104,7 +101,7 @@ def test_the_step_is_that_of_the_decimals(values: list[float], step: float):
 NATS = st.floats(0, 100)
 
 
-def _distance(nats: float = 0.1, **options: bool) -> ProbeDistance:
+def _distance(nats=0.1, **options):
     return ProbeDistance(probe="p", nats=nats, **options)
 
 
@@ -112,13 +109,13 @@ def _distance(nats: float = 0.1, **options: bool) -> ProbeDistance:
     ("count", "beyond"),
     [(1, 0), (58, 0), (92, 0), (93, 1), (123, 1), (124, 2), (152, 2), (153, 3), (181, 4)],
 )
-def test_the_floor_is_wilks_tolerance_limit(count: int, beyond: int):
+def test_the_floor_is_wilks_tolerance_limit(count, beyond):
     """The numbers of observations are those of Wilks' tables for 95 %, 95 %."""
     assert find_floor([100.0 + one for one in range(count)]) == 99.0 + count - beyond
 
 
 @given(st.lists(NATS, min_size=1, max_size=200), NATS)
-def test_no_probe_sets_the_floor_alone(nats: list[float], one: float):
+def test_no_probe_sets_the_floor_alone(nats, one):
     assert find_floor([*nats, one]) <= max(3 * max(nats), 0.0)
     assert 0.0 <= find_floor(nats) <= max(nats)
 
@@ -141,7 +138,7 @@ def test_only_listed_log_probabilities_are_measured():
 
 
 @pytest.mark.parametrize(("measured", "far"), [(False, 0.9), (True, 0.5)])
-def test_the_limits_of_a_result_know_who_measured_its_floor(measured: bool, far: float):
+def test_the_limits_of_a_result_know_who_measured_its_floor(measured, far):
     """Only a given floor says that a fault is three floors away."""
     result = Verification(
         started_at="",
@@ -166,19 +163,19 @@ def test_the_limits_of_a_result_know_who_measured_its_floor(measured: bool, far:
 SD, PROBES = 0.02, 200
 
 
-def _draw(seed: int, sd: float, count: int = PROBES) -> list[float]:
+def _draw(seed, sd, count=PROBES):
     rng = random.Random(seed)
     return [abs(rng.gauss(0, sd)) for _ in range(count)]
 
 
 def _judge(
-    own: Sequence[float],
-    *siblings: Sequence[float],
-    floor: float | None = None,
-    again: bool = True,
-    clean: int = CLEAN,
-    noise: float = 0.0,
-) -> ProbeEvidence:
+    own,
+    *siblings,
+    floor=None,
+    again=True,
+    clean=CLEAN,
+    noise=0.0,
+):
     """Judge a server by all probes. Its far answers return with `again`."""
     ordered = sorted(siblings[0])
     limits = DistanceLimits(
@@ -231,9 +228,7 @@ def test_a_sibling_that_answers_alike_measures_no_floor():
         (None, 0.0, 0.5, False),
     ],
 )
-def test_a_floor_is_known_from_a_fiftieth_of_a_nat(
-    floor: float | None, typical: float, noise: float, known: bool
-):
+def test_a_floor_is_known_from_a_fiftieth_of_a_nat(floor, typical, noise, known):
     limits = DistanceLimits(noise=noise, step=0.0, floor=floor, measured=True, typical=typical)
     assert limits.known is known
 
@@ -262,7 +257,7 @@ def test_an_outlier_of_the_sibling_hides_one_probe_and_not_all():
         (6.0, {Outcome.ANOTHER}),
     ],
 )
-def test_healthy_is_at_most_twice_as_far_as_the_sibling(times: float, outcomes: set[Outcome]):
+def test_healthy_is_at_most_twice_as_far_as_the_sibling(times, outcomes):
     """The sign against the distances themselves accused noise of 1.5 times in .89."""
     found = {_judge(_draw(i, times * SD), _draw(100 + i, SD)).conclude() for i in range(20)}
     assert found <= outcomes, found
@@ -278,9 +273,7 @@ def test_healthy_is_at_most_twice_as_far_as_the_sibling(times: float, outcomes: 
         ([(0.2, 0.02)] * 4 + [(0.02, 0.02)], True, True),
     ],
 )
-def test_another_needs_the_size_and_the_sign(
-    pairs: list[tuple[float, float]], larger: bool, signed: bool
-):
+def test_another_needs_the_size_and_the_sign(pairs, larger, signed):
     limits = DistanceLimits(noise=0.0, step=0.0, floor=0.1, measured=True, typical=0.02)
     found = ProbeEvidence(limits=limits)
     for own, sibling in pairs * 100:
@@ -305,7 +298,7 @@ def test_a_probe_that_a_sibling_left_out_is_not_compared():
     assert counts.pairs == 0
 
 
-def _with_hits(hits: int, nats: float = 3.0, seed: int = 1, sd: float = SD) -> list[float]:
+def _with_hits(hits, nats=3.0, seed=1, sd=SD):
     own = _draw(seed, sd)
     for number in range(hits):
         own[10 + 9 * number] = nats
@@ -357,7 +350,7 @@ def test_a_heavy_tail_of_the_sibling_explains_a_hit():
 
 
 @given(st.floats(0, 0.2), st.floats(0.02, 0.3))
-def test_more_healthy_flips_need_more_probes(healthy: float, share: float):
+def test_more_healthy_flips_need_more_probes(healthy, share):
     needed = count_probes((healthy, healthy), share)
     assert needed <= count_probes((healthy + 0.05, healthy + 0.05), share)
     assert count_probes((healthy, healthy), share + 0.1) <= needed

@@ -1,9 +1,6 @@
 """Test the conclusion after each probe, also with faults of single requests."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -28,13 +25,13 @@ NEAR, BEYOND, VERY_FAR = 0.05, 0.2, 3.0
 
 
 def _judge(
-    nats: Iterable[float],
+    nats,
     *,
-    floor: float | None = FLOOR,
-    noise: float = 0.0,
-    step: float = 0.0,
-    unanswered: int = 0,
-) -> ProbeEvidence:
+    floor=FLOOR,
+    noise=0.0,
+    step=0.0,
+    unanswered=0,
+):
     limits = DistanceLimits(noise=noise, step=step, floor=floor)
     evidence = ProbeEvidence(limits=limits, unanswered=unanswered)
     for number, value in enumerate(nats):
@@ -58,12 +55,12 @@ def _judge(
         ([], Outcome.UNDECIDED),
     ],
 )
-def test_the_outcome_follows_from_the_distances(nats: list[float], outcome: Outcome):
+def test_the_outcome_follows_from_the_distances(nats, outcome):
     assert _judge(nats).conclude() is outcome
 
 
 @pytest.mark.parametrize("near", [0.0, NEAR])
-def test_what_got_no_answer_may_have_differed_and_accuses_nobody(near: float):
+def test_what_got_no_answer_may_have_differed_and_accuses_nobody(near):
     sound = Outcome.OTHER_NUMERICS if near else Outcome.IDENTICAL
     assert _judge([near] * 87, unanswered=1).conclude() is Outcome.UNDECIDED
     assert _judge([near] * 88, unanswered=1).conclude() is sound
@@ -116,7 +113,7 @@ LIMITS = DistanceLimits(noise=0.0, step=0.0, floor=FLOOR)
 COUNTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 40)), min_size=1, max_size=20)
 
 
-def _family(counts: Sequence[tuple[int, int]]) -> ServerFamily:
+def _family(counts):
     """Return servers with numbers of probes beyond the floor, after those within it."""
     family = ServerFamily(LIMITS, len(counts))
     for one, (beyond, near) in zip(family.members, counts, strict=True):
@@ -127,7 +124,7 @@ def _family(counts: Sequence[tuple[int, int]]) -> ServerFamily:
 
 @given(COUNTS)
 def test_holm_finds_at_least_the_servers_that_a_shared_level_finds(
-    counts: list[tuple[int, int]],
+    counts,
 ):
     family = _family(counts)
     for one in family.members:
@@ -138,7 +135,7 @@ def test_holm_finds_at_least_the_servers_that_a_shared_level_finds(
 
 
 @given(COUNTS, st.data())
-def test_a_server_that_was_found_stays_found(counts: list[tuple[int, int]], data: st.DataObject):
+def test_a_server_that_was_found_stays_found(counts, data):
     family = _family(counts)
     before = [one.found for one in family.members]
     place = data.draw(st.integers(0, len(counts) - 1))
@@ -168,7 +165,7 @@ def test_the_confidence_of_a_sound_outcome_is_that_of_one_server():
 
 
 @pytest.mark.parametrize("broken", [0, 32])
-def test_a_fleet_at_the_limits_has_one_error_rate_for_all_its_servers(broken: int):
+def test_a_fleet_at_the_limits_has_one_error_rate_for_all_its_servers(broken):
     """Of 64 servers, some are broken and found at once; the others have the most hits allowed."""
     rng, fleets, healthy, probes = np.random.default_rng(7), 500, 64 - broken, 200
     drawn = rng.random((fleets * healthy, probes), dtype=np.float32)
@@ -189,7 +186,7 @@ def test_a_fleet_at_the_limits_has_one_error_rate_for_all_its_servers(broken: in
 
 
 @pytest.mark.parametrize(("share", "least"), [(0.08, 0.6), (0.5, 0.999)])
-def test_a_fault_of_few_requests_is_mostly_found_within_the_budget(share: float, least: float):
+def test_a_fault_of_few_requests_is_mostly_found_within_the_budget(share, least):
     rng, found, trials = random.Random(6), 0, 200
     for _ in range(trials):
         evidence = _judge(VERY_FAR if rng.random() < share else 0.0 for _ in range(200))
@@ -222,9 +219,7 @@ def test_every_outcome_has_a_reason_with_its_figures():
 NEAR_FAULTS, FLOOR_FAULTS = 0.05, 0.08
 
 
-def _judge_faults(
-    nats: Sequence[float], *, floor: float | None, again: bool = True, ended: bool = True
-) -> ProbeEvidence:
+def _judge_faults(nats, *, floor, again=True, ended=True):
     found = ProbeEvidence(limits=DistanceLimits(noise=0.0, step=0.0, floor=floor))
     for one in nats:
         repeats = (one if again else 0.0,) * 3 if one > found.limits.far else ()
@@ -245,7 +240,7 @@ def _judge_faults(
         (([0.2] + [NEAR_FAULTS] * 19) * 9 + [NEAR_FAULTS] * 18 + [0.9, 0.7], Outcome.FAULT),
     ],
 )
-def test_hits_that_return_are_a_fault_beside_a_given_floor(nats: list[float], outcome: Outcome):
+def test_hits_that_return_are_a_fault_beside_a_given_floor(nats, outcome):
     assert _judge_faults(nats, floor=FLOOR_FAULTS).conclude() is outcome
 
 
@@ -274,9 +269,7 @@ def test_another_model_is_not_called_a_fault_before_its_evidence_is_there():
         ([0.4] * 40, Outcome.UNDECIDED),
     ],
 )
-def test_hits_that_no_numerics_explain_are_a_fault_without_a_floor(
-    nats: list[float], outcome: Outcome
-):
+def test_hits_that_no_numerics_explain_are_a_fault_without_a_floor(nats, outcome):
     """ "differ, by at most 9.73 nat, and no floor says ..." was UNDECIDED."""
     assert _judge_faults(nats, floor=None).conclude() is outcome
 

@@ -1,12 +1,8 @@
 """The files of the embedded model as a side of an audit, and a server that reads by them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from datetime import date
-from pathlib import Path
-from typing import Any
 
 from serve_eval.evidence.prompt_tokens import LocalTokenizer
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
@@ -22,24 +18,24 @@ TEMPLATE = json.loads((WEIGHTS / "tokenizer_config.json").read_text())["chat_tem
 class EmbeddedTokenizer:
     """Reads tokenizer.json as the embedded model's server does; adds `bos` to texts if given."""
 
-    def __init__(self, folder: Path, *, bos: str | None = None) -> None:
+    def __init__(self, folder, *, bos=None):
         self._tokenizer, self._bos = Tokenizer(folder / "tokenizer.json"), bos
         content = json.loads((folder / "tokenizer.json").read_text())
         self._ids = content["model"]["vocab"] | self._tokenizer.special
         self._pieces = {number: piece for piece, number in self._ids.items()}
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    def encode(self, text, *, add_special_tokens):
         first = [self._ids[self._bos]] if self._bos and add_special_tokens else []
         return first + self._tokenizer.encode(text)
 
-    def piece(self, token: int) -> str | None:
+    def piece(self, token):
         return self._pieces.get(token)
 
-    def find(self, piece: str) -> int | None:
+    def find(self, piece):
         return self._ids.get(piece)
 
 
-def make_folder(path: Path, template: str | None = TEMPLATE, **config: Any) -> Path:
+def make_folder(path, template=TEMPLATE, **config):
     """Copy the embedded model's tokenizer, with another template and settings."""
     path.mkdir(exist_ok=True)
     shutil.copy(WEIGHTS / "tokenizer.json", path)
@@ -48,21 +44,21 @@ def make_folder(path: Path, template: str | None = TEMPLATE, **config: Any) -> P
     return path
 
 
-def local_side(folder: Path, *, bos: str | None = None) -> LocalTokenizer:
+def local_side(folder, *, bos=None):
     """Return the side of a folder, which renders in this process."""
     tokenizer = EmbeddedTokenizer(folder, bos=bos)
     return LocalTokenizer(folder, tokenizer, today=TODAY, rendering=renderer)
 
 
 def serve_folder(
-    folder: Path,
+    folder,
     *,
-    bos: str | None = None,
-    counted_more: int = 0,
-    ids: bool = True,
-    chats_only: bool = False,
-    answer_tokens: int = 1,
-) -> ScriptedServer:
+    bos=None,
+    counted_more=0,
+    ids=True,
+    chats_only=False,
+    answer_tokens=1,
+):
     """Serve the ids that a folder gives, without their texts.
 
     Answers count `counted_more` tokens more, and `answer_tokens` of their own; without `ids` no

@@ -1,7 +1,5 @@
 """Test that each known difference between two readings of a prompt gets its name."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
 
@@ -10,12 +8,11 @@ import pytest
 from serve_eval.evidence.prompt_causes import compare, find_today, list_dates, mask_dates
 from serve_eval.evidence.prompt_tokens import (
     PromptCause,
-    PromptFinding,
     PromptReading,
     decode_piece,
     looks_special,
 )
-from serve_eval.schema import Message, Prompt
+from serve_eval.schema import Message
 
 TODAY = date(2026, 11, 26)
 TEXT = "The sum"
@@ -28,19 +25,19 @@ LLAMA = ["<s>", "[INST]", " Hi", " there", " ", "[/INST]"]
 _IDS = {}
 
 
-def _ids(pieces: list[str]) -> tuple[int, ...]:
+def _ids(pieces):
     return tuple(_IDS.setdefault(piece, len(_IDS) + 10) for piece in pieces)
 
 
 def _reading(
-    side: str,
-    pieces: list[str],
+    side,
+    pieces,
     *,
-    blind: bool = False,
-    bos: str | None = None,
-    count: int | None = None,
-    dated: bool | None = None,
-) -> PromptReading:
+    blind=False,
+    bos=None,
+    count=None,
+    dated=None,
+):
     """Return the reading of these tokens; `blind`: their texts are not known."""
     return PromptReading(
         side=side,
@@ -53,9 +50,7 @@ def _reading(
     )
 
 
-def _compare(
-    expected: list[str], found: list[str], prompt: Prompt, **more: object
-) -> list[PromptFinding]:
+def _compare(expected, found, prompt, **more):
     readings = (
         _reading("the folder", expected, **more),
         _reading("the server", found, **more),
@@ -63,7 +58,7 @@ def _compare(
     return compare(*readings, prompt=prompt, today=TODAY)
 
 
-def _with_system(text: str) -> list[str]:
+def _with_system(text):
     return [S, "\n", text, E, "\n", *PLAIN]
 
 
@@ -154,7 +149,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_difference_has_a_name_and_its_figures(case: str):
+def test_a_difference_has_a_name_and_its_figures(case):
     expected, found, prompt, told = CASES[case]
     findings = _compare(expected, found, prompt)
     assert [one.cause for one in findings] == [case.split()[0]], findings
@@ -205,7 +200,7 @@ BLIND = {
 
 
 @pytest.mark.parametrize("case", BLIND)
-def test_ids_without_their_texts_still_show_the_first_token(case: str):
+def test_ids_without_their_texts_still_show_the_first_token(case):
     [one] = _compare(*BLIND[case], blind=True)
     assert (one.cause, one.same) == (case.split()[0], False)
     if one.cause is PromptCause.FIRST_DIFFERENCE:
@@ -250,7 +245,7 @@ def test_ids_that_are_not_as_many_as_counted_prove_nothing():
         ("<\uff5cbegin\u2581of\u2581text\uff5c>", "<\uff5cbegin\u2581of\u2581text\uff5c>"),
     ],
 )
-def test_texts_of_tokens_are_read_as_vocabularies_write_them(written: str, text: str):
+def test_texts_of_tokens_are_read_as_vocabularies_write_them(written, text):
     assert decode_piece(written) == text
     assert looks_special(text) == text.startswith("<")
 
@@ -280,14 +275,14 @@ TODAY_DATES = date(2026, 9, 4)
         "03 Sep 2026",
     ],
 )
-def test_today_is_found_as_written(written: str):
+def test_today_is_found_as_written(written):
     text = f"Knowledge: December 2023\nToday: {written}\n\nHi 12-34."
     assert find_today(text, TODAY_DATES) == written
     assert mask_dates(text).count("<date>") == 1
 
 
 @pytest.mark.parametrize("written", ["26 Jul 2024", "2026-09-07", "Monday", "2026", "12026-09-041"])
-def test_other_days_and_numbers_are_not_today(written: str):
+def test_other_days_and_numbers_are_not_today(written):
     assert find_today(f"Today: {written}", TODAY_DATES) is None
 
 

@@ -1,11 +1,7 @@
 """Test how tokens of a prompt are read, from a server or from the files of a model."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable
 from datetime import date
-from typing import Any
 
 import pytest
 
@@ -13,15 +9,12 @@ from serve_eval.client.client import Client
 from serve_eval.errors import PlanError
 from serve_eval.evidence.prompt_audit import MOST_ANSWERS, MOST_REQUESTS, PROMPTS, audit, reader_of
 from serve_eval.evidence.prompt_tokens import (
-    LocalTokenizer,
     PromptCause,
-    PromptFinding,
-    PromptReading,
     open_local,
 )
 from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers.embedded import WEIGHTS
-from serve_eval.schema import Endpoint, Limits, Message, Prompt
+from serve_eval.schema import Endpoint, Limits, Message
 from tests.evidence.prompt_audit.embedded_tokenizer import (
     TEMPLATE,
     TODAY,
@@ -31,8 +24,6 @@ from tests.evidence.prompt_audit.embedded_tokenizer import (
 )
 from tests.scripted_server import (
     EVERY_PATH,
-    HttpRequest,
-    Reply,
     ScriptedServer,
     answer,
     fail,
@@ -44,10 +35,9 @@ from tests.scripted_server import (
 TEXT = "The sum"
 CHAT = (Message(role="user", content="The sum"),)
 IDS = [1, 7, 8]
-Routes = dict[str, Callable[[HttpRequest], Reply]]
 
 
-def _read(routes: Routes, prompt: Prompt) -> tuple[PromptReading, ScriptedServer]:
+def _read(routes, prompt):
     server = _server(routes)
 
     async def main():
@@ -60,14 +50,14 @@ def _read(routes: Routes, prompt: Prompt) -> tuple[PromptReading, ScriptedServer
     return asyncio.run(main()), server
 
 
-def _server(routes: Routes) -> ScriptedServer:
+def _server(routes):
     def respond(request):
         return routes.get(request.path, lambda _: fail(404, "Not Found"))(request)
 
     return ScriptedServer(respond, paths=EVERY_PATH)
 
 
-def _answers(count: int = 3, *, strict: bool = False, ids: bool = False) -> Routes:
+def _answers(count=3, *, strict=False, ids=False):
     """Answer completions and chats; `strict` refuses the field that asks for ids."""
 
     def reply(request):
@@ -84,14 +74,14 @@ def _answers(count: int = 3, *, strict: bool = False, ids: bool = False) -> Rout
     return {"/v1/completions": reply, "/v1/chat/completions": reply}
 
 
-def _vllm(request: HttpRequest) -> Reply:
+def _vllm(request):
     assert request.body["model"] == "m"
     assert ("prompt" in request.body) != ("messages" in request.body)
     written = ["<s>", "The", "Ġsum"] if request.body["return_token_strs"] else None
     return json_reply({"count": 3, "tokens": IDS, "token_strs": written})
 
 
-def _llama_cpp(request: HttpRequest) -> Reply:
+def _llama_cpp(request):
     if "content" not in request.body:
         return json_reply({"tokens": []})
     assert request.body["add_special"]
@@ -103,7 +93,7 @@ def _llama_cpp(request: HttpRequest) -> Reply:
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_ids_in_an_answer_come_first_and_tokenize_gives_their_texts(prompt: Prompt):
+def test_ids_in_an_answer_come_first_and_tokenize_gives_their_texts(prompt):
     reading, server = _read({**_answers(ids=True), "/tokenize": _vllm}, prompt)
     assert (reading.ids, reading.count, reading.source) == ((1, 7, 8), 3, "return_token_ids")
     assert reading.pieces == ("<s>", "The", " sum")
@@ -116,7 +106,7 @@ def test_ids_in_an_answer_come_first_and_tokenize_gives_their_texts(prompt: Prom
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_texts_of_other_ids_are_not_taken(prompt: Prompt):
+def test_texts_of_other_ids_are_not_taken(prompt):
     other = {"/tokenize": lambda _: json_reply({"tokens": [7, 8], "token_strs": ["The", "Ġsum"]})}
     reading, _ = _read({**_answers(ids=True), **other}, prompt)
     assert (reading.ids, reading.pieces) == ((1, 7, 8), None)
@@ -124,13 +114,13 @@ def test_texts_of_other_ids_are_not_taken(prompt: Prompt):
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_without_ids_in_answers_vllms_route_gives_them(prompt: Prompt, strict: bool):
+def test_without_ids_in_answers_vllms_route_gives_them(prompt, strict):
     reading, _ = _read({**_answers(strict=strict), "/tokenize": _vllm}, prompt)
     assert (reading.ids, reading.count, reading.source) == ((1, 7, 8), 3, "/tokenize")
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_llama_cpp_renders_a_chat_and_tokenizes_its_text(prompt: Prompt):
+def test_llama_cpp_renders_a_chat_and_tokenizes_its_text(prompt):
     template = {"/apply-template": lambda _: json_reply({"prompt": "[INST] The sum"})}
     reading, _ = _read({**_answers(), "/tokenize": _llama_cpp, **template}, prompt)
     assert (reading.ids, reading.pieces) == ((1, 7, 8), ("<s>", "The", "\ufffd"))
@@ -145,7 +135,7 @@ def test_trtllm_serve_tokenizes_texts_only():
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_the_render_routes_of_vllm_and_trtllm_serve_give_ids(prompt: Prompt):
+def test_the_render_routes_of_vllm_and_trtllm_serve_give_ids(prompt):
     one = {"kind": "chat", "token_ids": IDS}
     routes = {
         "/v1/chat/completions/render": lambda _: json_reply(one),
@@ -169,7 +159,7 @@ def test_a_count_without_ids_comes_from_answers_or_from_count_tokens():
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_a_route_counts_without_an_answer(prompt: Prompt):
+def test_a_route_counts_without_an_answer(prompt):
     def count(routes):
         server = _server(routes)
 
@@ -191,7 +181,7 @@ def test_a_route_counts_without_an_answer(prompt: Prompt):
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
-def test_a_failed_request_is_the_problem_of_the_reading(prompt: Prompt):
+def test_a_failed_request_is_the_problem_of_the_reading(prompt):
     reading, server = _read({}, prompt)
     assert (reading.ids, reading.count) == (None, None)
     assert reading.problem == "HTTP 404: Not Found"
@@ -219,7 +209,7 @@ def test_nobody_who_listens_is_no_finding_about_tokens():
     assert all(one.same is None for one in findings)
 
 
-def _audit(routes: Routes, others: Routes, prompts: list[Prompt]) -> list[PromptFinding]:
+def _audit(routes, others, prompts):
     async def main():
         async with (
             _server(routes).serve() as url,
@@ -251,7 +241,7 @@ def test_two_endpoints_are_compared_prompt_by_prompt():
 CHAT_LOCAL = (Message(role="user", content="Name a colour."),)
 
 
-def _read_local(local: LocalTokenizer, prompt: Prompt) -> PromptReading:
+def _read_local(local, prompt):
     with local:
         return asyncio.run(local.read(prompt))
 
@@ -300,7 +290,7 @@ def test_a_template_that_is_missing_or_fails_is_the_problem_of_chats_only(tmp_pa
     assert "the chat template fails: no" in _read_local(local_side(failing), CHAT_LOCAL).problem
 
 
-def _audit_local(server: Any, *locals_: LocalTokenizer) -> list[list[PromptFinding]]:
+def _audit_local(server, *locals_):
     async def main():
         async with (
             serve(server) as url,
@@ -331,7 +321,7 @@ SERVED = {
 
 
 @pytest.mark.parametrize("cause", SERVED)
-def test_ids_of_a_server_get_the_texts_of_the_files(tmp_path, cause: str):
+def test_ids_of_a_server_get_the_texts_of_the_files(tmp_path, cause):
     server = serve_folder(make_folder(tmp_path, SERVED[cause]))
     [[text, *chats]] = _audit_local(server, local_side(WEIGHTS))
     assert text.cause is PromptCause.SAME

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from serve_eval.launchers._embedded.model import Model
@@ -10,16 +6,16 @@ from tests.launchers.embedded import tiny
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     """Write a tiny random model."""
     return tiny.write(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")
-def model(folder: Path) -> Model:
+def model(folder):
     return Model(folder)
 
 
 @pytest.fixture(scope="session")
-def tokenizer(folder: Path) -> Tokenizer:
+def tokenizer(folder):
     return Tokenizer(folder / "tokenizer.json")

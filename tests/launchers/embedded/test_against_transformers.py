@@ -3,8 +3,6 @@
 Those are no dependencies: pip install torch transformers.
 """
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np
@@ -22,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 @given(st.text())
-def test_every_text_has_the_same_tokens(text: str):
+def test_every_text_has_the_same_tokens(text):
     tokenizers = pytest.importorskip("tokenizers")
     theirs = tokenizers.Tokenizer.from_file(str(WEIGHTS / "tokenizer.json"))
     ours = Tokenizer(WEIGHTS / "tokenizer.json")

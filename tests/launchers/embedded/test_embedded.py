@@ -1,7 +1,5 @@
 """Test the launcher of the embedded model, and the model by its parts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -9,9 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import numpy as np
@@ -21,7 +17,6 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers import embedded
-from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.launchers._embedded.model import TILE, Model, read
 from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
@@ -36,13 +31,11 @@ from tests.root import ROOT
 
 
 @pytest.fixture
-def context(tmp_path) -> LaunchContext:
+def context(tmp_path):
     return LaunchContext(model=None, log_dir=tmp_path / "run" / "logs")
 
 
-def launch_and(
-    context: LaunchContext, story: Callable[[Endpoint], Awaitable[Any]], **options: Any
-) -> Any:
+def launch_and(context, story, **options):
     async def tell():
         async with embedded.launch(context, embedded.EmbeddedOptions(**options)) as endpoint:
             return await story(endpoint)
@@ -50,7 +43,7 @@ def launch_and(
     return asyncio.run(tell())
 
 
-async def ask(endpoint: Endpoint, model: str, **more: object) -> Any:
+async def ask(endpoint, model, **more):
     body = {"model": model, "prompt": "2+2=", "max_tokens": 4, "temperature": 0, **more}
     async with (
         aiohttp.ClientSession() as session,
@@ -60,7 +53,7 @@ async def ask(endpoint: Endpoint, model: str, **more: object) -> Any:
         return await reply.json()
 
 
-def test_it_serves_two_models_and_leaves_nothing_behind(context: LaunchContext, folder: Path):
+def test_it_serves_two_models_and_leaves_nothing_behind(context, folder):
     async def story(endpoint):
         assert endpoint.model == "embedded"
         sound = await ask(endpoint, "embedded", max_tokens=30)
@@ -86,9 +79,7 @@ def test_it_serves_two_models_and_leaves_nothing_behind(context: LaunchContext, 
     assert stat.S_IMODE(context.log_dir.stat().st_mode) == 0o700
 
 
-def test_it_ends_when_the_run_fails_and_when_its_parent_is_killed(
-    context: LaunchContext, folder: Path, tmp_path
-):
+def test_it_ends_when_the_run_fails_and_when_its_parent_is_killed(context, folder, tmp_path):
     pids = []
 
     async def failing(endpoint):
@@ -120,9 +111,7 @@ def test_it_ends_when_the_run_fails_and_when_its_parent_is_killed(
     wait_until_gone(pid)
 
 
-def test_what_cannot_be_served_is_an_error_that_says_why(
-    context: LaunchContext, folder: Path, tmp_path
-):
+def test_what_cannot_be_served_is_an_error_that_says_why(context, folder, tmp_path):
     async def story(endpoint):
         raise AssertionError("it started")
 
@@ -140,7 +129,7 @@ def test_what_cannot_be_served_is_an_error_that_says_why(
         registry.check_options(embedded.launch, {"damage": "int2"}, "launcher")
 
 
-def test_the_command_says_what_is_served(context: LaunchContext, folder: Path):
+def test_the_command_says_what_is_served(context, folder):
     [command] = embedded.commands(
         context,
         embedded.EmbeddedOptions(
@@ -174,7 +163,7 @@ def test_the_command_says_what_is_served(context: LaunchContext, folder: Path):
 
 
 @pytest.mark.slow
-def test_serve_holds_it_until_it_is_asked_to_end(folder: Path, tmp_path):
+def test_serve_holds_it_until_it_is_asked_to_end(folder, tmp_path):
     with subprocess.Popen(
         [
             sys.executable,
@@ -231,7 +220,7 @@ def test_another_type_is_refused(tmp_path):
     [("int8", 255, 64), ("int4", 15, 64), ("int4-g32", 15, 32), ("int3", 7, 64)],
 )
 def test_damage_leaves_so_many_evenly_spaced_values_per_row_or_group(
-    tmp_path, damage: Damage, levels: int, group: int
+    tmp_path, damage, levels, group
 ):
     weight = np.random.default_rng(0).normal(size=(40, 64)).astype(np.float32)
     weight[3] = 0
@@ -252,7 +241,7 @@ def test_damage_leaves_so_many_evenly_spaced_values_per_row_or_group(
     assert not found[LINEAR][3].any()
 
 
-def test_fewer_bits_do_more_damage(folder: Path):
+def test_fewer_bits_do_more_damage(folder):
     whole = read(folder)[LINEAR]
     kinds = ["none", "int8", "int4", "int3"]
     errors = [float(np.square(read(folder, kind)[LINEAR] - whole).mean()) for kind in kinds]
@@ -262,7 +251,7 @@ def test_fewer_bits_do_more_damage(folder: Path):
 
 
 @pytest.fixture(scope="module")
-def merging(folder: Path, tmp_path_factory) -> Tokenizer:
+def merging(folder, tmp_path_factory):
     """Return the tiny model's tokenizer with some merges, in order of priority."""
     content = json.loads((folder / "tokenizer.json").read_text())
     merges = [["h", "e"], ["Ġ", "h"], ["l", "l"], ["he", "ll"], ["1", "2"], ["Ġ", "Ġ"], ["'", "s"]]
@@ -289,12 +278,12 @@ def merging(folder: Path, tmp_path_factory) -> Tokenizer:
         ("", []),
     ],
 )
-def test_a_text_is_merged_as_the_list_says(merging: Tokenizer, text: str, tokens: list[str]):
+def test_a_text_is_merged_as_the_list_says(merging, text, tokens):
     assert [merging.bytes_of(i).decode() for i in merging.encode(text)] == tokens
 
 
 @given(st.text())
-def test_every_text_comes_back(merging: Tokenizer, text: str):
+def test_every_text_comes_back(merging, text):
     ids = merging.encode(text)
     assert b"".join(map(merging.bytes_of, ids)) == text.encode(errors="replace")
     assert all(0 <= i < tiny.VOCABULARY + 7 for i in ids)
@@ -303,13 +292,13 @@ def test_every_text_comes_back(merging: Tokenizer, text: str):
 ENDLESS = "{% for _ in range(90000) %}" * 3 + "{% endfor %}" * 3
 
 
-def _with(folder: Path, template: str) -> Path:
+def _with(folder, template):
     tiny.write(folder)
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     return folder
 
 
-async def _chats(folder: Path, *variables: dict[str, object]) -> list[tuple[int, str]]:
+async def _chats(folder, *variables):
     """Return the responses to chats sent together, and check that texts are answered meanwhile."""
 
     async def ask(session, url, path, body):
@@ -342,9 +331,7 @@ async def _chats(folder: Path, *variables: dict[str, object]) -> list[tuple[int,
         ("{{ raise_exception('no system prompt') }}", "no system prompt"),
     ],
 )
-async def test_a_template_that_never_ends_or_fails_is_a_400(
-    template: str, said: str, tmp_path, monkeypatch
-):
+async def test_a_template_that_never_ends_or_fails_is_a_400(template, said, tmp_path, monkeypatch):
     monkeypatch.setattr(chat_template, "RENDERING_S", 1.0 if template == ENDLESS else 20.0)
     [(status, text)] = await _chats(_with(tmp_path, template), {})
     assert (status, said in json.loads(text)["message"]) == (400, True), text
@@ -366,15 +353,13 @@ def test_a_folder_whose_template_is_none_is_not_served(tmp_path):
 TENSORS = tiny.tensors(0)
 
 
-def _ids(count: int, seed: int = 1) -> list[int]:
+def _ids(count, seed=1):
     return [int(i) for i in np.random.default_rng(seed).integers(0, tiny.VOCABULARY, count)]
 
 
 @settings(max_examples=10)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 99))
-def test_a_prompt_in_pieces_gives_what_a_plain_pass_gives(
-    model: Model, pieces: list[int], seed: int
-):
+def test_a_prompt_in_pieces_gives_what_a_plain_pass_gives(model, pieces, seed):
     ids = _ids(sum(pieces), seed)
     expected, cache, start = tiny.logits(TENSORS, ids), model.cache(1), 0
     for size in pieces:
@@ -385,7 +370,7 @@ def test_a_prompt_in_pieces_gives_what_a_plain_pass_gives(
         start += size
 
 
-def test_a_step_of_sequences_of_any_lengths_gives_what_plain_passes_give(model: Model):
+def test_a_step_of_sequences_of_any_lengths_gives_what_plain_passes_give(model):
     prompts = [_ids(count, count) for count in (1, 2, 63, 64, 65, 130, 260, 7, 31)]
     cache = model.cache(len(prompts))
     for row, ids in enumerate(prompts):
@@ -398,7 +383,7 @@ def test_a_step_of_sequences_of_any_lengths_gives_what_plain_passes_give(model: 
             assert row == pytest.approx(tiny.logits(TENSORS, ids)[-1], abs=1e-3)
 
 
-def test_a_sequence_that_moves_to_another_row_goes_on_as_before(model: Model):
+def test_a_sequence_that_moves_to_another_row_goes_on_as_before(model):
     ids, cache = _ids(20), model.cache(2 * TILE)
     model.extend(ids, 0, cache, TILE + 3)
     model.extend(_ids(30, 2), 0, cache, 0)
@@ -412,9 +397,7 @@ def test_a_sequence_that_moves_to_another_row_goes_on_as_before(model: Model):
     ("name", "value"),
     [("num_key_value_heads", 1), ("tie_word_embeddings", False), ("model_type", "gpt2")],
 )
-def test_a_model_that_is_no_such_llama_is_refused_by_name(
-    folder: Path, tmp_path, name: str, value: object
-):
+def test_a_model_that_is_no_such_llama_is_refused_by_name(folder, tmp_path, name, value):
     config = json.loads((folder / "config.json").read_text()) | {name: value}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=f"{name} is .*only .* is supported"):

@@ -1,13 +1,9 @@
 """Test continuous batching and the prefix cache of the embedded model."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import Counter
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,14 +22,11 @@ from serve_eval.launchers._embedded.engine import (
     PrefixCaching,
 )
 from serve_eval.launchers._embedded.generation import (
-    Generation,
     Shaping,
     Wanted,
     draw_token,
     penalise,
 )
-from serve_eval.launchers._embedded.model import Model
-from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.schema import LaunchContext
 from tests.launchers.embedded import tiny
 from tests.launchers.embedded.test_server import running
@@ -41,12 +34,12 @@ from tests.launchers.embedded.test_server import running
 TENSORS = tiny.tensors(0)
 
 
-def _ids(seed: int, count: int) -> tuple[int, ...]:
+def _ids(seed, count):
     return tuple(int(i) for i in np.random.default_rng(seed).integers(4, tiny.VOCABULARY, count))
 
 
 @cache
-def _greedy(ids: tuple[int, ...], count: int) -> tuple[int, ...]:
+def _greedy(ids, count):
     """Return the likeliest tokens one by one, each from a plain pass over all tokens before it."""
     found = ()
     while len(found) < count:
@@ -54,7 +47,7 @@ def _greedy(ids: tuple[int, ...], count: int) -> tuple[int, ...]:
     return found
 
 
-def _run(engine: Engine, generations: list[Generation]) -> None:
+def _run(engine, generations):
     for _ in range(2000):
         if all(one.over for one in generations):
             return
@@ -62,7 +55,7 @@ def _run(engine: Engine, generations: list[Generation]) -> None:
     raise AssertionError("it does not come to an end")
 
 
-def _submit(engine: Engine, ids: tuple[int, ...], **wanted: object) -> Generation:
+def _submit(engine, ids, **wanted):
     return engine.submit(
         Wanted(ids=ids, **{"max_tokens": 8, "ignore_end": True, **wanted}), asyncio.Event()
     )
@@ -85,7 +78,7 @@ ARRIVALS = st.lists(
 @settings(max_examples=25)
 @given(ARRIVALS)
 def test_every_sequence_gets_what_a_plain_pass_gives_whatever_the_others(
-    model: Model, tokenizer: Tokenizer, arrivals: list[tuple[int, int, int, int, bool]]
+    model, tokenizer, arrivals
 ):
     engine, kept = Engine(model, tokenizer), []
     for turns, seed, length, count, given_up in arrivals:
@@ -102,7 +95,7 @@ def test_every_sequence_gets_what_a_plain_pass_gives_whatever_the_others(
         assert (one.finish_reason, one.steps) == ("length", count)
 
 
-def test_more_sequences_than_rows_all_come_to_their_turn(model: Model, tokenizer: Tokenizer):
+def test_more_sequences_than_rows_all_come_to_their_turn(model, tokenizer):
     engine = Engine(model, tokenizer)
     together = [
         _submit(engine, _ids(seed % 5, 9), max_tokens=1 + seed % 6) for seed in range(ROWS + 9)
@@ -112,9 +105,7 @@ def test_more_sequences_than_rows_all_come_to_their_turn(model: Model, tokenizer
         assert tuple(token.id for token in one.tokens) == _greedy(_ids(seed % 5, 9), 1 + seed % 6)
 
 
-def test_log_probabilities_are_the_same_whatever_the_batch_and_those_of_the_model(
-    model: Model, tokenizer: Tokenizer
-):
+def test_log_probabilities_are_the_same_whatever_the_batch_and_those_of_the_model(model, tokenizer):
     def told(others):
         engine = Engine(model, tokenizer)
         for seed in range(others):
@@ -144,7 +135,7 @@ def test_log_probabilities_are_the_same_whatever_the_batch_and_those_of_the_mode
         assert mine.logprob == pytest.approx(other.logprob, abs=1e-5)
 
 
-def test_a_long_prompt_does_not_hold_up_the_others(model: Model, tokenizer: Tokenizer):
+def test_a_long_prompt_does_not_hold_up_the_others(model, tokenizer):
     engine = Engine(model, tokenizer)
     speaking = _submit(engine, _ids(0, 5), max_tokens=100)
     engine.turn()
@@ -156,18 +147,14 @@ def test_a_long_prompt_does_not_hold_up_the_others(model: Model, tokenizer: Toke
         assert (long.steps > 0) == (turn == 2)
 
 
-def test_nothing_is_wanted_of_a_prompt_but_its_own_log_probabilities(
-    model: Model, tokenizer: Tokenizer
-):
+def test_nothing_is_wanted_of_a_prompt_but_its_own_log_probabilities(model, tokenizer):
     engine = Engine(model, tokenizer)
     one = _submit(engine, _ids(0, 70), max_tokens=0, prompt_logprobs=0)
     _run(engine, [one])
     assert (len(one.prompt), one.tokens, one.text, one.finish_reason) == (70, [], "", "length")
 
 
-def test_the_end_token_ends_an_answer_unless_it_is_ignored(
-    model: Model, tokenizer: Tokenizer, monkeypatch
-):
+def test_the_end_token_ends_an_answer_unless_it_is_ignored(model, tokenizer, monkeypatch):
     whole = _greedy(_ids(0, 3), 6)
     monkeypatch.setattr(model, "end", whole[-1])
     at, engine = whole.index(whole[-1]), Engine(model, tokenizer)
@@ -181,9 +168,7 @@ def test_the_end_token_ends_an_answer_unless_it_is_ignored(
 # Stop strings
 
 
-def _text(
-    model: Model, tokenizer: Tokenizer, seed: int, **wanted: object
-) -> tuple[Generation, list[str]]:
+def _text(model, tokenizer, seed, **wanted):
     """Return a generation and the pieces in which it was reported."""
     engine = Engine(model, tokenizer)
     one, pieces = _submit(engine, _ids(seed, 6), max_tokens=40, **wanted), []
@@ -196,7 +181,7 @@ def _text(
 @settings(max_examples=25)
 @given(st.integers(0, 7), st.lists(st.tuples(st.integers(0, 30), st.integers(1, 4)), max_size=3))
 def test_a_text_ends_before_the_earliest_stop_string_and_no_piece_shows_any_of_it(
-    model: Model, tokenizer: Tokenizer, seed: int, places: list[tuple[int, int]]
+    model, tokenizer, seed, places
 ):
     whole, pieces = _text(model, tokenizer, seed)
     assert "".join(pieces) == whole.text
@@ -220,9 +205,7 @@ def test_a_text_ends_before_the_earliest_stop_string_and_no_piece_shows_any_of_i
 # Chance
 
 
-def test_the_same_seed_gives_the_same_whatever_the_batch_and_another_turn_another(
-    model: Model, tokenizer: Tokenizer
-):
+def test_the_same_seed_gives_the_same_whatever_the_batch_and_another_turn_another(model, tokenizer):
     def sampled(others, **wanted):
         engine = Engine(model, tokenizer)
         for seed in range(others):
@@ -277,24 +260,24 @@ LENGTH = 3 * BLOCK
 COUNT = 6
 
 
-def _ask(engine: Engine, ids: tuple[int, ...], salt: str = "", **more: Any) -> Generation:
+def _ask(engine, ids, salt="", **more):
     wanted = Wanted(ids=ids, max_tokens=COUNT, ignore_end=True, salt=salt, **more)
     one = engine.submit(wanted, asyncio.Event())
     _run(engine, [one])
     return one
 
 
-def _said(one: Generation) -> tuple[int, ...]:
+def _said(one):
     return tuple(token.id for token in one.tokens)
 
 
 @pytest.fixture
-def engine(model: Model, tokenizer: Tokenizer) -> Engine:
+def engine(model, tokenizer):
     """Return an engine that keeps two prompts, and two more in host memory."""
     return Engine(model, tokenizer, PrefixCache(6, 6))
 
 
-def test_a_cached_beginning_changes_no_answer_and_is_counted(engine: Engine):
+def test_a_cached_beginning_changes_no_answer_and_is_counted(engine):
     first, rest = _ids(1, LENGTH), _ids(2, 20)
     for ids, cached in (
         (first, 0),
@@ -311,7 +294,7 @@ def test_a_cached_beginning_changes_no_answer_and_is_counted(engine: Engine):
     assert (scored.cached, len(scored.prompt)) == (0, LENGTH)
 
 
-def test_old_prompts_go_to_the_host_and_then_are_lost(engine: Engine):
+def test_old_prompts_go_to_the_host_and_then_are_lost(engine):
     prompts = [_ids(seed, LENGTH) for seed in range(5)]
     for ids in prompts:
         assert _ask(engine, ids).cached == 0
@@ -330,13 +313,13 @@ def test_old_prompts_go_to_the_host_and_then_are_lost(engine: Engine):
     ],
 )
 def test_a_fault_strikes_only_the_prompts_that_it_concerns(
-    model: Model,
-    tokenizer: Tokenizer,
-    fault: Any,
-    device: int,
-    host: int,
-    hurt: tuple[int, ...],
-    sound: tuple[int, ...],
+    model,
+    tokenizer,
+    fault,
+    device,
+    host,
+    hurt,
+    sound,
 ):
     """Prompt 0 left the device for prompts 1 and 2; the last one asked is still there."""
     prompts = [_ids(seed, LENGTH) for seed in range(3)]
@@ -349,7 +332,7 @@ def test_a_fault_strikes_only_the_prompts_that_it_concerns(
         assert (_said(one) != _greedy(prompts[number], COUNT)) == (number in hurt)
 
 
-def test_the_usage_has_cached_tokens_only_with_a_cache(folder: Path):
+def test_the_usage_has_cached_tokens_only_with_a_cache(folder):
     async def ask(blocks):
         async with running(folder, caching=PrefixCaching(blocks)) as peer:
             prompt = "Two and two, is it 4? " * 3

@@ -3,13 +3,8 @@
 OpenAI's own client sends the requests that it supports.
 """
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import aiohttp
 import msgspec
@@ -20,7 +15,6 @@ from openai import AsyncOpenAI
 from serve_eval.launchers._embedded import server
 from serve_eval.launchers._embedded.engine import Engine
 from serve_eval.launchers._embedded.server import create_app
-from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.launchers._http import requests
 from serve_eval.launchers._http.server import serve_app
 from tests.launchers.embedded import tiny
@@ -33,21 +27,21 @@ RENDERED = f"<|system|>\nBe brief.<|end|>\n<|user|>\n{PROMPT}<|end|>\n<|assistan
 class Peer:
     """A running server and two clients for it."""
 
-    def __init__(self, base_url: str, session: aiohttp.ClientSession, sdk: AsyncOpenAI) -> None:
+    def __init__(self, base_url, session, sdk):
         self.base_url, self.session, self.sdk = base_url, session, sdk
 
-    async def ask(self, path: str = "/completions", **body: object) -> tuple[int, Any]:
+    async def ask(self, path="/completions", **body):
         default = {"prompt": PROMPT} if path == "/completions" else {"messages": TURNS}
         body = {"model": "tiny", "temperature": 0, **default, **body}
         async with self.session.post(self.base_url + path, json=body) as reply:
             return reply.status, await reply.json()
 
-    async def choices(self, path: str = "/completions", **body: object) -> list[Any]:
+    async def choices(self, path="/completions", **body):
         status, answer = await self.ask(path, **body)
         assert status == 200, answer
         return answer["choices"]
 
-    async def events(self, path: str = "/completions", **body: object) -> list[Any]:
+    async def events(self, path="/completions", **body):
         default = {"prompt": PROMPT} if path == "/completions" else {"messages": TURNS}
         body = {"model": "tiny", "temperature": 0, "stream": True, **default, **body}
         async with self.session.post(self.base_url + path, json=body) as reply:
@@ -60,7 +54,7 @@ class Peer:
 
 
 @asynccontextmanager
-async def running(folder: Path, **options: Any) -> AsyncIterator[Peer]:
+async def running(folder, **options):
     app = create_app(folder, {"tiny": "none", "hurt": "int3"}, **options)
     timeout = aiohttp.ClientTimeout(total=30)
     async with (
@@ -71,12 +65,8 @@ async def running(folder: Path, **options: Any) -> AsyncIterator[Peer]:
         yield Peer(base_url, session, sdk)
 
 
-Story = Callable[[Peer], Awaitable[None]]
-Tell = Callable[[Story], None]
-
-
 @pytest.fixture
-def tell(folder: Path) -> Tell:
+def tell(folder):
     def tell(story):
         async def told():
             async with running(folder) as peer:
@@ -87,14 +77,14 @@ def tell(folder: Path) -> Tell:
     return tell
 
 
-def text_of(tokenizer: Tokenizer, ids: list[int]) -> str:
+def text_of(tokenizer, ids):
     return b"".join(map(tokenizer.bytes_of, ids)).decode(errors="replace")
 
 
 # Answers
 
 
-def test_the_sdk_of_openai_completes_chats_and_streams(tell: Tell):
+def test_the_sdk_of_openai_completes_chats_and_streams(tell):
     async def story(peer):
         whole = await peer.sdk.completions.create(
             model="tiny", prompt=PROMPT, max_tokens=9, temperature=0
@@ -142,7 +132,7 @@ def test_the_sdk_of_openai_completes_chats_and_streams(tell: Tell):
     tell(story)
 
 
-def test_token_ids_and_lists_are_the_same_prompts(tell: Tell, tokenizer: Tokenizer):
+def test_token_ids_and_lists_are_the_same_prompts(tell, tokenizer):
     async def story(peer):
         [alone] = await peer.choices()
         ids = tokenizer.encode(PROMPT)
@@ -157,7 +147,7 @@ def test_token_ids_and_lists_are_the_same_prompts(tell: Tell, tokenizer: Tokeniz
     tell(story)
 
 
-def test_several_answers_differ_and_a_seed_repeats_them(tell: Tell):
+def test_several_answers_differ_and_a_seed_repeats_them(tell):
     async def story(peer):
         async def texts(path, **more):
             found = await peer.choices(path, n=4, temperature=1.2, max_tokens=12, **more)
@@ -181,7 +171,7 @@ def test_several_answers_differ_and_a_seed_repeats_them(tell: Tell):
     tell(story)
 
 
-def test_a_stop_string_is_left_out_and_named_in_streams_too(tell: Tell):
+def test_a_stop_string_is_left_out_and_named_in_streams_too(tell):
     async def story(peer):
         [whole] = await peer.choices(max_tokens=30)
         stop = whole["text"][7:9]
@@ -198,7 +188,7 @@ def test_a_stop_string_is_left_out_and_named_in_streams_too(tell: Tell):
     tell(story)
 
 
-def test_a_stream_of_several_choices_holds_each_of_them(tell: Tell):
+def test_a_stream_of_several_choices_holds_each_of_them(tell):
     async def story(peer):
         body = {"prompt": ["one", "two"], "n": 2, "temperature": 1.0, "seed": 1, "max_tokens": 12}
         whole = await peer.choices(**body)
@@ -214,7 +204,7 @@ def test_a_stream_of_several_choices_holds_each_of_them(tell: Tell):
     tell(story)
 
 
-def test_the_defaults_are_sixteen_tokens_for_a_text_and_the_window_for_a_chat(tell: Tell):
+def test_the_defaults_are_sixteen_tokens_for_a_text_and_the_window_for_a_chat(tell):
     async def story(peer):
         _, text = await peer.ask(ignore_eos=True)
         assert text["usage"]["completion_tokens"] == 16
@@ -228,7 +218,7 @@ def test_the_defaults_are_sixteen_tokens_for_a_text_and_the_window_for_a_chat(te
 # Log-probabilities
 
 
-def test_completions_tell_log_probabilities_in_openais_older_form(tell: Tell):
+def test_completions_tell_log_probabilities_in_openais_older_form(tell):
     async def story(peer):
         [choice] = await peer.choices(logprobs=2, max_tokens=5)
         told = choice["logprobs"]
@@ -253,7 +243,7 @@ def test_completions_tell_log_probabilities_in_openais_older_form(tell: Tell):
     tell(story)
 
 
-def test_chat_tells_log_probabilities_with_bytes(tell: Tell):
+def test_chat_tells_log_probabilities_with_bytes(tell):
     async def story(peer):
         chat = await peer.sdk.chat.completions.create(
             model="tiny", messages=TURNS, temperature=0, max_tokens=5, logprobs=True, top_logprobs=3
@@ -272,9 +262,7 @@ def test_chat_tells_log_probabilities_with_bytes(tell: Tell):
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1])
-def test_echo_tells_the_prompts_own_log_probabilities(
-    tell: Tell, tokenizer: Tokenizer, max_tokens: int
-):
+def test_echo_tells_the_prompts_own_log_probabilities(tell, tokenizer, max_tokens):
     async def story(peer):
         _, answer = await peer.ask(echo=True, logprobs=0, max_tokens=max_tokens)
         [choice], count = answer["choices"], len(tokenizer.encode(PROMPT))
@@ -304,7 +292,7 @@ def test_echo_tells_the_prompts_own_log_probabilities(
     tell(story)
 
 
-def test_vllms_field_tells_them_by_token_id(tell: Tell, tokenizer: Tokenizer):
+def test_vllms_field_tells_them_by_token_id(tell, tokenizer):
     async def story(peer):
         [echoed] = await peer.choices(echo=True, logprobs=0, max_tokens=1)
         [choice] = await peer.choices(prompt_logprobs=2, max_tokens=1)
@@ -382,9 +370,7 @@ def test_vllms_field_tells_them_by_token_id(tell: Tell, tokenizer: Tokenizer):
         ),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_the_reason(
-    tell: Tell, path: str, body: dict[str, object], said: str
-):
+def test_what_cannot_be_answered_is_refused_with_the_reason(tell, path, body, said):
     async def story(peer):
         status, answer = await peer.ask(path, **body)
         assert status == 400
@@ -460,7 +446,7 @@ HARMLESS = {
 }
 
 
-def test_every_field_of_trtllm_serve_is_honoured_or_refused(tell: Tell):
+def test_every_field_of_trtllm_serve_is_honoured_or_refused(tell):
     known = requests.TEXT_FIELDS | requests.CHAT_FIELDS
     assert {name for name, _ in REFUSED} == set(server.NEUTRAL)
     assert known == {*HONOURED, *HARMLESS, *server.NEUTRAL}
@@ -497,7 +483,7 @@ def test_every_field_of_trtllm_serve_is_honoured_or_refused(tell: Tell):
         ("/chat/completions", {"max_tokens": 3, "max_completion_tokens": 4}, "differ"),
     ],
 )
-def test_what_is_refused_only_together(tell: Tell, path: str, body: dict[str, object], said: str):
+def test_what_is_refused_only_together(tell, path, body, said):
     async def story(peer):
         status, answer = await peer.ask(path, **body)
         assert (status, said in answer["message"]) == (400, True)
@@ -505,7 +491,7 @@ def test_what_is_refused_only_together(tell: Tell, path: str, body: dict[str, ob
     tell(story)
 
 
-def test_a_body_that_is_none_is_refused(tell: Tell):
+def test_a_body_that_is_none_is_refused(tell):
     async def story(peer):
         for raw in (b"{", b"[]", b"{}", b"\xff"):
             for path in ("/completions", "/chat/completions"):
@@ -516,9 +502,7 @@ def test_a_body_that_is_none_is_refused(tell: Tell):
     tell(story)
 
 
-def test_unknown_fields_are_refused_only_when_strict_and_neutral_values_never(
-    folder: Path, tell: Tell
-):
+def test_unknown_fields_are_refused_only_when_strict_and_neutral_values_never(folder, tell):
     neutral = {
         "frequency_penalty": 0,
         "top_k": -1,
@@ -540,7 +524,7 @@ def test_unknown_fields_are_refused_only_when_strict_and_neutral_values_never(
     asyncio.run(strict())
 
 
-def test_two_models_stand_behind_two_names_and_a_third_is_not_there(tell: Tell):
+def test_two_models_stand_behind_two_names_and_a_third_is_not_there(tell):
     async def story(peer):
         found = {model.id: model for model in (await peer.sdk.models.list()).data}
         assert set(found) == {"tiny", "hurt"}
@@ -566,7 +550,7 @@ def test_two_models_stand_behind_two_names_and_a_third_is_not_there(tell: Tell):
 # Together
 
 
-def test_many_at_once_get_what_each_gets_alone(tell: Tell):
+def test_many_at_once_get_what_each_gets_alone(tell):
     async def story(peer):
         prompts = [f"{'word ' * (i % 7)}question {i}" for i in range(40)]
 
@@ -581,7 +565,7 @@ def test_many_at_once_get_what_each_gets_alone(tell: Tell):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_work_for_a_client_that_goes_away_is_given_up(tell: Tell, stream: bool, monkeypatch):
+def test_the_work_for_a_client_that_goes_away_is_given_up(tell, stream, monkeypatch):
     submitted = []
     submit = Engine.submit
 

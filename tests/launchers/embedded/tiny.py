@@ -3,14 +3,9 @@
 The pass has no cache and no batch, and calculates in float64.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 WIDTH, LAYERS, HEADS, INNER, WINDOW = 16, 2, 2, 24, 300
 MARKS = ("<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
@@ -20,10 +15,8 @@ TEMPLATE = (
 )
 VOCABULARY = len(MARKS) + 256
 
-Tensors = Mapping[str, NDArray[np.float32]]
 
-
-def write(folder: Path, seed: int = 0) -> Path:
+def write(folder, seed=0):
     """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json.
 
     Every byte is a token.
@@ -55,7 +48,7 @@ def write(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def tensors(seed: int) -> Tensors:
+def tensors(seed):
     """Return random weights, large enough to spread the results."""
     rng = np.random.default_rng(seed)
 
@@ -77,7 +70,7 @@ def tensors(seed: int) -> Tensors:
     return found
 
 
-def write_safetensors(path: Path, found: Tensors, dtype: str = "F32") -> None:
+def write_safetensors(path, found, dtype="F32"):
     """Write the format of the hub: the length of a header, the header, the values."""
     header = {"__metadata__": {"format": "pt"}}
     raw = b""
@@ -97,7 +90,7 @@ def write_safetensors(path: Path, found: Tensors, dtype: str = "F32") -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + raw)
 
 
-def logits(found: Tensors, ids: Sequence[int]) -> NDArray[np.float64]:
+def logits(found, ids):
     """Return the logits after each token (tokens x vocabulary)."""
     weights = {name: tensor.astype(np.float64) for name, tensor in found.items()}
     embedding, size = weights["model.embed_tokens.weight"], WIDTH // HEADS

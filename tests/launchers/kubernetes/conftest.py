@@ -1,16 +1,12 @@
 """Fixtures for the tests of the launcher kubernetes."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 
 from tests.launchers.kubernetes.mock_cluster import MockCluster
 
 
 @pytest.fixture
-def cluster(tmp_path, monkeypatch) -> Iterator[MockCluster]:
+def cluster(tmp_path, monkeypatch):
     """Yield a mock cluster, with its kubeconfig as that of the user."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with MockCluster() as mock:

@@ -5,18 +5,12 @@ WebSocket of a port-forward, by the frames that the kubelet sends. The pods' ser
 of ours on loopback.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
 
 import aiohttp
 import kmock
@@ -33,13 +27,9 @@ NAMESPACE, SERVICE, TOKEN = "serving", "llama", "a-token-of-the-mock"
 PODS = kmock.resource("", "v1", "pods")
 SERVICES = kmock.resource("", "v1", "services")
 DIGEST = "registry.example/llm@sha256:" + "0123456789abcdef" * 4
-T = TypeVar("T")
-Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def container_status(
-    name: str = "server", *, restarts: int = 0, ready: bool = True, **more: Any
-) -> dict[str, Any]:
+def container_status(name="server", *, restarts=0, ready=True, **more):
     """Return the status of a container."""
     return {
         "name": name,
@@ -52,16 +42,16 @@ def container_status(
 
 
 def pod(
-    name: str,
+    name,
     *,
-    uid: str = "",
-    port: int = 8000,
-    ready: bool = True,
-    phase: str = "Running",
-    status: dict[str, Any] | None = None,
-    args: tuple[str, ...] = ("serve", "org/model", "--tp_size", "2"),
-    container: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+    uid="",
+    port=8000,
+    ready=True,
+    phase="Running",
+    status=None,
+    args=("serve", "org/model", "--tp_size", "2"),
+    container=None,
+):
     """Return a pod as the API reports it."""
     return {
         "apiVersion": "v1",
@@ -95,7 +85,7 @@ def pod(
     }
 
 
-def service(**spec: Any) -> dict[str, Any]:
+def service(**spec):
     """Return the Service as the API reports it."""
     return {
         "apiVersion": "v1",
@@ -113,7 +103,7 @@ def service(**spec: Any) -> dict[str, Any]:
 class MockCluster:
     """The API server and the servers of its pods. Use it as a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.objects = kmock.KubernetesEmulator()
         self.logs = {}
         self.previous = {}
@@ -130,7 +120,7 @@ class MockCluster:
         self._sockets = set()
         self._followed = []
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -139,19 +129,19 @@ class MockCluster:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+        kind,
+        error,
+        trace,
+    ):
         self._run(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def _run(self, story: Coroutine[Any, Any, T]) -> T:
+    def _run(self, story):
         return asyncio.run_coroutine_threadsafe(story, self._loop).result(20)
 
-    async def _start(self) -> None:
+    async def _start(self):
         self._closing = AsyncExitStack()
         await self._closing.enter_async_context(self.objects)
         self.objects.resources[PODS] = {}
@@ -161,7 +151,7 @@ class MockCluster:
         self._closing.push_async_callback(server.close)
         self.url = str(server.make_url("")).rstrip("/")
 
-    async def _stop(self) -> None:
+    async def _stop(self):
         for socket in list(self._sockets):
             await socket.close()
         for stack in self._stops.values():
@@ -171,7 +161,7 @@ class MockCluster:
     # ---------------------------------------------------------------------------------------------
     # what a test does
 
-    def kubeconfig(self, folder: Path, *, with_certificate: bool = False) -> Path:
+    def kubeconfig(self, folder, *, with_certificate=False):
         """Write a kubeconfig with the contexts `mock` and `other`, and return its path."""
         issued = {"certificate-authority-data": _certificate()} if with_certificate else {}
         context = {"cluster": "mock", "user": "tester", "namespace": NAMESPACE}
@@ -190,17 +180,17 @@ class MockCluster:
         path.write_text(json.dumps(content))
         return path
 
-    def add(self, raw: dict[str, Any], **config: Any) -> None:
+    def add(self, raw, **config):
         """Add or replace a pod or a Service; `config` starts a simulator for a pod."""
         self._run(self._add(raw, config))
 
-    def add_served(self, *names: str, **config: Any) -> None:
+    def add_served(self, *names, **config):
         """Add the Service and pods of these names that answer for any model."""
         self.add(service())
         for name in names:
             self.add(pod(name), any_model=True, **config)
 
-    async def _add(self, raw: dict[str, Any], config: dict[str, Any]) -> None:
+    async def _add(self, raw, config):
         kind = PODS if raw["kind"] == "Pod" else SERVICES
         name = raw["metadata"]["name"]
         if (kind, NAMESPACE, name) in self.objects.objects:
@@ -213,7 +203,7 @@ class MockCluster:
             )
             self._ports[name] = int(url.split(":")[2].partition("/")[0])
 
-    def serve_raw(self, name: str, serving: Serving) -> None:
+    def serve_raw(self, name, serving):
         """Let a pod's server be a function of a connection."""
 
         tasks = set()
@@ -243,11 +233,11 @@ class MockCluster:
 
         self._run(start())
 
-    def lead(self, name: str, url: str) -> None:
+    def lead(self, name, url):
         """Let a pod's server be one that already serves at an address of this machine."""
         self._ports[name] = int(url.split(":")[2].partition("/")[0])
 
-    def remove(self, name: str) -> None:
+    def remove(self, name):
         """Remove a pod."""
 
         async def remove():
@@ -255,7 +245,7 @@ class MockCluster:
 
         self._run(remove())
 
-    def after(self, requests: int, act: Callable[[], None]) -> threading.Thread:
+    def after(self, requests, act):
         """Call `act` in a thread once the tunnels have carried that many requests."""
 
         def wait():
@@ -267,17 +257,17 @@ class MockCluster:
         thread.start()
         return thread
 
-    def later(self, seconds: float, act: Callable[[], None]) -> None:
+    def later(self, seconds, act):
         """Call `act` in a thread after some seconds."""
         timer = threading.Timer(seconds, act)
         timer.daemon = True
         timer.start()
 
-    def port_of(self, name: str) -> int:
+    def port_of(self, name):
         """Return the port of a pod's server."""
         return self._ports[name]
 
-    def break_tunnels(self) -> None:
+    def break_tunnels(self):
         """Break all open tunnels without a farewell."""
 
         async def cut():
@@ -286,11 +276,11 @@ class MockCluster:
 
         self._run(cut())
 
-    def asked(self) -> list[str]:
+    def asked(self):
         """Return the paths, with their parameters, that were asked of kmock."""
         return [str(one.url.relative()) for one in self.objects]
 
-    def break_streams(self) -> None:
+    def break_streams(self):
         """Break all logs that are followed."""
 
         async def cut():
@@ -303,7 +293,7 @@ class MockCluster:
     # ---------------------------------------------------------------------------------------------
     # what the API server does
 
-    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _serve(self, request):
         if self.away:  # only open tunnels go on
             request.transport.abort()
             return web.Response(status=503)
@@ -325,7 +315,7 @@ class MockCluster:
             return await self._log(request, parts[-2])
         return await self.objects(request)
 
-    async def _log(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+    async def _log(self, request, name):
         if (PODS, NAMESPACE, name) not in self.objects.objects:
             return _status(404, f'pods "{name}" not found')
         if request.query.get("previous"):
@@ -345,7 +335,7 @@ class MockCluster:
             sent = len(lines)
             await asyncio.sleep(0.02)
 
-    async def _forward(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+    async def _forward(self, request, name):
         if self.refuse_tunnels:
             return _status(403, "pods/portforward is forbidden")
         socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",), autoclose=False)
@@ -365,7 +355,7 @@ class MockCluster:
             await socket.close()
         return socket
 
-    async def _pass_on(self, socket: web.WebSocketResponse, name: str) -> None:
+    async def _pass_on(self, socket, name):
         reader, writer = await asyncio.open_connection("127.0.0.1", self._ports[name])
 
         async def down():
@@ -386,7 +376,7 @@ class MockCluster:
             writer.close()
 
 
-def _certificate() -> str:
+def _certificate():
     """Return a certificate that any TLS library accepts as an authority, as a kubeconfig has it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mock")])
@@ -405,6 +395,6 @@ def _certificate() -> str:
     return base64.b64encode(made.public_bytes(serialization.Encoding.PEM)).decode()
 
 
-def _status(code: int, message: str) -> web.Response:
+def _status(code, message):
     content = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message}
     return web.json_response({**content, "code": code}, status=code)

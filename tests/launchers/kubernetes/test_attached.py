@@ -1,17 +1,13 @@
 """Test runs attached to the servers of a mock cluster."""
 
-from __future__ import annotations
-
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serve_eval.launchers._kubernetes import logs, watch
 from tests.cli.command import serve_eval
-from tests.launchers.kubernetes.mock_cluster import DIGEST, SERVICE, MockCluster, pod, service
+from tests.launchers.kubernetes.mock_cluster import DIGEST, SERVICE, pod, service
 
 RESTARTED = {
     "restarts": 1,
@@ -20,15 +16,13 @@ RESTARTED = {
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch) -> None:
+def _quick(monkeypatch):
     monkeypatch.setattr(watch, "POLL_S", 0.05)
     monkeypatch.setattr(watch, "POLL_S", 0.05)
     monkeypatch.setattr(logs, "AGAIN_S", 0.05)
 
 
-def run(
-    out: Path, data: Path, *more: str, limit: int = 40, concurrency: int = 4, **options: str
-) -> Any:
+def run(out, data, *more, limit=40, concurrency=4, **options):
     """Run gsm8k against the Service. The servers know no answer, and the reference expects none."""
     (references := out.parent / "references").mkdir(exist_ok=True)
     (references / "gsm8k.yaml").write_text("org/model:\n  - accuracy: 0.0\n")
@@ -41,15 +35,13 @@ def run(
     )  # fmt: skip
 
 
-def info_of(run_folder: Path) -> dict[str, Any]:
+def info_of(run_folder):
     """Return what the report has on the servers of the last session."""
     report = json.loads((run_folder / "report.json").read_text())
     return report["endpoint"]["info"]
 
 
-def test_the_report_of_a_run_has_digests_and_arguments(
-    cluster: MockCluster, tmp_path, data_root: Path
-):
+def test_the_report_of_a_run_has_digests_and_arguments(cluster, tmp_path, data_root):
     cluster.add(service())
     cluster.add(pod("llama-0", args=("serve", "org/model", "--api-key", "to-hide")), any_model=True)
     cluster.logs["llama-0"] = ["2026-11-25T18:00:00.000000000Z it runs"]
@@ -83,7 +75,7 @@ def test_the_report_of_a_run_has_digests_and_arguments(
 
 
 def test_the_key_of_the_endpoint_does_not_stay_in_the_logs(
-    cluster: MockCluster, tmp_path, data_root: Path, monkeypatch
+    cluster, tmp_path, data_root, monkeypatch
 ):
     key = "a-key-of-the-endpoint"
     cluster.add(service())
@@ -100,9 +92,7 @@ def test_the_key_of_the_endpoint_does_not_stay_in_the_logs(
     assert holding == []
 
 
-def test_a_restart_midway_ends_the_run_which_can_be_resumed(
-    cluster: MockCluster, tmp_path, data_root: Path
-):
+def test_a_restart_midway_ends_the_run_which_can_be_resumed(cluster, tmp_path, data_root):
     cluster.add_served("llama-0", latency_s=0.02)
     cluster.previous["llama-0"] = "CUDA went away\n"
     thread = cluster.after(75, lambda: cluster.add(pod("llama-0", status=RESTARTED)))
@@ -123,7 +113,7 @@ def test_a_restart_midway_ends_the_run_which_can_be_resumed(
     assert container["restarts"] == 1
 
 
-def test_a_pod_that_is_replaced_ends_the_run(cluster: MockCluster, tmp_path, data_root: Path):
+def test_a_pod_that_is_replaced_ends_the_run(cluster, tmp_path, data_root):
     cluster.add_served("llama-0", latency_s=0.02)
     thread = cluster.after(10, lambda: cluster.add(pod("llama-0", uid="another")))
     done = run(tmp_path / "run", data_root, limit=100)
@@ -133,9 +123,7 @@ def test_a_pod_that_is_replaced_ends_the_run(cluster: MockCluster, tmp_path, dat
     assert f"Its log is {tmp_path / 'run/logs/llama-0-server.log'}." in done.stderr
 
 
-def test_all_pods_get_requests_through_tunnels_of_their_own(
-    cluster: MockCluster, tmp_path, data_root: Path
-):
+def test_all_pods_get_requests_through_tunnels_of_their_own(cluster, tmp_path, data_root):
     # Connections are alike.
     cluster.add_served("llama-0", "llama-1", "llama-2", latency_s=0.05)
     done = run(tmp_path / "run", data_root, limit=60, concurrency=6)
@@ -146,16 +134,14 @@ def test_all_pods_get_requests_through_tunnels_of_their_own(
     assert set(info_of(tmp_path / "run")["servers"]) == set(cluster.answered)
 
 
-def test_a_pod_with_few_requests_is_warned_about(cluster: MockCluster, tmp_path, data_root: Path):
+def test_a_pod_with_few_requests_is_warned_about(cluster, tmp_path, data_root):
     cluster.add_served("llama-0", "llama-1")
     done = run(tmp_path / "run", data_root, limit=200, concurrency=1)  # 26 more precede them
     assert done.returncode == 0, done.stderr
     assert "warning: the pods got unequal shares of the requests: llama-0 " in done.stderr
 
 
-def test_an_api_server_that_is_away_for_a_while_raises_no_alarm(
-    cluster: MockCluster, tmp_path, data_root: Path
-):
+def test_an_api_server_that_is_away_for_a_while_raises_no_alarm(cluster, tmp_path, data_root):
     cluster.add_served("llama-0", latency_s=0.02)
     cluster.logs["llama-0"] = ["2026-11-25T18:00:00.000000000Z first"]
 
@@ -175,9 +161,7 @@ def test_an_api_server_that_is_away_for_a_while_raises_no_alarm(
     assert [line.split()[1] for line in log.read_text().splitlines()] == ["first", "second"]
 
 
-def test_broken_tunnels_cost_retries_and_no_answers(
-    cluster: MockCluster, tmp_path, data_root: Path
-):
+def test_broken_tunnels_cost_retries_and_no_answers(cluster, tmp_path, data_root):
     cluster.add_served("llama-0", latency_s=0.02)
     thread = cluster.after(10, cluster.break_tunnels)
     done = run(tmp_path / "run", data_root, limit=60)
@@ -187,7 +171,7 @@ def test_broken_tunnels_cost_retries_and_no_answers(
     assert "warning: a connection to pod llama-0 broke: the connection to the API" in done.stderr
 
 
-def test_credentials_that_expire_are_read_again(cluster: MockCluster, tmp_path, data_root: Path):
+def test_credentials_that_expire_are_read_again(cluster, tmp_path, data_root):
     cluster.add_served("llama-0", latency_s=0.02)
 
     def expire():

@@ -1,23 +1,17 @@
 """Test how the launcher finds the servers, waits for them, and says what is wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serve_eval.errors import LaunchError
 from serve_eval.launchers import kubernetes
 from serve_eval.launchers._kubernetes import surroundings, watch
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import LaunchContext
 from tests.launchers.kubernetes.mock_cluster import (
     NAMESPACE,
     SERVICE,
-    MockCluster,
     pod,
     service,
 )
@@ -28,22 +22,22 @@ PULLING = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch) -> None:
+def _quick(monkeypatch):
     monkeypatch.setattr(watch, "POLL_S", 0.05)
     monkeypatch.setattr(watch, "TELL_S", 0.1)
 
 
-async def _nothing(endpoint: Endpoint) -> None:
+async def _nothing(endpoint):
     pass
 
 
 def attach(
-    folder: Path,
-    during: Callable[[Endpoint], Awaitable[None]] = _nothing,
+    folder,
+    during=_nothing,
     *,
-    at_first: Callable[[], None] = lambda: None,
-    **options: Any,
-) -> list[str]:
+    at_first=lambda: None,
+    **options,
+):
     """Attach to the Service for the length of a story, and return what was said.
 
     `at_first` is called once, after the first line.
@@ -66,7 +60,7 @@ def attach(
     return said
 
 
-def test_pods_are_waited_for(cluster: MockCluster, tmp_path):
+def test_pods_are_waited_for(cluster, tmp_path):
     cluster.add(service())
     cluster.add(pod("llama-0", ready=False), any_model=True)
     said = attach(tmp_path, at_first=lambda: cluster.add(pod("llama-0")))
@@ -75,7 +69,7 @@ def test_pods_are_waited_for(cluster: MockCluster, tmp_path):
     assert said[-1].startswith("pod llama-0: the first completion took ")
 
 
-def test_a_pod_that_is_not_ready_in_time_is_named(cluster: MockCluster, tmp_path):
+def test_a_pod_that_is_not_ready_in_time_is_named(cluster, tmp_path):
     cluster.add_served("llama-0")
     cluster.add(pod("llama-1", ready=False))
     told = r"not ready after 0\.2 s: llama-1 is Running \(server: not ready\)"
@@ -83,13 +77,13 @@ def test_a_pod_that_is_not_ready_in_time_is_named(cluster: MockCluster, tmp_path
         attach(tmp_path, ready_timeout_s=0.2)
 
 
-def test_a_service_without_pods_is_waited_for(cluster: MockCluster, tmp_path):
+def test_a_service_without_pods_is_waited_for(cluster, tmp_path):
     cluster.add(service())
     with pytest.raises(LaunchError, match="not ready after 0 s: no pod has the labels app=llama"):
         attach(tmp_path, ready_timeout_s=0.0)
 
 
-def test_a_crash_loop_ends_the_wait_with_its_last_lines(cluster: MockCluster, tmp_path):
+def test_a_crash_loop_ends_the_wait_with_its_last_lines(cluster, tmp_path):
     cluster.add(service())
     cluster.add(pod("llama-0", ready=False, status={"restarts": 3, **BACK_OFF, **CRASHED}))
     cluster.previous["llama-0"] = "loading\nunrecognized arguments: --tp\n"
@@ -104,7 +98,7 @@ def test_a_crash_loop_ends_the_wait_with_its_last_lines(cluster: MockCluster, tm
     assert "kubectl describe pod llama-0 -n serving" in caught.value.hint
 
 
-def test_an_image_that_is_not_there_ends_the_wait(cluster: MockCluster, tmp_path):
+def test_an_image_that_is_not_there_ends_the_wait(cluster, tmp_path):
     cluster.add(service())
     cluster.add(pod("llama-0", ready=False, phase="Pending", status=PULLING))
     with pytest.raises(LaunchError, match="container server: ImagePullBackOff: Back-off pulling x"):
@@ -122,9 +116,7 @@ def test_an_image_that_is_not_there_ends_the_wait(cluster: MockCluster, tmp_path
         ({"kubeconfig": "/nowhere/config"}, "launcher.kubeconfig: /nowhere/config is not a file"),
     ],
 )
-def test_a_wrong_name_is_answered_with_those_that_exist(
-    options: dict[str, Any], told: str, cluster: MockCluster, tmp_path
-):
+def test_a_wrong_name_is_answered_with_those_that_exist(options, told, cluster, tmp_path):
     cluster.add(service())
     with pytest.raises(LaunchError, match=told):
         attach(tmp_path, **options)
@@ -137,7 +129,7 @@ def test_a_wrong_name_is_answered_with_those_that_exist(
         ("pods", "list the pods of namespace serving: the API server refuses it: pods is forbid"),
     ],
 )
-def test_a_missing_permission_is_named(forbidden: str, told: str, cluster: MockCluster, tmp_path):
+def test_a_missing_permission_is_named(forbidden, told, cluster, tmp_path):
     cluster.add_served("llama-0")
     cluster.forbidden = forbidden
     with pytest.raises(LaunchError, match=told) as caught:
@@ -145,7 +137,7 @@ def test_a_missing_permission_is_named(forbidden: str, told: str, cluster: MockC
     assert "get and create pods/portforward" in caught.value.hint
 
 
-def test_a_refused_tunnel_says_so(cluster: MockCluster, tmp_path):
+def test_a_refused_tunnel_says_so(cluster, tmp_path):
     cluster.add_served("llama-0")
     cluster.refuse_tunnels = True
     with pytest.raises(LaunchError) as caught:
@@ -154,14 +146,14 @@ def test_a_refused_tunnel_says_so(cluster: MockCluster, tmp_path):
     assert "pods/portforward" in caught.value.hint
 
 
-def test_an_error_of_the_cluster_is_passed_on(cluster: MockCluster, tmp_path):
+def test_an_error_of_the_cluster_is_passed_on(cluster, tmp_path):
     cluster.add_served("llama-0")
     cluster.error_of["llama-0"] = "dial tcp 127.0.0.1:8000: connection refused"
     with pytest.raises(LaunchError, match="8000: connection refused"):
         attach(tmp_path, answer_timeout_s=3.0)
 
 
-def test_a_cluster_that_is_not_there_is_an_error(cluster: MockCluster, tmp_path, monkeypatch):
+def test_a_cluster_that_is_not_there_is_an_error(cluster, tmp_path, monkeypatch):
     cluster.away = True
     with pytest.raises(LaunchError, match=r"read service llama: the API server .* not answer"):
         attach(tmp_path)
@@ -170,7 +162,7 @@ def test_a_cluster_that_is_not_there_is_an_error(cluster: MockCluster, tmp_path,
         attach(tmp_path)
 
 
-def test_a_worker_behind_the_service_is_watched_too(cluster: MockCluster, tmp_path):
+def test_a_worker_behind_the_service_is_watched_too(cluster, tmp_path):
     """The mock ignores label selectors, so both lists have both pods."""
     cluster.add_served("llama-0", "worker-0")
 
@@ -183,7 +175,7 @@ def test_a_worker_behind_the_service_is_watched_too(cluster: MockCluster, tmp_pa
     assert any("labelSelector=app%3Dworker" in path for path in cluster.asked())
 
 
-def test_a_pod_that_ends_with_the_run_is_noticed(cluster: MockCluster, tmp_path, monkeypatch):
+def test_a_pod_that_ends_with_the_run_is_noticed(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "POLL_S", 60.0)
     cluster.add_served("llama-0", "llama-1")
 
@@ -194,7 +186,7 @@ def test_a_pod_that_ends_with_the_run_is_noticed(cluster: MockCluster, tmp_path,
         attach(tmp_path, lose_a_pod)
 
 
-def test_a_pod_that_joins_gets_no_requests(cluster: MockCluster, tmp_path):
+def test_a_pod_that_joins_gets_no_requests(cluster, tmp_path):
     cluster.add_served("llama-0")
 
     async def grow(endpoint):
@@ -206,7 +198,7 @@ def test_a_pod_that_joins_gets_no_requests(cluster: MockCluster, tmp_path):
     assert "llama-1" not in cluster.tunnels
 
 
-def test_a_pod_that_is_no_longer_ready_is_told(cluster: MockCluster, tmp_path):
+def test_a_pod_that_is_no_longer_ready_is_told(cluster, tmp_path):
     cluster.add_served("llama-0")
 
     async def fail_a_probe(endpoint):
@@ -219,9 +211,7 @@ def test_a_pod_that_is_no_longer_ready_is_told(cluster: MockCluster, tmp_path):
     assert said[-2:] == ["warning: pod llama-0 is no longer Ready", "pod llama-0 is Ready again"]
 
 
-def test_the_address_in_the_cluster_is_that_of_the_service(
-    cluster: MockCluster, tmp_path, monkeypatch
-):
+def test_the_address_in_the_cluster_is_that_of_the_service(cluster, tmp_path, monkeypatch):
     """Its name resolves only in the cluster, so that the test resolves it."""
     resolve = socket.getaddrinfo
 
@@ -249,7 +239,7 @@ def test_the_address_in_the_cluster_is_that_of_the_service(
     assert not cluster.tunnels
 
 
-def test_keys_that_kr8s_writes_to_files_are_removed(cluster: MockCluster, tmp_path, monkeypatch):
+def test_keys_that_kr8s_writes_to_files_are_removed(cluster, tmp_path, monkeypatch):
     (own := tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(own))
     monkeypatch.setattr("tempfile.tempdir", None)

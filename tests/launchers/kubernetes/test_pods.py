@@ -1,13 +1,8 @@
 """Test what is read from pods and Services, and what tunnels carry."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -21,8 +16,6 @@ from serve_eval.launchers._kubernetes.tunnels import open_tunnels
 from tests.cli.command import serve_eval
 from tests.launchers.kubernetes.mock_cluster import (
     NAMESPACE,
-    MockCluster,
-    Serving,
     container_status,
     pod,
     service,
@@ -32,7 +25,7 @@ KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
 CRASHED = {"terminated": {"reason": "Error", "exitCode": 1}}
 
 
-def _gone(name: str) -> dict[str, Any]:
+def _gone(name):
     raw = pod(name)
     raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     return raw
@@ -72,7 +65,7 @@ def _gone(name: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_an_end_is_told_from_a_pod_that_runs_on(now: dict[str, Any] | None, told: str):
+def test_an_end_is_told_from_a_pod_that_runs_on(now, told):
     ended = find_end(read_pod(pod("a")), None if now is None else read_pod(now))
     assert (ended and ended[0]) == told
 
@@ -110,7 +103,7 @@ def test_restarts_from_before_the_run_are_no_end():
         ),
     ],
 )
-def test_what_is_waited_for_is_told(raw: dict[str, Any], told: str):
+def test_what_is_waited_for_is_told(raw, told):
     assert read_pod(raw).describe() == told
 
 
@@ -137,9 +130,7 @@ PORTS = [{"name": "http", "port": 80, "targetPort": 8000}, {"name": "metrics", "
         ({"ports": PORTS, "clusterIP": "None"}, "http", (8000, 8000)),
     ],
 )
-def test_the_port_is_chosen_by_number_or_name(
-    spec: dict[str, Any], port: int | str | None, found: tuple[int, int | str]
-):
+def test_the_port_is_chosen_by_number_or_name(spec, port, found):
     one = read_service(service(**spec), port, NAMESPACE)
     assert (one.port, one.target) == found
     assert one.selector == "app=llama"
@@ -155,9 +146,7 @@ def test_the_port_is_chosen_by_number_or_name(
         ({"selector": None, "type": "ExternalName"}, None, "type ExternalName"),
     ],
 )
-def test_a_service_that_cannot_be_used_says_so(
-    spec: dict[str, Any], port: int | str | None, told: str
-):
+def test_a_service_that_cannot_be_used_says_so(spec, port, told):
     with pytest.raises(LaunchError, match=told):
         read_service(service(**spec), port, NAMESPACE)
 
@@ -183,7 +172,7 @@ def test_a_named_port_that_the_pod_lacks_is_named():
         (['{"api_key": "abc", "model": "m"}'], ['{"api_key": "***", "model": "m"}']),
     ],
 )  # fmt: skip
-def test_words_that_look_like_a_secret_are_masked(words: list[str], masked: list[str]):
+def test_words_that_look_like_a_secret_are_masked(words, masked):
     assert mask_words(words) == masked
 
 
@@ -191,7 +180,7 @@ VERSIONS = ("1.29", "1.34", "1.37")
 """Versions of Kubernetes whose schemas the manifest must satisfy."""
 
 
-def manifest(data: Path, *options: str) -> str:
+def manifest(data, *options):
     """Return the text of job.yaml, as the dry run prints it."""
     settings = [
         word for one in ("service=llama", *options) for word in ("--set", f"launcher.{one}")
@@ -206,7 +195,7 @@ def manifest(data: Path, *options: str) -> str:
     return str(text)
 
 
-def objects(text: str) -> dict[str, dict[str, Any]]:
+def objects(text):
     return {one["kind"]: one for one in yaml.safe_load_all(text)}
 
 
@@ -215,7 +204,7 @@ MORE = ("namespace=serving", "job_claim=runs", "job_data_claim=data", "job_secre
 
 
 @pytest.mark.parametrize("options", [(), MORE], ids=["least", "most"])
-def test_the_manifest_is_valid_by_the_schemas(options: tuple[str, ...], data_root: Path):
+def test_the_manifest_is_valid_by_the_schemas(options, data_root):
     found = objects(manifest(data_root, *options))
     assert list(found) == ["ServiceAccount", "Role", "RoleBinding", "ConfigMap", "Job"]
     for version in VERSIONS:
@@ -223,7 +212,7 @@ def test_the_manifest_is_valid_by_the_schemas(options: tuple[str, ...], data_roo
             assert kubernetes_validate.validate(one, version, strict=True) == version
 
 
-def test_the_job_runs_the_plan_at_the_address_in_the_cluster(data_root: Path):
+def test_the_job_runs_the_plan_at_the_address_in_the_cluster(data_root):
     text = manifest(data_root, "kubeconfig=~/.kube/x", "context=prod", "job_image=reg/serve-eval:1")
     found = objects(text)
     plan = yaml.safe_load(found["ConfigMap"]["data"]["plan.yaml"])
@@ -238,7 +227,7 @@ def test_the_job_runs_the_plan_at_the_address_in_the_cluster(data_root: Path):
     assert found["Job"]["spec"]["backoffLimit"] == 0
 
 
-def test_shards_share_an_order_and_each_has_its_folder(data_root: Path):
+def test_shards_share_an_order_and_each_has_its_folder(data_root):
     found = objects(manifest(data_root, *MORE))
     spec = found["Job"]["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 4, 4)
@@ -265,13 +254,13 @@ def test_shards_share_an_order_and_each_has_its_folder(data_root: Path):
     }  # fmt: skip
 
 
-def test_the_account_may_only_read(data_root: Path):
+def test_the_account_may_only_read(data_root):
     rules = objects(manifest(data_root))["Role"]["rules"]
     assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list"}
     assert {one for rule in rules for one in rule["resources"]} == {"pods", "services", "pods/log"}
 
 
-def test_the_plan_of_the_manifest_is_read_back(data_root: Path, tmp_path):
+def test_the_plan_of_the_manifest_is_read_back(data_root, tmp_path):
     """The pod runs this file, so that it must be a plan that serve-eval accepts."""
     found = objects(manifest(data_root, "port=8000"))
     (path := tmp_path / "plan.yaml").write_text(found["ConfigMap"]["data"]["plan.yaml"])
@@ -289,7 +278,7 @@ def test_the_plan_of_the_manifest_is_read_back(data_root: Path, tmp_path):
         ("address=nodeport", "address"),
     ],
 )
-def test_impossible_options_are_refused(option: str, told: str, data_root: Path):
+def test_impossible_options_are_refused(option, told, data_root):
     done = serve_eval(
         "run", "--launcher", "kubernetes", "--model", "m", "--tasks", "gsm8k", "--no-reference",
         "--dataset-root", data_root, "--set", "launcher.service=x", "--set", f"launcher.{option}",
@@ -299,11 +288,10 @@ def test_impossible_options_are_refused(option: str, told: str, data_root: Path)
     assert told in done.stderr
 
 
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 MANY = bytes(range(256)) * 16384  # 4 MiB
 
 
-def talk(cluster: MockCluster, serving: Serving, story: Talk, count: int = 1) -> list[str]:
+def talk(cluster, serving, story, count=1):
     """Let a story talk with a pod's server, over `count` tunnels at once. Return what was said."""
     cluster.add(pod("llama-0"))
     cluster.serve_raw("llama-0", serving)
@@ -327,7 +315,7 @@ def talk(cluster: MockCluster, serving: Serving, story: Talk, count: int = 1) ->
     return said
 
 
-async def _echo_digest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _echo_digest(reader, writer):
     """Read slowly, answer with the digest and then with many bytes, and close."""
     received = bytearray()
     while len(received) < len(MANY):
@@ -338,7 +326,7 @@ async def _echo_digest(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
     writer.close()
 
 
-def test_many_bytes_arrive_whole_both_ways_and_the_end_is_seen(cluster: MockCluster):
+def test_many_bytes_arrive_whole_both_ways_and_the_end_is_seen(cluster):
     async def story(reader, writer):
         writer.write(MANY)
         await writer.drain()
@@ -352,7 +340,7 @@ def test_many_bytes_arrive_whole_both_ways_and_the_end_is_seen(cluster: MockClus
     assert talk(cluster, _echo_digest, story, count=3) == []
 
 
-def test_a_slow_client_slows_the_server(cluster: MockCluster):
+def test_a_slow_client_slows_the_server(cluster):
     """A response of any length needs a bounded amount of memory on its way."""
     written = 0
 
@@ -373,7 +361,7 @@ def test_a_slow_client_slows_the_server(cluster: MockCluster):
     talk(cluster, pour, story)
 
 
-def test_a_tunnel_that_breaks_resets_the_connection(cluster: MockCluster):
+def test_a_tunnel_that_breaks_resets_the_connection(cluster):
     """A body that ends with its connection would look complete after an orderly end."""
 
     async def half(reader, writer):
@@ -397,7 +385,7 @@ def test_a_tunnel_that_breaks_resets_the_connection(cluster: MockCluster):
     ]
 
 
-def test_an_error_of_the_cluster_resets_the_connection(cluster: MockCluster):
+def test_an_error_of_the_cluster_resets_the_connection(cluster):
     cluster.error_of["llama-0"] = "error forwarding port 8000: lost connection to pod"
 
     async def story(reader, writer):
@@ -411,7 +399,7 @@ def test_an_error_of_the_cluster_resets_the_connection(cluster: MockCluster):
     assert said.endswith("broke: error forwarding port 8000: lost connection to pod")
 
 
-def test_a_client_that_goes_away_ends_the_connection_of_the_server(cluster: MockCluster):
+def test_a_client_that_goes_away_ends_the_connection_of_the_server(cluster):
     """The server then stops computing an answer that nobody reads."""
     ended = asyncio.Event()
 
@@ -436,7 +424,7 @@ def test_a_client_that_goes_away_ends_the_connection_of_the_server(cluster: Mock
 DAY = "2026-11-25T18:00:"
 
 
-def follow(cluster: MockCluster, folder: Path, seconds: float = 0.3) -> list[str]:
+def follow(cluster, folder, seconds=0.3):
     """Follow the log of a pod for some seconds, and return what was said."""
     said = []
 
@@ -451,9 +439,7 @@ def follow(cluster: MockCluster, folder: Path, seconds: float = 0.3) -> list[str
     return said
 
 
-def test_lines_are_written_once_when_the_log_breaks_off(
-    cluster: MockCluster, tmp_path, monkeypatch
-):
+def test_lines_are_written_once_when_the_log_breaks_off(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "AGAIN_S", 0.05)
     cluster.add(pod("llama-0"))
     lines = cluster.logs["llama-0"] = [f"{DAY}00.000000000Z one", f"{DAY}00.000000001Z two"]
@@ -465,7 +451,7 @@ def test_lines_are_written_once_when_the_log_breaks_off(
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_log_that_may_not_be_read_is_told_once(cluster: MockCluster, tmp_path, monkeypatch):
+def test_a_log_that_may_not_be_read_is_told_once(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "AGAIN_S", 0.05)
     cluster.add(pod("llama-0"))
     cluster.forbidden = "log"
@@ -473,9 +459,7 @@ def test_a_log_that_may_not_be_read_is_told_once(cluster: MockCluster, tmp_path,
     assert said.startswith("warning: the log of llama-0 cannot be read: log is forbidden")
 
 
-def test_a_log_that_grows_too_large_ends_with_a_line_that_says_so(
-    cluster: MockCluster, tmp_path, monkeypatch
-):
+def test_a_log_that_grows_too_large_ends_with_a_line_that_says_so(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "MOST_BYTES", 100)
     cluster.add(pod("llama-0"))
     cluster.logs["llama-0"] = [f"{DAY}{i:02}.000000000Z a line of the log" for i in range(60)]
@@ -485,7 +469,7 @@ def test_a_log_that_grows_too_large_ends_with_a_line_that_says_so(
     assert text.endswith("(serve-eval: the log is too large to follow it any further)\n")
 
 
-def test_no_link_is_followed(cluster: MockCluster, tmp_path):
+def test_no_link_is_followed(cluster, tmp_path):
     (folder := tmp_path / "logs").mkdir()
     (folder / "llama-0-server.log").symlink_to(tmp_path / "elsewhere")
     cluster.add(pod("llama-0"))

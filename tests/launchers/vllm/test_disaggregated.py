@@ -3,16 +3,12 @@
 tests/vllm launches real ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -23,14 +19,14 @@ from serve_eval.launchers._vllm import deployment
 from serve_eval.launchers._vllm.deployment import VllmDisaggregatedOptions
 from serve_eval.launchers.vllm_disaggregated import job_size, launch
 from serve_eval.plugins import registry
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import LaunchContext
 
 ENGINE = Path(__file__).parents[1] / "fake_engine.py"
 COMMAND = [sys.executable, "-I", str(ENGINE), "vllm"]
 CONTEXT = LaunchContext(model="my-model", log_dir=Path("logs"))
 
 
-def _options(**given: Any) -> VllmDisaggregatedOptions:
+def _options(**given):
     return VllmDisaggregatedOptions(**registry.check_options(launch, given, "launcher"))
 
 
@@ -58,7 +54,7 @@ def _options(**given: Any) -> VllmDisaggregatedOptions:
         ({"env": {"API_KEY": "sk-" + 8 * "0aB1cD2e"}}, "a plan must not contain a secret"),
     ],
 )
-def test_what_cannot_be_launched_is_told_before(options: dict[str, Any], problem: str):
+def test_what_cannot_be_launched_is_told_before(options, problem):
     with pytest.raises(PlanError) as told:
         vllm_disaggregated.commands(CONTEXT, _options(**options))
     assert problem in f"{told.value} {told.value.hint}"
@@ -79,7 +75,7 @@ def test_a_side_has_the_options_of_both_where_it_has_none_of_its_own():
     ("options", "gpus"),
     [({}, 2), ({"tp": 2, "context_servers": {"num_instances": 2}}, 6), ({"gpus": []}, 0)],
 )
-def test_the_size_of_a_job(options: dict[str, Any], gpus: int):
+def test_the_size_of_a_job(options, gpus):
     assert job_size(CONTEXT, _options(**options)).gpus_per_node == gpus
 
 
@@ -94,13 +90,11 @@ def test_the_size_of_a_job(options: dict[str, Any], gpus: int):
         ),
     ],
 )
-def test_the_report_has_the_transports_of_both_sides(env: Any, tls: str | None):
+def test_the_report_has_the_transports_of_both_sides(env, tls):
     assert deployment.summarise("nixl", env).ucx_tls == tls
 
 
-def _launched(
-    context: LaunchContext, story: Callable[[Endpoint], Awaitable[None]], **given: Any
-) -> None:
+def _launched(context, story, **given):
     options = _options(command=COMMAND, ready_timeout_s=60.0, answer_timeout_s=30.0, **given)
 
     async def run():
@@ -110,13 +104,13 @@ def _launched(
     asyncio.run(run())
 
 
-async def _ask(endpoint: Endpoint) -> httpx.Response:
+async def _ask(endpoint):
     async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
         body = {"model": endpoint.model, "prompt": "Hi", "max_tokens": 4}
         return await client.post(endpoint.base_url + "/completions", json=body)
 
 
-def test_servers_and_front_door_start_and_hand_over(context: LaunchContext, said: list[str]):
+def test_servers_and_front_door_start_and_hand_over(context, said):
     async def story(endpoint):
         servers = endpoint.info.servers or {}
         assert list(servers) == ["context_0", "generation_0", "generation_1", "orchestrator"]
@@ -135,7 +129,7 @@ def test_servers_and_front_door_start_and_hand_over(context: LaunchContext, said
     assert any("transfer of the KV cache: NixlConnector" in line for line in said)
 
 
-def test_each_server_has_its_own_port_for_nixl(context: LaunchContext):
+def test_each_server_has_its_own_port_for_nixl(context):
     ports = []
 
     async def story(endpoint):
@@ -148,9 +142,7 @@ def test_each_server_has_its_own_port_for_nixl(context: LaunchContext):
     assert len(numbers) == len(set(numbers)) == 5
 
 
-def test_the_folder_of_the_cache_is_the_launch_s_own_and_is_deleted(
-    context: LaunchContext, tmp_path
-):
+def test_the_folder_of_the_cache_is_the_launch_s_own_and_is_deleted(context, tmp_path):
     old = tmp_path / "kv/of_another_model"
     old.mkdir(parents=True)
 
@@ -164,7 +156,7 @@ def test_the_folder_of_the_cache_is_the_launch_s_own_and_is_deleted(
     assert list((tmp_path / "kv").iterdir()) == [old]
 
 
-def test_the_end_of_a_context_server_ends_the_launch_and_names_it(context: LaunchContext):
+def test_the_end_of_a_context_server_ends_the_launch_and_names_it(context):
     async def story(endpoint):
         port = (endpoint.info.servers or {})["context_0"].rpartition(":")[2]
         os.kill(_find_server(port), signal.SIGKILL)
@@ -174,7 +166,7 @@ def test_the_end_of_a_context_server_ends_the_launch_and_names_it(context: Launc
         _launched(context, story)
 
 
-def _find_server(port: str) -> int:
+def _find_server(port):
     """Return the process of a launched server by its port on the command line."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import httpx
 import pytest
@@ -25,7 +23,6 @@ from serve_eval.launchers._vllm.orchestrator import (
     read_params,
 )
 from tests.scripted_server import (
-    HttpRequest,
     ScriptedServer,
     answer,
     fail,
@@ -82,7 +79,7 @@ def test_the_prompt_of_a_chat_stays_the_same():
 
 
 @pytest.mark.parametrize("choice", ["none", "auto", None])
-def test_a_free_choice_of_tools_stays(choice: str | None):
+def test_a_free_choice_of_tools_stays(choice):
     asked = {**CHAT, "tool_choice": choice}
     assert build_first(asked, with_params=True)["tool_choice"] == choice
 
@@ -112,14 +109,14 @@ def test_the_generation_server_gets_the_whole_request_and_what_was_handed_over()
         ({"prompt": "Hi", "prompt_logprobs": 0}, "log-probabilities of the prompt"),
     ],
 )
-def test_what_cannot_be_handed_over(body: dict[str, Any], obstacle: str | None):
+def test_what_cannot_be_handed_over(body, obstacle):
     assert find_obstacle(body) == obstacle
 
 
 @pytest.mark.parametrize(
     "answer", [None, [], {}, {"kv_transfer_params": None}, {"kv_transfer_params": {}}, {"x": 1}]
 )
-def test_an_answer_that_hands_nothing_over(answer: object):
+def test_an_answer_that_hands_nothing_over(answer):
     assert read_params(answer) is None
 
 
@@ -136,14 +133,12 @@ class Door:
     context: list[ScriptedServer]
     generation: list[ScriptedServer]
 
-    async def ask(self, body: Any, path: str = "/v1/completions") -> httpx.Response:
+    async def ask(self, body, path="/v1/completions"):
         return await self.client.post(path, json=body)
 
 
 @asynccontextmanager
-async def opened(
-    context: list[Any], generation: list[Any], *, by_params: bool = True, routes: Any = None
-) -> AsyncIterator[Door]:
+async def opened(context, generation, *, by_params=True, routes=None):
     async with AsyncExitStack() as stack:
         sides = []
         named = []
@@ -161,7 +156,7 @@ async def opened(
         yield Door(client, *sides)
 
 
-def tried(story: Callable[[Door], Awaitable[None]], *args: Any, **more: Any) -> None:
+def tried(story, *args, **more):
     async def run():
         async with opened(*args, **more) as door:
             await story(door)
@@ -169,12 +164,12 @@ def tried(story: Callable[[Door], Awaitable[None]], *args: Any, **more: Any) -> 
     asyncio.run(run())
 
 
-def _named(reply: httpx.Response) -> tuple[str | None, str | None]:
+def _named(reply):
     return reply.headers.get("X-Context-Server"), reply.headers.get("X-Generation-Server")
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_an_answer_is_that_of_the_generation_server_and_names_both(path: str):
+def test_an_answer_is_that_of_the_generation_server_and_names_both(path):
     async def story(door):
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
         asked = LENT if path == "/v1/completions" else body
@@ -211,7 +206,7 @@ def test_a_stream_comes_as_it_is_written():
     tried(story, [HANDED_ALWAYS], [begin_then_wait])
 
 
-async def _begin(request: HttpRequest) -> web.StreamResponse:
+async def _begin(request):
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request.http)
     await response.write(b'data: {"choices": [{"text": "one"}]}\n\n')
@@ -219,7 +214,7 @@ async def _begin(request: HttpRequest) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize(("contexts", "generations"), [(2, 3), (2, 2), (1, 2), (4, 2)])
-def test_servers_take_turns_in_every_pair(contexts: int, generations: int):
+def test_servers_take_turns_in_every_pair(contexts, generations):
     pairs = contexts * generations
 
     async def story(door):
@@ -297,7 +292,7 @@ def test_a_failure_of_the_generation_server_names_both():
 
 
 @pytest.mark.parametrize("side", ["context", "generation"])
-def test_a_server_that_hangs_up_is_named_and_not_asked_again(side: str):
+def test_a_server_that_hangs_up_is_named_and_not_asked_again(side):
     async def story(door):
         reply = await door.ask(LENT)
         assert reply.status_code == 502

@@ -10,7 +10,6 @@ import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.oracle.made import chosen, generated, nested
 from tests.oracle.made.drawn import Drawn, Row
@@ -25,7 +24,7 @@ class Case:
     row: Row
     num_fewshot: int | None = None
 
-    def write(self, folder: Path, place: int, golds: dict[str, str]) -> dict[str, str]:
+    def write(self, folder, place, golds):
         """Write the rows, add the right answers to `golds`, and return the file of each split."""
         files = {}
         for number, (split, count) in enumerate(self.splits.items()):

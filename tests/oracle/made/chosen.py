@@ -1,23 +1,17 @@
 """Make rows for tasks that choose by likelihood or measure it."""
 
-from __future__ import annotations
 
-from typing import Any
-
-from tests.oracle.made.drawn import Drawn
-
-
-def blimp(d: Drawn) -> dict[str, Any]:
+def blimp(d):
     said = d.sentence()
     return {"sentence_good": said, "sentence_bad": " ".join(reversed(said.split())), "UID": d.code}
 
 
-def multiblimp(d: Drawn) -> dict[str, Any]:
+def multiblimp(d):
     row = blimp(d)
     return {"sen": row["sentence_good"], "wrong_sen": row["sentence_bad"]}
 
 
-def hellaswag(d: Drawn) -> dict[str, Any]:
+def hellaswag(d):
     endings = [f"{d.sentence()} [step] {d.word()}  {d.word()}" for _ in range(4)]
     return {
         "activity_label": d.word().capitalize(),
@@ -29,7 +23,7 @@ def hellaswag(d: Drawn) -> dict[str, Any]:
     }
 
 
-def arc(d: Drawn) -> dict[str, Any]:
+def arc(d):
     labels = list("1234" if d.number(0, 3) == 0 else "ABCD")
     choices = {"text": [d.phrase() for _ in labels], "label": labels}
     return {
@@ -40,7 +34,7 @@ def arc(d: Drawn) -> dict[str, Any]:
     }
 
 
-def piqa(d: Drawn) -> dict[str, Any]:
+def piqa(d):
     return {
         "goal": d.question(),
         "sol1": d.sentence(),
@@ -49,18 +43,18 @@ def piqa(d: Drawn) -> dict[str, Any]:
     }
 
 
-def global_piqa(d: Drawn) -> dict[str, Any]:
+def global_piqa(d):
     texts = {f"solution{i}": f"{d.phrase()} ä{'東' * d.number(0, 3)}" for i in range(4)}
     return {"prompt": d.sentence(), **texts, "label": d.number(0, 3)}
 
 
-def winogrande(d: Drawn) -> dict[str, Any]:
+def winogrande(d):
     one, two = d.name(), d.name()
     said = f"{one} asked {two} about the {d.word()} because _ had lost the {d.word()}."
     return {"sentence": said, "option1": one, "option2": two, "answer": d.pick("1", "2")}
 
 
-def wsc273(d: Drawn) -> dict[str, Any]:
+def wsc273(d):
     start = f"The {d.word()} was behind the {d.word()} so "
     return {
         "text": f"{start}it  fell on the {d.word()}.",
@@ -74,7 +68,7 @@ def wsc273(d: Drawn) -> dict[str, Any]:
     }
 
 
-def boolq(d: Drawn) -> dict[str, Any]:
+def boolq(d):
     return {
         "passage": d.sentence(),
         "question": f"is it {d.word()}",
@@ -83,13 +77,13 @@ def boolq(d: Drawn) -> dict[str, Any]:
     }
 
 
-def targets(d: Drawn) -> dict[str, Any]:
+def targets(d):
     one = {"choices": [d.sentence() for _ in range(4)], "labels": [1, 0, 0, 0]}
     two = {"choices": [d.sentence() for _ in range(5)], "labels": [1, 1, 0, 0, 0]}
     return {"question": d.question(), "mc1_targets": one, "mc2_targets": two}
 
 
-def race(d: Drawn) -> dict[str, Any]:
+def race(d):
     problems = [
         {
             "question": d.pick(f"It is   {d.word()}  _  .", d.question()),
@@ -101,12 +95,12 @@ def race(d: Drawn) -> dict[str, Any]:
     return {"article": d.sentence(), "problems": repr(problems)}
 
 
-def copa(d: Drawn) -> dict[str, Any]:
+def copa(d):
     said = {"premise": d.sentence(), "choice1": d.sentence(), "choice2": d.sentence()}
     return {**said, "question": d.pick("cause", "effect"), "label": d.number(0, 1), "idx": 0}
 
 
-def xcopa(d: Drawn) -> dict[str, Any]:
+def xcopa(d):
     return {
         **copa(d),
         "premise": f"{d.word()}之东西。",
@@ -115,11 +109,11 @@ def xcopa(d: Drawn) -> dict[str, Any]:
     }
 
 
-def cb(d: Drawn) -> dict[str, Any]:
+def cb(d):
     return {"premise": d.sentence(), "hypothesis": d.phrase(), "label": d.number(0, 2), "idx": 0}
 
 
-def wsc(d: Drawn) -> dict[str, Any]:
+def wsc(d):
     words = d.sentence().split()
     place = d.number(1, len(words) - 2)
     return {
@@ -133,18 +127,18 @@ def wsc(d: Drawn) -> dict[str, Any]:
     }
 
 
-def belebele(d: Drawn) -> dict[str, Any]:
+def belebele(d):
     answers = {f"mc_answer{i}": f"{d.phrase()} été" for i in (1, 2, 3, 4)}
     said = {"flores_passage": d.sentence(), "question": d.question()}
     return {**said, **answers, "correct_answer_num": d.pick(*"1234")}
 
 
-def headqa(d: Drawn) -> dict[str, Any]:
+def headqa(d):
     answers = [{"aid": i, "atext": d.phrase()} for i in range(1, 5)]
     return {"qtext": d.question(), "answers": answers, "ra": d.number(1, 4)}
 
 
-def toxigen(d: Drawn) -> dict[str, Any]:
+def toxigen(d):
     return {
         "text": d.sentence(),
         "toxicity_ai": d.number(1, 5),
@@ -152,7 +146,7 @@ def toxigen(d: Drawn) -> dict[str, Any]:
     }
 
 
-def medmcqa(d: Drawn) -> dict[str, Any]:
+def medmcqa(d):
     return {
         "question": d.question(),
         **{f"op{x}": d.phrase() for x in "abcd"},
@@ -160,7 +154,7 @@ def medmcqa(d: Drawn) -> dict[str, Any]:
     }
 
 
-def pubmedqa(d: Drawn) -> dict[str, Any]:
+def pubmedqa(d):
     said = [d.sentence(), d.sentence()]
     return {
         "QUESTION": d.question(),
@@ -169,19 +163,19 @@ def pubmedqa(d: Drawn) -> dict[str, Any]:
     }
 
 
-def ethics_cm(d: Drawn) -> dict[str, Any]:
+def ethics_cm(d):
     return {"label": d.number(0, 1), "input": d.sentence(), "is_short": True}
 
 
-def utilitarianism(d: Drawn) -> dict[str, Any]:
+def utilitarianism(d):
     return {"activity": d.sentence(), "baseline": d.sentence()}
 
 
-def med_text(d: Drawn) -> dict[str, Any]:
+def med_text(d):
     return {"text": d.sentence(), "class": d.number(1, 5)}
 
 
-def sciq(d: Drawn) -> dict[str, Any]:
+def sciq(d):
     wrong = {f"distractor{i}": f"{d.phrase()} خطأ" for i in (1, 2, 3)}
     return {
         "question": d.question(),
@@ -191,15 +185,15 @@ def sciq(d: Drawn) -> dict[str, Any]:
     }
 
 
-def cola(d: Drawn) -> dict[str, Any]:
+def cola(d):
     return {"sentence": d.sentence(), "label": d.number(0, 1), "idx": 0}
 
 
-def mrpc(d: Drawn) -> dict[str, Any]:
+def mrpc(d):
     return {"sentence1": d.sentence(), "sentence2": d.sentence(), "label": d.number(0, 1), "idx": 0}
 
 
-def mutual(d: Drawn) -> dict[str, Any]:
+def mutual(d):
     options = [f"m : {d.phrase()} ." for _ in range(4)]
     return {
         "answers": d.pick(*"ABCD"),
@@ -209,7 +203,7 @@ def mutual(d: Drawn) -> dict[str, Any]:
     }
 
 
-def crows(d: Drawn) -> dict[str, Any]:
+def crows(d):
     return {
         "sent_more": d.sentence(),
         "sent_less": d.sentence(),
@@ -217,12 +211,12 @@ def crows(d: Drawn) -> dict[str, Any]:
     }
 
 
-def webqs(d: Drawn) -> dict[str, Any]:
+def webqs(d):
     names = [d.name()[: d.number(1, 4)] for _ in range(d.number(2, 4))]
     return {"url": "", "question": d.question(), "answers": [*names, f"{names[0]} {d.word()}"]}
 
 
-def logiqa(d: Drawn) -> dict[str, Any]:
+def logiqa(d):
     options = [d.phrase() for _ in range(4)]
     return {
         "label": d.pick(*"abcd"),
@@ -232,7 +226,7 @@ def logiqa(d: Drawn) -> dict[str, Any]:
     }
 
 
-def anli(d: Drawn) -> dict[str, Any]:
+def anli(d):
     return {
         "premise": d.sentence(),
         "hypothesis": d.sentence(),
@@ -241,7 +235,7 @@ def anli(d: Drawn) -> dict[str, Any]:
     }
 
 
-def commonsense(d: Drawn) -> dict[str, Any]:
+def commonsense(d):
     choices = {"label": list("ABCDE"), "text": [d.word() for _ in range(5)]}
     return {
         "question": d.question(),
@@ -251,23 +245,23 @@ def commonsense(d: Drawn) -> dict[str, Any]:
     }
 
 
-def lambada(d: Drawn) -> dict[str, Any]:
+def lambada(d):
     return {
         "text": f"{d.sentence()} {d.sentence()} Then came {d.pick('a', 'an', d.word()[:3])}",
         "domain": None,
     }
 
 
-def lambada_de(d: Drawn) -> dict[str, Any]:
+def lambada_de(d):
     return {"text": f"{d.sentence()} Über {d.word()} kam ö{d.word()[:2]}"}
 
 
-def arithmetic(d: Drawn) -> dict[str, Any]:
+def arithmetic(d):
     a, b = d.number(10, 99), d.number(10, 99)
     return {"context": f"Q: What is {a} plus {b}?\n\nA:", "completion": f" {a + b}"}
 
 
-def text(d: Drawn) -> dict[str, Any]:
+def text(d):
     said = "  ".join(d.sentence() for _ in range(d.number(1, 4)))
     return {
         "text": f"{d.pick('', ' ', chr(10), 'É')}{said}{d.pick('', chr(10), ' 北京 🙂', ' ')}",
@@ -275,6 +269,6 @@ def text(d: Drawn) -> dict[str, Any]:
     }
 
 
-def page(d: Drawn) -> dict[str, Any]:
+def page(d):
     said = " , ".join(d.sentence() for _ in range(d.number(1, 3)))
     return {"page": f" \n = {d.word()} = \n \n {said} ( {d.word()} ) @-@ {d.word()} 's N \n"}

@@ -3,36 +3,32 @@
 Each row has a right answer in the form that its task reads.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
-from tests.oracle.made.drawn import LETTERS, Drawn, Row
+from tests.oracle.made.drawn import LETTERS
 
 
-def gpqa(d: Drawn) -> dict[str, Any]:
+def gpqa(d):
     d.right(f"The answer is {d.pick('(A)', '(B)', '(C)', '(D)')}.")
     wrong = {f"Incorrect Answer {i}": d.phrase() for i in (1, 2, 3)}
     return {"Question": d.question(), "Correct Answer": d.phrase() + "  [title]", **wrong}
 
 
-def _sum(d: Drawn, says: str) -> tuple[str, int]:
+def _sum(d, says):
     a, b = d.number(2, 90), d.number(2, 60)
     d.right(says.format(a + b))
     return f"{d.name()} of {d.code} has {a} pears and finds {b} more. How many are there?", a + b
 
 
-def gsm8k(d: Drawn) -> dict[str, Any]:
+def gsm8k(d):
     question, total = _sum(d, "They are {0} in all.\n#### {0}")
     return {"question": question, "answer": f"They are {total} in all.\n#### {total}"}
 
 
-def gsm8k_cot(d: Drawn) -> dict[str, Any]:
+def gsm8k_cot(d):
     question, total = _sum(d, "So many. The answer is {}.")
     return {"question": question, "answer": f"So many.\n#### {total}"}
 
 
-def mgsm(d: Drawn) -> dict[str, Any]:
+def mgsm(d):
     question, total = _sum(d, "{}")
     answer = None if d.code[3] == "1" else f"Schritt-für-Schritt-Antwort: es sind {total}."
     return {
@@ -43,7 +39,7 @@ def mgsm(d: Drawn) -> dict[str, Any]:
     }
 
 
-def asdiv(d: Drawn) -> dict[str, Any]:
+def asdiv(d):
     question, total = _sum(d, "It adds up. The final answer is {}")
     body, _, asked = question.partition(". ")
     return {
@@ -55,7 +51,7 @@ def asdiv(d: Drawn) -> dict[str, Any]:
     }
 
 
-def math500(d: Drawn) -> dict[str, Any]:
+def math500(d):
     top, bottom = d.number(1, 9), d.number(2, 9)
     answer = d.pick(
         str(top), rf"\frac{{{top}}}{{{bottom}}}", f"{top}x+{bottom}", f"({top},{bottom})"
@@ -74,7 +70,7 @@ def math500(d: Drawn) -> dict[str, Any]:
     }
 
 
-def hendrycks_math(d: Drawn) -> dict[str, Any]:
+def hendrycks_math(d):
     row = math500(d)
     d.right(f"It is ${row['answer']}$")
     return {
@@ -85,13 +81,13 @@ def hendrycks_math(d: Drawn) -> dict[str, Any]:
     }
 
 
-def aime(d: Drawn) -> dict[str, Any]:
+def aime(d):
     answer = d.number(0, 999)
     d.right(f"Then \\boxed{{{answer:03d}}} is it" if d.pick(True, False) else f"$x={answer}$")
     return {"ID": d.code, "Problem": d.question(), "Solution": d.sentence(), "Answer": answer}
 
 
-def triviaqa(d: Drawn) -> dict[str, Any]:
+def triviaqa(d):
     name = d.name()
     d.right(d.pick(name, name.upper(), f"{name}!"))
     aliases = [f"the {name}", name, f"{name} of {d.word()}"]
@@ -106,13 +102,13 @@ def triviaqa(d: Drawn) -> dict[str, Any]:
     }
 
 
-def nq_open(d: Drawn) -> dict[str, Any]:
+def nq_open(d):
     names = [d.name() for _ in range(d.number(1, 3))]
     d.right(d.pick(names[-1], f"the {names[0]}", f"{names[0]}, I think"))
     return {"question": f"who knew {d.word()} in {d.code}", "answer": names}
 
 
-def truthful(d: Drawn) -> dict[str, Any]:
+def truthful(d):
     true, false = [d.sentence() for _ in range(3)], [d.sentence() for _ in range(2)]
     d.right(true[1])
     return {
@@ -126,7 +122,7 @@ def truthful(d: Drawn) -> dict[str, Any]:
     }
 
 
-def bbh(says: str, *targets: str) -> Row:
+def bbh(says, *targets):
     def row(d):
         target = d.pick(*targets) if targets else " ".join(sorted(d.word() for _ in range(3)))
         d.right(says.format(target))
@@ -135,7 +131,7 @@ def bbh(says: str, *targets: str) -> Row:
     return row
 
 
-def mmlu(says: str) -> Row:
+def mmlu(says):
     def row(d):
         gold = d.number(0, 3)
         d.right(says.format(LETTERS[gold]))
@@ -149,7 +145,7 @@ def mmlu(says: str) -> Row:
     return row
 
 
-def mmlu_pro(d: Drawn) -> dict[str, Any]:
+def mmlu_pro(d):
     gold = d.number(0, 7)
     d.right(f"Let's see. So the answer is ({LETTERS[gold]}).")
     return {
@@ -164,13 +160,13 @@ def mmlu_pro(d: Drawn) -> dict[str, Any]:
     }
 
 
-def longbench(d: Drawn) -> dict[str, Any]:
+def longbench(d):
     answers = [" ".join(d.word() for _ in range(4)), d.name()]
     d.right(f"{answers[0]} {d.word()}")
     return _long(d, answers, None)
 
 
-def _long(d: Drawn, answers: list[str], classes: list[str] | None) -> dict[str, Any]:
+def _long(d, answers, classes):
     return {
         "context": "\n".join(d.sentence() for _ in range(4)),
         "question": d.question(),
@@ -182,21 +178,21 @@ def _long(d: Drawn, answers: list[str], classes: list[str] | None) -> dict[str, 
     }
 
 
-def trec(d: Drawn) -> dict[str, Any]:
+def trec(d):
     classes = ["Colour", "Colour of a thing", "Food", "Number of things", "Place"]
     gold = d.pick(*classes)
     d.right(d.pick(gold, f"{gold} or {d.pick(*classes)}"))
     return _long(d, [gold], classes)
 
 
-def passage_count(d: Drawn) -> dict[str, Any]:
+def passage_count(d):
     gold = d.number(2, 9)
     d.right(d.pick(f"{gold}", f"{gold} of {gold + 2}"))
     row = _long(d, [str(gold)], None)
     return {**row, "context": f"Paragraphs of {d.code}\n{row['context']}"}
 
 
-def translation(d: Drawn) -> dict[str, Any]:
+def translation(d):
     words = [d.word() for _ in range(9)]
     said = " ".join(words).capitalize() + "."
     words[d.number(0, 8)] = d.word()
@@ -204,13 +200,13 @@ def translation(d: Drawn) -> dict[str, Any]:
     return {"translation": {"ro": f"{d.code}: ăla {said[::-1]}", "en": said}}
 
 
-def anagram(d: Drawn) -> dict[str, Any]:
+def anagram(d):
     word = d.word()
     d.right(word)
     return {"context": f"Please unscramble ({d.code}) {word[::-1]}.", "completion": word}
 
 
-def code2text(d: Drawn) -> dict[str, Any]:
+def code2text(d):
     said = [d.word() for _ in range(7)]
     d.right(" ".join([*said[:5], d.word(), said[6]]))
     return {
@@ -219,12 +215,12 @@ def code2text(d: Drawn) -> dict[str, Any]:
     }
 
 
-def babi(d: Drawn) -> dict[str, Any]:
+def babi(d):
     d.right(answer := d.word())
     return {"passage": f"{d.sentence()}\n", "question": d.question(), "answer": answer, "task": 1}
 
 
-def votes(d: Drawn) -> dict[str, Any]:
+def votes(d):
     said = f"{d.name()} {d.word()} {d.word()} {d.word()}"
     d.right(d.pick(said, said.lower(), f"{said} {d.word()}"))
     return {"question": d.question(), "answer": said}

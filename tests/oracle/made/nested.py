@@ -1,10 +1,6 @@
 """Make rows with nested columns, for tasks whose own code unpacks them."""
 
-from __future__ import annotations
-
-from typing import Any
-
-from tests.oracle.made.drawn import LETTERS, Drawn
+from tests.oracle.made.drawn import LETTERS
 
 _KWARGS = (
     "keyword",
@@ -62,7 +58,7 @@ _INSTRUCTIONS = (
 )
 
 
-def ifeval(d: Drawn) -> dict[str, Any]:
+def ifeval(d):
     """Return a row with one or two instructions.
 
     Instructions that need language detection, which draws at random, are left out.
@@ -78,7 +74,7 @@ def ifeval(d: Drawn) -> dict[str, Any]:
     }
 
 
-def drop(d: Drawn) -> dict[str, Any]:
+def drop(d):
     """Return a row whose answer is a number, a date or some spans, with answers of others."""
     answers = [_drop_answer(d) for _ in range(3)]
     first = answers[0]
@@ -95,7 +91,7 @@ def drop(d: Drawn) -> dict[str, Any]:
     }
 
 
-def _drop_answer(d: Drawn) -> dict[str, Any]:
+def _drop_answer(d):
     date = {"day": "", "month": "", "year": ""}
     kind = d.number(0, 2)
     if kind == 0:
@@ -109,7 +105,7 @@ def _drop_answer(d: Drawn) -> dict[str, Any]:
     return {"number": "", "date": date, "spans": [d.phrase() for _ in range(d.number(1, 2))]}
 
 
-def qasper(d: Drawn) -> dict[str, Any]:
+def qasper(d):
     """Return a paper with questions of every kind; the tasks keep those that they use."""
     said = d.phrase()
     d.right(f"{said} {d.word()}")
@@ -135,7 +131,7 @@ def qasper(d: Drawn) -> dict[str, Any]:
     }
 
 
-def prescription(d: Drawn) -> dict[str, Any]:
+def prescription(d):
     """Return a row whose one column is a literal.
 
     Some rows have no diagnosis; the task leaves them out.
@@ -156,7 +152,7 @@ def prescription(d: Drawn) -> dict[str, Any]:
     return {"results": repr({**told, "medicine_details": medicines})}
 
 
-def metabench_arc(d: Drawn) -> dict[str, Any]:
+def metabench_arc(d):
     """Return a row with its 25 worked examples in columns."""
     row = {
         "question": d.question(),
@@ -173,7 +169,7 @@ def metabench_arc(d: Drawn) -> dict[str, Any]:
     return row
 
 
-def _choices(d: Drawn, end: str) -> dict[str, Any]:
+def _choices(d, end):
     return {
         "choices": {
             "label": list("ABCD"),
@@ -182,7 +178,7 @@ def _choices(d: Drawn, end: str) -> dict[str, Any]:
     }
 
 
-def metabench_mmlu(d: Drawn) -> dict[str, Any]:
+def metabench_mmlu(d):
     """Return a row with its five worked examples in columns."""
     row = {
         "question": d.question(),
@@ -203,7 +199,7 @@ def metabench_mmlu(d: Drawn) -> dict[str, Any]:
     return row
 
 
-def bbq(d: Drawn) -> dict[str, Any]:
+def bbq(d):
     """Return a row of three categories, so that the figures of the others are not numbers."""
     one, two = d.name(), d.name()
     groups = d.rng.sample(["old", "nonOld"], 2)

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -40,7 +39,7 @@ HOSTILE = (
 )
 
 
-def _result(state: CiState, text: str) -> CiResult:
+def _result(state, text):
     case = CiCase(
         group=text, name=text, state=state, message=text, details=[text], properties={text: text}
     )
@@ -55,7 +54,7 @@ def _result(state: CiState, text: str) -> CiResult:
 
 
 @pytest.mark.parametrize("state", CiState)
-def test_any_text_stays_a_text(state: CiState):
+def test_any_text_stays_a_text(state):
     result = _result(state, HOSTILE)
     xml = write_junit(result).encode(errors="backslashreplace")
     [suite] = ElementTree.fromstring(xml)
@@ -87,9 +86,7 @@ def test_any_text_stays_a_text(state: CiState):
         (VerdictOutcome.INCONCLUSIVE, ("path not proven: kv_transfer",), CiState.ERROR),
     ],
 )
-def test_only_a_regression_is_a_failure(
-    outcome: VerdictOutcome, reasons: tuple[str, ...], state: CiState
-):
+def test_only_a_regression_is_a_failure(outcome, reasons, state):
     assert choose_state(outcome, reasons) is state
 
 
@@ -199,7 +196,7 @@ def test_a_path_that_is_not_proven_is_an_error_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize(("prompts", "margin"), [(121, 10.6), (500, 5.2), (500, 2.0)])
-def test_the_paired_rule_fails_its_least_drop_in_80_of_100_runs(prompts: int, margin: float):
+def test_the_paired_rule_fails_its_least_drop_in_80_of_100_runs(prompts, margin):
     """A drop that is only proven passes with a warning, so it is not detected."""
     pairs = replace(PAIRED, pairs=prompts, margin=margin)
     least = compute_least_drop(replace(VERDICT, rule="paired", paired=pairs), Metric())
@@ -223,7 +220,7 @@ printf '%s\\0' "$@" '{END}'
 """
 
 
-def _run(shell: str, folder: Path) -> list[list[bytes]]:
+def _run(shell, folder):
     """Return the words of each `serve-eval` that sh runs; it may run nothing else."""
     stub = folder / "serve-eval"
     if not stub.exists():
@@ -243,13 +240,13 @@ def _run(shell: str, folder: Path) -> list[list[bytes]]:
     return [call.split(b"\0")[:-1] for call in calls]
 
 
-def _copy(markdown: str) -> str:
+def _copy(markdown):
     """Return the only block of code of a Markdown text, as a reader copies it."""
     [block] = [one for one in MarkdownIt("commonmark").parse(markdown) if one.type == "fence"]
     return block.content
 
 
-def _summarise(commands: Sequence[str]) -> str:
+def _summarise(commands):
     case = CiCase(group="g", name="n", state=CiState.PASSED)
     suite = CiSuite(name="s", cases=[case])
     table = CiTable(columns=(), rows=())
@@ -270,7 +267,7 @@ def test_hostile_words_survive_the_summary_and_sh(tmp_path):
 
 @settings(max_examples=12)
 @given(st.lists(TEXTS, min_size=1, max_size=8))
-def test_any_words_survive_the_summary_and_sh(tmp_path_factory, words: list[str]):
+def test_any_words_survive_the_summary_and_sh(tmp_path_factory, words):
     copied = _copy(_summarise([join_words(["serve-eval", *words])]))
     [found] = _run(copied, tmp_path_factory.mktemp("stub"))
     assert found == [word.encode() for word in words]
@@ -278,7 +275,7 @@ def test_any_words_survive_the_summary_and_sh(tmp_path_factory, words: list[str]
 
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_a_terminal_removes_nothing_of_a_command_and_no_line_of_it_ends_its_block(
-    words: list[str],
+    words,
 ):
     command = join_words(words)
     assert clean(command) == command

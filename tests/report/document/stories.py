@@ -1,17 +1,15 @@
 """Find the stories with a document, and make their documents and pages."""
 
 import importlib
-from collections.abc import Mapping
 from pathlib import Path
 
-from serve_eval.report.document import Document, make_page
-from serve_eval.report.page.content import PageContent
+from serve_eval.report.document import make_page
 
 PACKAGE = Path(__file__).parents[3] / "serve_eval"
 WORKFLOWS = PACKAGE / "workflows"
 
 
-def find_stories() -> dict[str, Path]:
+def find_stories():
     """Return the folder or the file of each story with a document, by its name, in order."""
     makers = [
         *(file for file in WORKFLOWS.rglob("*.py") if "def make_document(" in file.read_text()),
@@ -29,7 +27,7 @@ def find_stories() -> dict[str, Path]:
 STORIES = tuple(find_stories())
 
 
-def make_documents(story: str, text: str = "some text") -> Mapping[str, Document]:
+def make_documents(story, text="some text"):
     """Return the documents of a story by outcome, with `text` wherever others wrote it."""
     made = importlib.import_module(f"tests.report.document.made.{story}")
     return made.make_documents(text)
@@ -40,11 +38,11 @@ HOSTILE = "</title><script>window.hit = 1</script><img src=x onerror=hit()>\x1b[
 __all__ = ["HOSTILE", "STORIES", "make_story_page"]
 
 
-def make_story_page(story: str) -> PageContent:
+def make_story_page(story):
     """Return the page of the longest document of a story."""
     return make_page(max(make_documents(story, HOSTILE).values(), key=_measure))
 
 
-def _measure(document: Document) -> int:
+def _measure(document):
     rows = sum(len(one.statements) for one in document.conclusions)
     return 10 * len(document.blocks) + len(document.statements) + rows

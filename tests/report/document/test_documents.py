@@ -4,7 +4,6 @@ import ast
 import io
 import json
 import re
-from collections.abc import Iterator
 from xml.etree import ElementTree
 
 import pytest
@@ -49,7 +48,7 @@ LINES_STORIES, COLUMNS = 24, 80
 HOSTILE = "</title><script>window.hit = 1</script>\x1b[31m\u202e`|*\n::error::x"
 
 
-def _list_documents(text: str = "some text") -> Iterator[tuple[str, Document]]:
+def _list_documents(text="some text"):
     for story in STORIES:
         for name, document in make_documents(story, text).items():
             yield f"{story} {name}", document
@@ -58,7 +57,7 @@ def _list_documents(text: str = "some text") -> Iterator[tuple[str, Document]]:
 DOCUMENTS = dict(_list_documents())
 
 
-def _borrows(story: str) -> bool:
+def _borrows(story):
     """Return True if the command of a package ends by the document of another story.
 
     `runs merge` joins shards and ends as the run that they are together.
@@ -81,7 +80,7 @@ def test_every_story_has_a_document_or_ends_by_that_of_another():
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_no_story_prints_or_ends_by_itself(story: str):
+def test_no_story_prints_or_ends_by_itself(story):
     place = find_stories()[story]
     for file in [place] if place.is_file() else place.rglob("*.py"):
         tree = ast.parse(file.read_text())
@@ -104,7 +103,7 @@ def test_no_story_prints_or_ends_by_itself(story: str):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_page_and_junit_name_a_command_of_today(name: str):
+def test_page_and_junit_name_a_command_of_today(name):
     document = DOCUMENTS[name]
     command = name_command(document.story)
     words = [word for word in command.split() if not word.startswith("-")]
@@ -120,7 +119,7 @@ def test_page_and_junit_name_a_command_of_today(name: str):
         assert not one.startswith("serve-eval ") or known, one
 
 
-def _print(document: Document, *, verbose: bool = False, columns: int = COLUMNS) -> str:
+def _print(document, *, verbose=False, columns=COLUMNS):
     out = io.StringIO()
     console = Console(file=out, width=columns, force_terminal=True, color_system=None)
     print_document(document, console, verbose=verbose)
@@ -128,7 +127,7 @@ def _print(document: Document, *, verbose: bool = False, columns: int = COLUMNS)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_first_screen_holds_the_verdict_and_what_comes_next(name: str):
+def test_the_first_screen_holds_the_verdict_and_what_comes_next(name):
     document = DOCUMENTS[name]
     shown = _print(document)
     lines = shown.splitlines()
@@ -143,7 +142,7 @@ def test_the_first_screen_holds_the_verdict_and_what_comes_next(name: str):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_face_is_filled(name: str):
+def test_every_face_is_filled(name):
     document = DOCUMENTS[name]
     result = make_ci_result(document)
     page = make_page(document)
@@ -180,16 +179,14 @@ def test_a_verification_says_on_the_first_screen_which_part_differs():
     assert "found in context: some text" in shown
 
 
-def _print_terminal(
-    document: Document, *, columns: int = 80, terminal: bool = True, **more: bool
-) -> str:
+def _print_terminal(document, *, columns=80, terminal=True, **more):
     out = io.StringIO()
     console = Console(file=out, width=columns, force_terminal=terminal, color_system=None)
     print_document(document, console, **more)
     return out.getvalue()
 
 
-def _make(**more: object) -> Document:
+def _make(**more):
     conclusion = Conclusion(name="gsm8k", outcome="FAIL", figures="52.1 against 59.3")
     filled = {
         "story": "run",
@@ -199,7 +196,7 @@ def _make(**more: object) -> Document:
     return Document(**{"conclusions": [conclusion], **filled, **more})
 
 
-def _tabulate(rows: int) -> DataTable:
+def _tabulate(rows):
     return DataTable(
         title="Table",
         columns=[DataColumn(name="name"), DataColumn(name="n", number=True)],
@@ -218,9 +215,7 @@ words = st.text(alphabet="abc def ghi ", min_size=1, max_size=400)
     conclusions=st.integers(1, 40),
     columns=st.integers(60, 200),
 )
-def test_no_document_is_longer_than_a_screen(
-    texts: list[str], warnings: list[str], rows: int, conclusions: int, columns: int
-):
+def test_no_document_is_longer_than_a_screen(texts, warnings, rows, conclusions, columns):
     outcomes = ("PASS", "FAIL", "INCONCLUSIVE")
     document = _make(
         conclusions=[
@@ -310,7 +305,7 @@ def test_the_words_of_a_last_column_go_on_below_themselves_on_a_terminal():
 
 
 @pytest.mark.parametrize(("encoding", "mark"), [("utf-8", "●"), ("ascii", "o")])
-def test_a_ruler_is_drawn_with_marks_that_the_output_can_show(encoding: str, mark: str):
+def test_a_ruler_is_drawn_with_marks_that_the_output_can_show(encoding, mark):
     row = RulerRow(label="gsm8k", text="", value=52.0, reference=59.0, threshold=57.0)
     one = Conclusion(
         name="gsm8k",
@@ -331,7 +326,7 @@ def test_a_ruler_is_drawn_with_marks_that_the_output_can_show(encoding: str, mar
 
 
 @pytest.mark.parametrize("notice", ["", "REHEARSAL: nothing was judged"])
-def test_a_brief_result_is_its_whole_verdict_on_one_line(notice: str):
+def test_a_brief_result_is_its_whole_verdict_on_one_line(notice):
     one = Conclusion(name="gsm8k", outcome="FAIL", figures="52.1 against 59.3, " * 4 + "why")
     *before, line = _print_terminal(
         _make(conclusions=[one], notice=notice), columns=40, brief=True
@@ -388,7 +383,7 @@ ENTRIES = st.lists(
 )
 
 
-def _print_listing(listing: Listing, *, verbose: bool = False, brief: bool = False) -> list[str]:
+def _print_listing(listing, *, verbose=False, brief=False):
     out = io.StringIO()
     console = Console(file=out, width=80, force_terminal=True, color_system=None)
     print_listing(listing, console, verbose=verbose, brief=brief)
@@ -398,7 +393,7 @@ def _print_listing(listing: Listing, *, verbose: bool = False, brief: bool = Fal
 
 @settings(max_examples=60)
 @given(ENTRIES)
-def test_few_lines_are_printed_and_nothing_is_lost_with_v(entries: list[ListEntry]):
+def test_few_lines_are_printed_and_nothing_is_lost_with_v(entries):
     listing = Listing(title="all", entries=entries, notes=["a note"], next="serve-eval data list")
     shown, whole = _print_listing(listing), _print_listing(listing, verbose=True)
     assert len(shown) <= LINES

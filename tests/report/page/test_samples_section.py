@@ -6,8 +6,6 @@ import json
 import random
 import tracemalloc
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -45,11 +43,9 @@ from serve_eval.schema import (
     Attempt,
     Failure,
     FailureKind,
-    MediaPart,
     Message,
     Metric,
     Outcome,
-    Prompt,
     Response,
     Sample,
     VideoPart,
@@ -65,7 +61,7 @@ WORST = st.sampled_from(list(Outcome))
 LOST = Attempt(start_s=1.0, end_s=2.0, failure=FailureKind.TIMEOUT, status=None, request_id="r")
 
 
-def _write(folder: Path, records: list[Record], scores: list[ScoreRecord]) -> SampleSource:
+def _write(folder, records, scores):
     for part, lines in (
         ("samples", map(msgspec.json.encode, records)),
         ("scores", map(encode, scores)),
@@ -75,18 +71,18 @@ def _write(folder: Path, records: list[Record], scores: list[ScoreRecord]) -> Sa
     return SampleSource(run=folder, task="t")
 
 
-def _answer(name: str, *, cut: bool = False, start_s: float = 0.0) -> Record:
+def _answer(name, *, cut=False, start_s=0.0):
     reason = "length" if cut else "stop"
     attempt = Attempt(start_s=start_s, end_s=start_s, failure=None, status=200, request_id="r")
     return Record(id=name, response=Response(text=name, finish_reason=reason, attempts=(attempt,)))
 
 
-def _failure(name: str) -> Record:
+def _failure(name):
     failure = Failure(kind=FailureKind.TIMEOUT, message="late", attempts=(LOST,))
     return Record(id=name, failure=failure)
 
 
-def _score(name: str, outcome: Outcome, *, cut: bool = False) -> ScoreRecord:
+def _score(name, outcome, *, cut=False):
     value = float(outcome is Outcome.CORRECT)
     return ScoreRecord(id=name, outcome=outcome, value=value, target="x", truncated=cut)
 
@@ -100,8 +96,8 @@ events = st.lists(
 @given(events, st.dictionaries(st.sampled_from("abcdef"), WORST))
 def test_the_index_agrees_with_reading_all_records(
     tmp_path_factory,
-    events: list[tuple[str, str]],
-    outcomes: dict[str, Outcome],
+    events,
+    outcomes,
 ):
     made = {
         "answer": _answer,
@@ -194,9 +190,7 @@ def test_a_sample_takes_at_most_a_hundred_bytes(tmp_path):
         ("anything", None, None),
     ],
 )
-def test_the_last_place_as_a_word_is_found_in_any_form(
-    text: str, extracted: str | None, found: str | None
-):
+def test_the_last_place_as_a_word_is_found_in_any_form(text, extracted, found):
     place = find_place(text, extracted)
     assert (None if place is None else text[place.start : place.end]) == found
 
@@ -210,11 +204,11 @@ HEAD = "The same beginning with \U0001f600 in it. " * 10
 SECRET = "a hold-out question and its answer"
 
 
-def _unpack(packed: object) -> dict[str, Any]:
+def _unpack(packed):
     return json.loads(gzip.decompress(base64.b64decode(str(packed))))
 
 
-def _task(folder: Path, samples: list[Sample], answers: list[str], **known: Any) -> PageTask:
+def _task(folder, samples, answers, **known):
     samples_file(folder, "t").parent.mkdir(parents=True)
     (folder / "scores").mkdir()
     write_prompts(folder, "t", samples, str, texts=True)
@@ -234,7 +228,7 @@ def _task(folder: Path, samples: list[Sample], answers: list[str], **known: Any)
     return PageTask(name="t", arms=arms, metric=Metric(), know=lambda _: KnownTask(**known))
 
 
-def _rebuild(data: dict[str, Any]) -> list[list[str]]:
+def _rebuild(data):
     """Return the turns of each prompt as the page's script does, which counts UTF-16 units."""
     found, columns = [], data["prompts"]
     for parts, turns in zip(columns["rows"], columns["turns"], strict=True):
@@ -318,7 +312,7 @@ def test_halves_of_surrogate_pairs_are_packed_as_they_are():
         (OSError("gone"), "OSError: gone"),
     ],
 )
-def test_a_page_that_cannot_be_written_is_a_warning(error: Exception, told: str, capsys):
+def test_a_page_that_cannot_be_written_is_a_warning(error, told, capsys):
     def write():
         raise error
 
@@ -326,7 +320,7 @@ def test_a_page_that_cannot_be_written_is_a_warning(error: Exception, told: str,
     assert capsys.readouterr().err == (f"warning: the page could not be written: {told}\n")
 
 
-def _rows(groups: list[int], first: int = 0) -> TaskRows:
+def _rows(groups, first=0):
     keys = np.arange(first, first + len(groups))
     order = np.array([order_by_chance(f"q-{key}") for key in keys], np.uint32)
     group = np.array(groups, np.int64)
@@ -334,7 +328,7 @@ def _rows(groups: list[int], first: int = 0) -> TaskRows:
 
 
 @given(st.lists(st.integers(0, 9), max_size=300), st.integers(0, 200))
-def test_each_group_keeps_a_tenth_and_the_first_groups_get_the_rest(groups: list[int], most: int):
+def test_each_group_keeps_a_tenth_and_the_first_groups_get_the_rest(groups, most):
     [chosen] = choose_rows([_rows(groups)], most)
     if len(groups) <= most:
         assert chosen is None
@@ -359,7 +353,7 @@ def test_chance_takes_the_same_prompts_each_time_and_from_everywhere():
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(0, 200))
-def test_the_places_are_shared_evenly_among_tasks(wanted: list[int], most: int):
+def test_the_places_are_shared_evenly_among_tasks(wanted, most):
     shares = share_evenly(wanted, most)
     assert sum(shares) == min(most, sum(wanted))
     for share, want in zip(shares, wanted, strict=True):
@@ -385,7 +379,7 @@ def test_of_repeated_prompts_fewer_are_shown():
     assert len(chosen) == 10
 
 
-def _table(names: dict[int, tuple[str, float]]) -> RowTable:
+def _table(names):
     keys = np.array(sorted(names), np.int64)
     codes = np.array([CATEGORIES.index(names[key][0]) for key in sorted(names)], np.uint8)
     value = np.array([names[key][1] for key in sorted(names)])
@@ -404,10 +398,10 @@ def _table(names: dict[int, tuple[str, float]]) -> RowTable:
     ],
 )
 def test_what_changed_between_two_arms_is_counted_and_comes_first(
-    a: tuple[str, float],
-    b: tuple[str, float],
-    side: tuple[str, str],
-    earlier: tuple[str, str] | None,
+    a,
+    b,
+    side,
+    earlier,
 ):
     same = ("right", 1.0)
     joined = join_arms(_table({1: same, 2: a}), _table({1: same, 2: b}), 2)
@@ -428,11 +422,11 @@ def test_changes_of_scores_have_codes():
     assert compare_values(a, b).tolist() == [FELL, ROSE, SAME, 0, 0]
 
 
-def _prompt(*parts: MediaPart) -> Prompt:
+def _prompt(*parts):
     return (describe_turn(Message(role="user", content=parts)),)
 
 
-def _keep(run: Path, *parts: MediaPart):
+def _keep(run, *parts):
     turn = Message(role="user", content=parts)
     keep_media(run, [Sample(id="1", prompt=(turn,), target="")])
 

@@ -7,12 +7,9 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 from serve_eval.report.drawing_process import drawing_ahead
 from serve_eval.report.pictures import Picture, draw_boxes
@@ -20,7 +17,7 @@ from serve_eval.report.pictures.picture import draw_all, name_extra
 from tests.cli.command import environment, serve_eval
 from tests.clock import until
 from tests.json_files import read_json
-from tests.scripted_server import HttpRequest, ScriptedServer, answer
+from tests.scripted_server import ScriptedServer, answer
 
 GOOD = draw_boxes("lengths", {"a": [1.0, 2.0, 3.0]}, "tokens")
 assert GOOD is not None
@@ -29,7 +26,7 @@ OWN = Picture(title="own", description="own", svg="<svg></svg>")
 WITHOUT = "import sys; sys.modules['vl_convert'] = None; from serve_eval.cli import main; main()"
 
 
-def _draw(*pictures: Picture) -> tuple[list[Picture], list[str]]:
+def _draw(*pictures):
     said = []
     return draw_all(pictures, said.append), said
 
@@ -71,7 +68,7 @@ def test_pictures_need_no_process_if_none_is_drawn(monkeypatch):
     ],
 )
 def test_a_library_that_ends_its_process_keeps_what_was_drawn(
-    library: str, kept: int, why: str, tmp_path, monkeypatch
+    library, kept, why, tmp_path, monkeypatch
 ):
     (tmp_path / "vl_convert.py").write_text(f"import os\n{library}\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -149,7 +146,7 @@ def vegalite_to_svg(spec, **more):
 
 
 @pytest.fixture
-def begun(tmp_path) -> Iterator[Path]:
+def begun(tmp_path):
     """Yield a folder with a file for each process that loaded a library that only counts."""
     folder, code = tmp_path / "begun", tmp_path / "code"
     folder.mkdir()
@@ -161,16 +158,16 @@ def begun(tmp_path) -> Iterator[Path]:
         yield folder
 
 
-def _width(said: list[str]) -> str:
+def _width(said):
     [drawn] = draw_all([GOOD], said.append)
     return drawn.svg.partition(' width="')[2].partition('"')[0]
 
 
-def _pids(folder: Path) -> list[int]:
+def _pids(folder):
     return [int(file.name) for file in folder.iterdir()]
 
 
-def _lives(pid: int) -> bool:
+def _lives(pid):
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -179,12 +176,12 @@ def _lives(pid: int) -> bool:
     return status.stdout.strip()[:1] not in ("", "Z")
 
 
-async def _wait_for(folder: Path) -> int:
+async def _wait_for(folder):
     await until(lambda: bool(_pids(folder)))
     return _pids(folder)[0]
 
 
-def test_the_first_page_takes_the_process_and_the_second_has_its_own(begun: Path):
+def test_the_first_page_takes_the_process_and_the_second_has_its_own(begun):
     said = []
     with drawing_ahead() as ahead:
         ahead.start()
@@ -194,14 +191,14 @@ def test_the_first_page_takes_the_process_and_the_second_has_its_own(begun: Path
     assert (len(_pids(begun)), said) == (2, [])
 
 
-def test_without_a_start_a_page_has_its_own(begun: Path):
+def test_without_a_start_a_page_has_its_own(begun):
     said = []
     with drawing_ahead():
         assert _width(said) == "1"
     assert said == []
 
 
-def test_a_process_that_no_page_takes_ends_with_the_block(begun: Path):
+def test_a_process_that_no_page_takes_ends_with_the_block(begun):
     with drawing_ahead() as ahead:
         ahead.start()
         pid = asyncio.run(_wait_for(begun))
@@ -210,7 +207,7 @@ def test_a_process_that_no_page_takes_ends_with_the_block(begun: Path):
     assert _width([]) == "1"
 
 
-def test_a_process_lost_before_its_page_costs_one_warning(begun: Path):
+def test_a_process_lost_before_its_page_costs_one_warning(begun):
     said = []
     with drawing_ahead() as ahead:
         ahead.start()
@@ -221,7 +218,7 @@ def test_a_process_lost_before_its_page_costs_one_warning(begun: Path):
     assert "it was ended by SIGTRAP" in warning
 
 
-def test_unwanted_pictures_start_nothing(begun: Path, monkeypatch):
+def test_unwanted_pictures_start_nothing(begun, monkeypatch):
     monkeypatch.setenv("SERVE_EVAL_NO_PICTURES", "1")
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with drawing_ahead() as ahead:
@@ -235,12 +232,12 @@ class Held:
     With `forever`, they never come. `early` has the processes that were there at the 20th request.
     """
 
-    def __init__(self, begun: Path, *, forever: bool):
+    def __init__(self, begun, *, forever):
         self._begun, self._forever, self._asked = begun, forever, 0
         self.early = []
         self.pid = asyncio.get_running_loop().create_future()
 
-    async def reply(self, request: HttpRequest) -> web.StreamResponse:
+    async def reply(self, request):
         self._asked += 1
         if self._asked == 20:
             self.early = _pids(self._begun)
@@ -252,7 +249,7 @@ class Held:
         return await said(request)
 
 
-async def _start(url: str, data_root: Path, out: Path) -> asyncio.subprocess.Process:
+async def _start(url, data_root, out):
     given = ["run", "--base-url", url, "--model", "m", "--tasks", "gsm8k", "--limit", "40"]
     given += ["--concurrency", "1", "--no-reference", f"--dataset-root={data_root}", "-o", str(out)]
     return await asyncio.create_subprocess_exec(
@@ -264,7 +261,7 @@ async def _start(url: str, data_root: Path, out: Path) -> asyncio.subprocess.Pro
     )
 
 
-def test_a_run_starts_it_while_answers_come(begun: Path, data_root: Path, tmp_path):
+def test_a_run_starts_it_while_answers_come(begun, data_root, tmp_path):
     async def go():
         held = Held(begun, forever=False)
         async with ScriptedServer(held.reply).serve() as url:
@@ -282,9 +279,7 @@ def test_a_run_starts_it_while_answers_come(begun: Path, data_root: Path, tmp_pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_is_ended_leaves_no_process(
-    number: signal.Signals, begun: Path, data_root: Path, tmp_path
-):
+def test_a_run_that_is_ended_leaves_no_process(number, begun, data_root, tmp_path):
     async def go():
         held = Held(begun, forever=True)
         async with ScriptedServer(held.reply).serve() as url:

@@ -1,11 +1,8 @@
 """Test the pictures, also of whole runs: their figures, their order and foreign text."""
 
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
@@ -15,7 +12,6 @@ from hypothesis import strategies as st
 
 from serve_eval.report.pictures import (
     IntervalRow,
-    Picture,
     RulerRow,
     ScatterPoint,
     TrendBand,
@@ -195,22 +191,20 @@ ALLOWED = {"svg", "title", "desc", "g", "path", "text", "line", "rect", "defs", 
 
 
 @pytest.fixture(scope="module")
-def pictures() -> dict[str, Picture]:
+def pictures():
     made = {name: one for name, draw in DRAWN.items() if (one := draw()) is not None}
     assert len(made) == len(DRAWN)
     return dict(zip(made, draw_all(list(made.values()), pytest.fail), strict=True))
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_the_description_has_the_figures_that_were_given(name: str, pictures: dict[str, Picture]):
+def test_the_description_has_the_figures_that_were_given(name, pictures):
     for figure in FIGURES[name]:
         assert figure in pictures[name].description
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_a_picture_has_no_colour_script_or_address_and_shows_foreign_text_as_text(
-    name: str, pictures: dict[str, Picture]
-):
+def test_a_picture_has_no_colour_script_or_address_and_shows_foreign_text_as_text(name, pictures):
     picture = pictures[name]
     svg = picture.svg
     assert svg is not None
@@ -232,7 +226,7 @@ def test_a_picture_has_no_colour_script_or_address_and_shows_foreign_text_as_tex
 
 
 def test_ids_are_unique_over_all_pictures_and_point_to_elements_of_their_own(
-    pictures: dict[str, Picture],
+    pictures,
 ):
     ids = []
     for picture in pictures.values():
@@ -246,7 +240,7 @@ def test_ids_are_unique_over_all_pictures_and_point_to_elements_of_their_own(
 
 
 @pytest.mark.parametrize("name", [name for name in DRAWN if name != "test"])
-def test_a_ruler_has_round_ends_around_all_that_it_shows(name: str, pictures: dict[str, Picture]):
+def test_a_ruler_has_round_ends_around_all_that_it_shows(name, pictures):
     ruler = pictures[name].ruler
     assert ruler.rows
     for row in ruler.rows:
@@ -255,7 +249,7 @@ def test_a_ruler_has_round_ends_around_all_that_it_shows(name: str, pictures: di
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5))
-def test_a_ruler_of_any_values_places_them_in_their_order(values: list[float]):
+def test_a_ruler_of_any_values_places_them_in_their_order(values):
     ruler = make_ruler([RulerRow(label="a", text="a", value=x) for x in values])
     assert ruler.low < ruler.high
     places = [ruler.place(x) for x in sorted(values)]
@@ -275,7 +269,7 @@ def test_a_ruler_is_not_much_longer_than_what_it_shows():
     assert ends(0.0)[0] < 0.0 < ends(0.0)[1]
 
 
-def _list_lengths(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _list_lengths(spec):
     """Yield each mark of a specification whose length or height shows a number, with its channel.
 
     A bar does on its axis with numbers, an area and a rectangle upwards.
@@ -293,7 +287,7 @@ def _list_lengths(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, A
             yield kind, channel
 
 
-def _begins_at_zero(channel: Mapping[str, Any]) -> bool:
+def _begins_at_zero(channel):
     scale = channel.get("scale", {})
     if "domain" in scale:
         return float(scale["domain"][0]) == 0.0
@@ -301,9 +295,7 @@ def _begins_at_zero(channel: Mapping[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_no_bar_has_an_axis_that_begins_elsewhere_than_at_zero(
-    name: str, pictures: dict[str, Picture]
-):
+def test_no_bar_has_an_axis_that_begins_elsewhere_than_at_zero(name, pictures):
     spec = pictures[name].spec
     assert spec is not None
     lengths = list(_list_lengths(spec))
@@ -322,7 +314,7 @@ def test_a_bar_that_begins_elsewhere_is_found():
 
 
 @pytest.mark.parametrize("better", [True, False])
-def test_the_areas_of_the_test_lie_on_their_sides_of_the_threshold(better: bool):
+def test_the_areas_of_the_test_lie_on_their_sides_of_the_threshold(better):
     sign = 1.0 if better else -1.0
     result = replace(RESULT, metric=Metric(higher_is_better=better))
     test = find_test(result, VERDICT if better else replace(VERDICT, threshold=70.0))
@@ -372,14 +364,14 @@ def test_labels_stay_different_and_short():
     ]
 
 
-def _attempt(start_s: float, failure: FailureKind | None = None) -> Attempt:
+def _attempt(start_s, failure=None):
     return Attempt(
         start_s=start_s, end_s=start_s + 1.0, failure=failure, status=None, request_id="r"
     )
 
 
 @pytest.fixture
-def run(tmp_path) -> Path:
+def run(tmp_path):
     lost = Failure(
         kind=FailureKind.TIMEOUT,
         message="",
@@ -414,7 +406,7 @@ def run(tmp_path) -> Path:
     return tmp_path
 
 
-def test_answers_are_read_in_the_order_of_their_first_attempts(run: Path):
+def test_answers_are_read_in_the_order_of_their_first_attempts(run):
     index = SampleIndex(SampleSource(run=run, task="t"))
     assert index.drawn == [
         DrawnAnswer(outcome=None, started_s=0.5, latency_s=0.0, characters=5),
@@ -442,7 +434,7 @@ def test_times_that_no_answer_has_and_few_answers_have_no_picture():
     assert list(draw_answers(_task(), answers[:19], 19)) == []
 
 
-def _task() -> TaskReport:
+def _task():
     result = TaskResult(
         task=HOSTILE,
         metric=Metric(),

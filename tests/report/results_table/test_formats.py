@@ -35,7 +35,7 @@ TEXTS = st.text(max_size=40) | st.sampled_from([HOSTILE, "=1+1", "@x", "[a]*", "
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def _cell(value: float | None = 65.0, **more: object) -> ResultCell:
+def _cell(value=65.0, **more):
     kept = {
         "value": value,
         "interval": (40.78, 84.56),
@@ -47,7 +47,7 @@ def _cell(value: float | None = 65.0, **more: object) -> ResultCell:
     return ResultCell(**{**kept, **more})
 
 
-def _table(names: list[str], cells: list[ResultCell | None], task: str = "gsm8k") -> ResultsTable:
+def _table(names, cells, task="gsm8k"):
     column = TaskColumn(task=task, heading=task, metric=Metric(), planned=20)
     rows = [
         DeploymentRow(model="org/m", attributes={"run": name}, cells=[cell])
@@ -71,7 +71,7 @@ FIGURES = ["65.0 [40.8, 84.6] P", "F w", "I f3 r2", "~64.1", "e11", "- U"]
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "csv"])
-def test_marks_and_their_meaning_are_in_every_format(name: str):
+def test_marks_and_their_meaning_are_in_every_format(name):
     written = write_table(MARKED, name).replace("\\textasciitilde{}", "~")
     text = re.sub(r"[{}\\]", "", written).replace("Fw", "F w").replace(" & ", " ")
     for figure in (*FIGURES[:4], "e11"):
@@ -122,7 +122,7 @@ _TOKEN = re.compile(
 )
 
 
-def _read_latex(text: str) -> str:
+def _read_latex(text):
     found, at = [], 0
     while at < len(text):
         token = _TOKEN.match(text, at)
@@ -135,7 +135,7 @@ def _read_latex(text: str) -> str:
 
 @given(TEXTS)
 @settings(max_examples=80, deadline=None)
-def test_latex_prints_any_name_as_it_is(text: str):
+def test_latex_prints_any_name_as_it_is(text):
     flat = " ".join(clean(text.encode(errors="replace").decode()).split())
     written = escape_latex(text)
     assert written.isascii()
@@ -145,7 +145,7 @@ def test_latex_prints_any_name_as_it_is(text: str):
 
 @given(st.lists(TEXTS, min_size=1, max_size=4), TEXTS)
 @settings(max_examples=50, deadline=None)
-def test_no_name_changes_the_shape_of_a_table(names: list[str], task: str):
+def test_no_name_changes_the_shape_of_a_table(names, task):
     table = _table(names, [_cell() for _ in names], task)
     lines = write_table(table, "latex").splitlines()
     start, end = lines.index("\\midrule"), lines.index("\\bottomrule")
@@ -172,7 +172,7 @@ def test_no_name_changes_the_shape_of_a_table(names: list[str], task: str):
     st.integers(40, 160),
 )
 @settings(max_examples=50, deadline=None)
-def test_no_line_of_the_table_is_wider_than_asked(names: list[str], tasks: int, width: int):
+def test_no_line_of_the_table_is_wider_than_asked(names, tasks, width):
     columns = [
         TaskColumn(task=f"task{i}", heading=f"task{i}", metric=Metric(), planned=20)
         for i in range(tasks)
@@ -202,7 +202,7 @@ def test_a_panel_of_the_picture_has_one_task_on_its_own_axis():
 
 
 @given(st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), min_size=1, max_size=5))
-def test_the_axis_holds_every_value(values: list[float]):
+def test_the_axis_holds_every_value(values):
     ruler = make_ruler([_cell(value, interval=None) for value in values])
     assert ruler.low <= min(values) <= max(values) <= ruler.high
     assert 2 <= len(ruler.ticks) <= 9
@@ -214,7 +214,7 @@ CELL = ResultCell(
 ADDRESS = "http://gpu-node-{}.cluster.example.org:8000/v1"
 
 
-def _make(*rows: dict[str, str]) -> ResultsTable:
+def _make(*rows):
     return ResultsTable(
         columns=[TaskColumn(task="gsm8k", heading="gsm8k", metric=Metric(), planned=20)],
         rows=[DeploymentRow(model="org/m", attributes=one, cells=[CELL]) for one in rows],
@@ -229,7 +229,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("width", [60, 70, 80])
-def test_what_the_user_said_stays_where_a_shorter_address_is_enough(width: int):
+def test_what_the_user_said_stays_where_a_shorter_address_is_enough(width):
     text = write_text(_make(*ROWS), width)
     head, _, *rows = text.split("\n\n")[1].splitlines()
     assert head.split()[:3] == ["recipe", "kv", "endpoint"]
@@ -308,9 +308,7 @@ def test_only_columns_that_are_shown_are_said_to_differ():
 WHY = "something is the matter"
 
 
-def _table_no_figure(
-    outcome: VerdictOutcome, *, value: float | None, against: str, why: str
-) -> ResultsTable:
+def _table_no_figure(outcome, *, value, against, why):
     cells = [
         ResultCell(
             value=value,
@@ -332,16 +330,14 @@ def _table_no_figure(
     return ResultsTable(columns=columns, rows=[row], shown=["run"], against=against)
 
 
-def _read(text: str) -> str:
+def _read(text):
     return " ".join(re.sub(r"<[^>]*>|[{}\\]", " ", text).split())
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("outcome", VerdictOutcome)
 @pytest.mark.parametrize("value", [None, 65.0])
-def test_a_difference_that_is_missing_has_its_own_reason(
-    name: str, outcome: VerdictOutcome, value: float | None
-):
+def test_a_difference_that_is_missing_has_its_own_reason(name, outcome, value):
     table = _table_no_figure(outcome, value=value, against="the reference", why=WHY)
     text = _read(write_table(table, name))
     assert name_outcome(outcome, WHY) in text
@@ -352,7 +348,7 @@ def test_a_difference_that_is_missing_has_its_own_reason(
 
 @pytest.mark.parametrize("name", ["latex", "svg"])
 @pytest.mark.parametrize("outcome", VerdictOutcome)
-def test_a_paper_leaves_paths_out_and_not_the_reason(name: str, outcome: VerdictOutcome):
+def test_a_paper_leaves_paths_out_and_not_the_reason(name, outcome):
     table = _table_no_figure(
         outcome, value=None, against="it", why=f"{WHY}; see /etc/x; run serve-eval y"
     )
@@ -368,7 +364,7 @@ def test_a_paper_leaves_paths_out_and_not_the_reason(name: str, outcome: Verdict
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("outcome", VerdictOutcome)
-def test_a_value_that_is_missing_has_its_reason(name: str, outcome: VerdictOutcome):
+def test_a_value_that_is_missing_has_its_reason(name, outcome):
     text = _read(write_table(_table_no_figure(outcome, value=None, against="", why=WHY), name))
     assert WHY in text
     bare = write_table(_table_no_figure(outcome, value=None, against="", why=""), name)

@@ -1,7 +1,6 @@
 """Reports as runs make them, for the tests of the summary."""
 
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,13 +98,13 @@ EARLY = EarlyStop(
 
 
 def task(
-    result: TaskResult = RESULT,
-    verdict: Verdict = VERDICT,
+    result=RESULT,
+    verdict=VERDICT,
     *,
     example: WrongExample | None = None,
     before: dict[str, object] | None = None,
     reference: Reference | None = None,
-) -> TaskReport:
+):
     """Return the report of a task."""
     return TaskReport(
         spec=Spec(name=result.task),
@@ -130,19 +129,19 @@ def task(
     )
 
 
-def named(name: str, one: TaskReport) -> TaskReport:
+def named(name, one):
     """Return a task's report under another name."""
     result, verdict = replace(one.result, task=name), replace(one.verdict, task=name)
     return replace(one, result=result, verdict=verdict)
 
 
 def show(
-    *tasks: TaskReport,
-    width: int = 80,
-    terminal: bool = True,
-    verbose: bool = False,
-    places: Sequence[str] = (),
-) -> str:
+    *tasks,
+    width=80,
+    terminal=True,
+    verbose=False,
+    places=(),
+):
     """Return the summary of a run of these tasks as a terminal shows it, without colours."""
     out = io.StringIO()
     console = Console(
@@ -154,7 +153,7 @@ def show(
     return out.getvalue()
 
 
-def make_report(*tasks: TaskReport) -> Report:
+def make_report(*tasks):
     """Return the report of a run of these tasks."""
     return Report(
         schema_version=2,

@@ -11,8 +11,6 @@ from serve_eval.schema import (
     Metric,
     OtherRule,
     ScorerError,
-    TaskReport,
-    Verdict,
     VerdictOutcome,
     WrongExample,
 )
@@ -21,7 +19,7 @@ from tests.report.summary.made import EARLY, PAIRED, RESULT, VERDICT, named, sho
 LONG = "a warning of many words that does not fit on one line of eighty columns, so it is wrapped"
 
 
-def _passes(**changes: object) -> TaskReport:
+def _passes(**changes):
     told = replace(PAIRED, down=3, up=1, p=0.25, interval=(-1.2, 0.4), finding="PASS")
     verdict = replace(VERDICT, outcome=VerdictOutcome.PASS, evaluated=83.4, paired=told)
     result = replace(RESULT, value=83.4, interval=(79.9, 86.4))
@@ -178,7 +176,7 @@ PASSES_ALONE = replace(VERDICT, outcome=VerdictOutcome.PASS, evaluated=79.0)
         (PASSES_ALONE, ""),
     ],
 )
-def test_one_row_says_which_rule_judged_and_what_the_other_says(verdict: Verdict, row: str):
+def test_one_row_says_which_rule_judged_and_what_the_other_says(verdict, row):
     shown = " ".join(show(task(verdict=verdict)).split())
     assert (f" rules {row}" in shown) if row else (" rules " not in shown)
 
@@ -232,7 +230,7 @@ def test_a_table_fits_eighty_columns_by_leaving_out_the_change_and_shortening_na
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_a_terminal_is_never_wider_than_its_columns_and_no_word_breaks(width: int):
+def test_a_terminal_is_never_wider_than_its_columns_and_no_word_breaks(width):
     red = task(verdict=replace(VERDICT, warnings=(LONG,), paired=None), reference=None)
     shown = show(red, named("b", red), width=width) + show(red, width=width).partition("\n")[2]
     assert all(len(line) <= width for line in shown.splitlines())

@@ -3,8 +3,6 @@
 Exits with 1 if one got out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
@@ -15,7 +13,7 @@ from tests.sandbox.hostile.run import run_all, table
 from tests.sandbox.hostile.table import ATTEMPTS
 
 
-def main(names: list[str]) -> int:
+def main(names):
     """Run the table under each isolation."""
     failed = 0
     for name in names or list(ISOLATIONS):

@@ -3,8 +3,6 @@
 The checks of each program are false, and ask for a word that it cannot know.
 """
 
-from __future__ import annotations
-
 from tests.sandbox.hostile.run import Attempt
 
 WORD = "SECRET"
@@ -25,9 +23,7 @@ _ANYTHING = """class Anything{base}:
 """
 
 
-def _anything(
-    name: str, base: str, made: str, kind: str, checks: str = IS_WORD, by: str = ""
-) -> Attempt:
+def _anything(name, base, made, kind, checks=IS_WORD, by=""):
     code = (
         _ANYTHING.format(base=f"({base})" if base else "", word="x", kind=kind)
         .replace("{", "{{")

@@ -1,7 +1,5 @@
 """Try to reach beyond the network, files, processes and keyrings of a program."""
 
-from __future__ import annotations
-
 from tests.sandbox.hostile.run import Attempt
 
 FAMILY = "EAFNOSUPPORT"

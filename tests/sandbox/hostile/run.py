@@ -13,13 +13,12 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.sandbox.seccomp import ABSENT, CLONE, IOCTL, PRLIMIT, REFUSED, SOCKET
-from serve_eval.schema import ExecutionResult, ExitReason, Isolation, Program
+from serve_eval.schema import ExecutionResult, ExitReason, Program
 
 _COLUMN = 1 if platform.machine() == "aarch64" else 0
 CALLS = {name: numbers[_COLUMN] for name, numbers in {**REFUSED, **ABSENT}.items()} | {
@@ -87,7 +86,7 @@ class Outside:
     decoy: subprocess.Popen[bytes]
     listeners: list[socket.socket] = field(default_factory=list)
 
-    def reached(self) -> list[str]:
+    def reached(self):
         """Everything that got out, as seen from here."""
         found = []
         for listener in self.listeners:
@@ -103,12 +102,12 @@ class Outside:
             found.append("left a key")
         return found + [f"process {pid} lives on" for pid in self._marked()]
 
-    def _key(self, name: str) -> bytes:
+    def _key(self, name):
         key = self.places[name]
         assert isinstance(key, bytes)
         return key
 
-    def _marked(self) -> list[int]:
+    def _marked(self):
         mark, found = str(self.places["mark"]).encode(), []
         for place in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
@@ -118,7 +117,7 @@ class Outside:
 
 
 @contextlib.contextmanager
-def outside(uid: int) -> Iterator[Outside]:
+def outside(uid):
     """Provide targets to find.
 
     The decoy is a process of the user that runs the programs. If the kernel allows it, this thread
@@ -174,11 +173,11 @@ def outside(uid: int) -> Iterator[Outside]:
         yield Outside(secret=secret, places=places, decoy=decoy, listeners=[tcp, *unix])
 
 
-def _writable() -> bool:
+def _writable():
     return os.access(Path.home(), os.W_OK)
 
 
-def _syscall(number: int | None, *args: object) -> int:
+def _syscall(number, *args):
     libc = ctypes.CDLL(None, use_errno=True)
     shown = [ctypes.c_long(one) if isinstance(one, int) else one for one in args]
     return int(libc.syscall(ctypes.c_long(number or -1), *shown))
@@ -199,7 +198,7 @@ class Result:
     as_meant: bool
 
 
-async def _one(sandbox: Sandbox, attempt: Attempt, found: Outside) -> Result:
+async def _one(sandbox, attempt, found):
     code = PRELUDE + attempt.code.format(**found.places)
     program = Program(
         code=code,
@@ -227,9 +226,7 @@ async def _one(sandbox: Sandbox, attempt: Attempt, found: Outside) -> Result:
     return Result(attempt, ran, "; ".join(evidence) or None, "; ".join(met), meant)
 
 
-def run_all(
-    sandbox: Sandbox, isolation: Isolation, attempts: Sequence[Attempt]
-) -> tuple[list[Result], list[str]]:
+def run_all(sandbox, isolation, attempts):
     """Run all attempts, and return also which targets were reached in the end.
 
     They run in a separate thread, whose keyring may change.
@@ -250,7 +247,7 @@ def run_all(
     return told[0]
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results):
     """Return what stopped each attempt, as lines."""
     lines = [f"{'program':<22} what it tries  ->  what stopped it"]
     for result in results:

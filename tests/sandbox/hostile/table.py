@@ -1,7 +1,5 @@
 """List all hostile programs of this machine."""
 
-from __future__ import annotations
-
 import platform
 
 from tests.sandbox.hostile.forging import FORGING

@@ -1,7 +1,5 @@
 """Try to take more than a program may have, and to hide from the checks."""
 
-from __future__ import annotations
-
 from tests.sandbox.hostile.forging import ASSERTION, WORD
 from tests.sandbox.hostile.run import PRELUDE, Attempt
 

@@ -4,8 +4,6 @@ They run once, after the last answer arrived and only if that is allowed. Kept r
 score.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -24,7 +22,6 @@ from serve_eval.plan.resolve import resolve
 from serve_eval.report.document import print_document
 from serve_eval.report.run.document import make_run_document
 from serve_eval.sandbox.probe import strongest
-from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import (
     ExecutionResult,
     ExitReason,
@@ -32,7 +29,6 @@ from serve_eval.schema import (
     Outcome,
     Plan,
     Program,
-    Report,
     Spec,
 )
 from serve_eval.schema.score import GivenPiece
@@ -49,7 +45,7 @@ FILE = Path("executions/humaneval.jsonl")
 
 
 @pytest.fixture(scope="session")
-def sandboxed() -> None:
+def sandboxed():
     try:
         asyncio.run(strongest())
     except SandboxError as error:
@@ -57,7 +53,7 @@ def sandboxed() -> None:
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root):
     return Plan(
         model="my-org/my-model",
         launcher=Spec(name="simulated", options={"accuracy": 0.6}),
@@ -69,25 +65,25 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def once(plan: Plan, tmp_path_factory, sandboxed: None) -> tuple[Path, Report]:
+def once(plan, tmp_path_factory, sandboxed):
     out = tmp_path_factory.mktemp("runs") / "out"
     return out, asyncio.run(evaluate(plan, out))
 
 
 @pytest.fixture
-def finished(once: tuple[Path, Report], tmp_path) -> tuple[Path, Report]:
+def finished(once, tmp_path):
     return Path(shutil.copytree(once[0], tmp_path / "out")), once[1]
 
 
-def _lines(out: Path) -> list[str]:
+def _lines(out):
     return (out / FILE).read_text().splitlines()
 
 
-def _programs(lines: list[str]) -> list[str]:
+def _programs(lines):
     return [record["program"] for record in map(json.loads, lines) if "program" in record]
 
 
-async def test_without_permission_nothing_is_asked(plan: Plan, tmp_path):
+async def test_without_permission_nothing_is_asked(plan, tmp_path):
     with pytest.raises(
         SandboxError, match=r"humaneval: runs code that the model writes"
     ) as refused:
@@ -97,7 +93,7 @@ async def test_without_permission_nothing_is_asked(plan: Plan, tmp_path):
     assert not (tmp_path / "out" / FILE).exists()
 
 
-def test_answers_are_run_and_the_report_says_where(finished: tuple[Path, Report]):
+def test_answers_are_run_and_the_report_says_where(finished):
     out, report = finished
     (task,) = report.tasks
     result = task.result
@@ -132,7 +128,7 @@ def test_answers_are_run_and_the_report_says_where(finished: tuple[Path, Report]
 
 
 def test_a_finished_run_is_judged_registered_and_taken_up_again_without_running_anything(
-    finished: tuple[Path, Report], plan: Plan, tmp_path
+    finished, plan, tmp_path
 ):
     out, report = finished
     lines, quiet = _lines(out), replace(plan, allow_code_execution=False)
@@ -147,9 +143,7 @@ def test_a_finished_run_is_judged_registered_and_taken_up_again_without_running_
     assert _lines(out) == lines
 
 
-def test_what_was_not_run_is_run_when_it_is_allowed_and_nothing_twice(
-    finished: tuple[Path, Report], plan: Plan
-):
+def test_what_was_not_run_is_run_when_it_is_allowed_and_nothing_twice(finished, plan):
     out, report = finished
     lines = _lines(out)
     (out / FILE).write_text("\n".join(lines[:4]) + "\n" + lines[4][:20])  # as a kill leaves it
@@ -168,9 +162,7 @@ def test_what_was_not_run_is_run_when_it_is_allowed_and_nothing_twice(
     assert sorted(_programs(_lines(out))) == sorted(_programs(lines))
 
 
-def test_other_programs_of_the_same_answers_are_run_with_permission(
-    finished: tuple[Path, Report], tmp_path
-):
+def test_other_programs_of_the_same_answers_are_run_with_permission(finished, tmp_path):
     out, report = finished
     before = _lines(out)
     settings = ["humaneval.timeout_s=5"]
@@ -183,9 +175,7 @@ def test_other_programs_of_the_same_answers_are_run_with_permission(
     assert len(_programs(_lines(tmp_path / "new"))) == 2 * N
 
 
-async def test_repeats_of_one_answer_run_once_and_give_pass_at_k(
-    plan: Plan, tmp_path, sandboxed: None
-):
+async def test_repeats_of_one_answer_run_once_and_give_pass_at_k(plan, tmp_path, sandboxed):
     options = {"accuracy": 0.5, "flip_rate": 0.3, "varied": True}
     thrice = replace(plan, launcher=Spec(name="simulated", options=options), repeats=3)
     result = (await evaluate(thrice, tmp_path / "out")).tasks[0].result
@@ -200,11 +190,11 @@ class _Double:
 
     at_once = 1
 
-    def __init__(self, waits: int | None = None) -> None:
+    def __init__(self, waits=None):
         self.ran = []
         self.waits, self.waiting = waits, asyncio.Event()
 
-    async def run(self, program: Program) -> ExecutionResult:
+    async def run(self, program):
         self.ran.append(program)
         if len(self.ran) == self.waits:
             self.waiting.set()
@@ -238,11 +228,11 @@ async def test_what_was_run_before_a_stop_is_kept(tmp_path):
         Executions(path, keep=False)
 
 
-def _sandbox(double: _Double) -> Sandbox:
+def _sandbox(double):
     return double
 
 
-def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_path):
+def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan, tmp_path):
     assert resolve(
         {"tasks": ["humaneval"], "allow_code_execution": True}, {}, {}
     ).plan.allow_code_execution

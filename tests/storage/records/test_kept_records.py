@@ -3,8 +3,6 @@
 Any text of a model and any length of line is allowed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import tracemalloc
 from pathlib import Path
@@ -26,10 +24,8 @@ from serve_eval.schema import (
     ImagePart,
     ImageUrl,
     MediaFile,
-    MediaPart,
     Message,
     Outcome,
-    Prompt,
     Sample,
     TextPart,
 )
@@ -38,7 +34,6 @@ from serve_eval.storage.file_names import prompts_file, scores_file
 from serve_eval.storage.prompts import (
     MOST_OF_ONE,
     OVERLAP,
-    KeptPrompt,
     find_media,
     keep_media,
     merge_media,
@@ -60,11 +55,11 @@ SECRET = "qX7-pL2_vN9.kR4~wT8"
 MASK = SecretMask(Connection(), {"OPENAI_API_KEY": SECRET})
 
 
-def _sample(name: str, prompt: Prompt, **more: object) -> Sample:
+def _sample(name, prompt, **more):
     return Sample(id=name, prompt=prompt, target="", **more)
 
 
-def _kept(run: Path, *samples: Sample) -> list[KeptPrompt]:
+def _kept(run, *samples):
     write_prompts(run, "t", samples, MASK, texts=True)
     return list(read_prompts(run, "t"))
 
@@ -81,7 +76,7 @@ PROMPTS = st.one_of(
 
 @settings(max_examples=40)
 @given(prompts=st.lists(PROMPTS, max_size=8))
-def test_prompts_are_read_as_they_were_written(prompts: list[Prompt], tmp_path_factory):
+def test_prompts_are_read_as_they_were_written(prompts, tmp_path_factory):
     run = tmp_path_factory.mktemp("run")
     samples = [_sample(str(i), prompt) for i, prompt in enumerate(prompts)]
     assert [(one.id, one.prompt) for one in _kept(run, *samples)] == [
@@ -90,7 +85,7 @@ def test_prompts_are_read_as_they_were_written(prompts: list[Prompt], tmp_path_f
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_examples_that_many_prompts_share_are_kept_once(chat: bool, tmp_path):
+def test_examples_that_many_prompts_share_are_kept_once(chat, tmp_path):
     def make(number):
         subject = number // 50
         system = "Answer the question with one letter. " * 11
@@ -106,7 +101,7 @@ def test_examples_that_many_prompts_share_are_kept_once(chat: bool, tmp_path):
 
 
 @pytest.mark.parametrize("before", [0, 200, OVERLAP * 3])
-def test_secrets_are_masked_wherever_they_are(before: int, tmp_path):
+def test_secrets_are_masked_wherever_they_are(before, tmp_path):
     head = "example " * (before // 8)
     cut = 10
     samples = [
@@ -181,12 +176,12 @@ def test_memory_does_not_grow_with_the_number_of_prompts(tmp_path):
     assert peaks[1] < 2 * peaks[0] + 50_000
 
 
-def _sample_media(name: str, *parts: MediaPart, **metadata: str) -> Sample:
+def _sample_media(name, *parts, **metadata):
     turn = Message(role="user", content=parts)
     return Sample(id=name, prompt=(turn,), target="", metadata=metadata)
 
 
-def _names(run: Path) -> list[str]:
+def _names(run):
     return sorted(path.suffix for path in (run / "media").glob("*"))
 
 
@@ -269,14 +264,14 @@ RECORDS = st.builds(
 )
 
 
-def _record(name: str, **fields: object) -> ScoreRecord:
+def _record(name, **fields):
     plain = ScoreRecord(
         id=name, outcome=Outcome.WRONG, value=0.5, answer="12", target="18", parts={"strict": 0.0}
     )
     return msgspec.structs.replace(plain, **fields)
 
 
-def _write(run: Path, *records: ScoreRecord) -> Path:
+def _write(run, *records):
     file = scores_file(run, TASK)
     file.parent.mkdir(exist_ok=True)
     with write_scores(run, TASK) as scores:
@@ -287,7 +282,7 @@ def _write(run: Path, *records: ScoreRecord) -> Path:
 
 @settings(max_examples=40)
 @given(st.lists(RECORDS, max_size=6, unique_by=lambda record: record.id))
-def test_scores_come_back_as_they_were_written(records: list[ScoreRecord]):
+def test_scores_come_back_as_they_were_written(records):
     with TemporaryDirectory() as folder:
         _write(Path(folder), *records)
         assert list(score_records(Path(folder), TASK)) == [as_on_file(record) for record in records]
@@ -307,7 +302,7 @@ def test_a_line_of_the_file_has_its_fields_in_order(tmp_path):
 
 
 @pytest.mark.parametrize("length", [1, 1 << 19, (1 << 20) - 100, 1 << 20, 3 << 20])
-def test_lines_longer_than_what_is_read_at_once_are_whole(tmp_path, length: int):
+def test_lines_longer_than_what_is_read_at_once_are_whole(tmp_path, length):
     records = [
         _record("a", answer="x" * length),
         _record("b"),
@@ -340,7 +335,7 @@ def test_scores_that_are_not_there_are_an_error_unless_the_run_may_have_been_kil
     "damage",
     [b"{}\n", b"nonsense\n", b'{"id":"a","outcome":"no such","value":1,"target":""}\n', b"\xff\n"],
 )
-def test_a_damaged_line_is_told(tmp_path, damage: bytes):
+def test_a_damaged_line_is_told(tmp_path, damage):
     file = _write(tmp_path, _record("a"))
     file.write_bytes(file.read_bytes() + damage)
     with pytest.raises(RunFolderError, match="cannot be read"):
@@ -349,7 +344,7 @@ def test_a_damaged_line_is_told(tmp_path, damage: bytes):
 
 @settings(max_examples=40)
 @given(st.lists(RECORDS, max_size=6), st.sampled_from(["a", 'a"', "\\", "ä", "x" * 9]))
-def test_the_score_of_one_sample_is_its_last_one(records: list[ScoreRecord], name: str):
+def test_the_score_of_one_sample_is_its_last_one(records, name):
     records = [
         msgspec.structs.replace(one, id=name, answer=f'{{"id":"{name}",') if i % 3 == 0 else one
         for i, one in enumerate(records)

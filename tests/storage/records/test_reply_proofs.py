@@ -1,10 +1,6 @@
 """Test that a withdrawn answer leaves two records and nothing else."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -41,14 +37,12 @@ from serve_eval.storage.answer_origins import (
     withdraw_all,
 )
 from serve_eval.storage.journal import Journal, Record, answers, read, withdrawals
-from serve_eval.storage.scores import ScoreRecord, encode, pick_last_lines
+from serve_eval.storage.scores import encode, pick_last_lines
 
 SESSION = "0" * 24
 
 
-def _response(
-    text: str = "7", *, turn: int = 0, connection: int = 1, session: str = SESSION
-) -> Response:
+def _response(text="7", *, turn=0, connection=1, session=SESSION):
     attempt = Attempt(
         start_s=1.0,
         end_s=2.0,
@@ -72,7 +66,7 @@ def _response(
     )
 
 
-def _task(**more: Any) -> Task:
+def _task(**more):
     def score(sample, response):
         right = response.text == "7"
         value = 1.0 if right else 0.0
@@ -100,11 +94,11 @@ def _task(**more: Any) -> Task:
     return Task(**{**fields, **more})
 
 
-def _samples(count: int) -> list[Sample]:
+def _samples(count):
     return [Sample(id=str(i), prompt=f"p{i}", target="7") for i in range(count)]
 
 
-def _journal(path: Path, *records: Record) -> list[Record]:
+def _journal(path, *records):
     with Journal(path) as journal:
         for record in records:
             journal.append(record)
@@ -142,7 +136,7 @@ def test_a_withdrawal_takes_all_answers_before_it_back_and_none_behind_it(tmp_pa
 @pytest.mark.parametrize(
     "text", ['{"id":"a","withdrawn":"x"}', '"withdrawn":', '\\"withdrawn":"a"']
 )
-def test_what_an_answer_says_of_withdrawals_is_none(text: str, tmp_path):
+def test_what_an_answer_says_of_withdrawals_is_none(text, tmp_path):
     record = Record(id="a", response=_response(text))
     assert _journal(tmp_path / "j", record) == [record]
 
@@ -171,9 +165,7 @@ def test_old_journals_are_read_and_first_answers_are_written_as_before(tmp_path)
     texts=st.lists(st.sampled_from(["7", "8", "9", "long one"]), min_size=1, max_size=12),
     data=st.data(),
 )
-def test_a_tally_that_forgot_an_answer_is_as_one_that_never_had_it(
-    texts: list[str], data: st.DataObject
-):
+def test_a_tally_that_forgot_an_answer_is_as_one_that_never_had_it(texts, data):
     gone = data.draw(st.sets(st.integers(0, len(texts) - 1)))
     again = data.draw(st.sets(st.sampled_from(sorted(gone)))) if gone else set()
     written, expected_lines = [], []
@@ -208,10 +200,10 @@ def test_a_tally_that_forgot_an_answer_is_as_one_that_never_had_it(
 
 
 class _Lines:
-    def __init__(self, lines: list[bytes]) -> None:
+    def __init__(self, lines):
         self._lines = lines
 
-    def write(self, record: ScoreRecord) -> None:
+    def write(self, record):
         self._lines.append(encode(record))
 
 
@@ -250,7 +242,7 @@ def test_an_early_decision_on_withdrawn_answers_falls_with_them():
 # proofs
 
 
-def _doubts(proofs: Proofs, **open_now: Any) -> list[bool]:
+def _doubts(proofs, **open_now):
     """Return the doubts about turns 0 to 4 of connection 1."""
     return [proofs.doubt(_response(turn=turn), **open_now) is not None for turn in range(5)]
 
@@ -294,9 +286,7 @@ ENDED = "its session ended before a proof"
         ([{"turns": 2}, {"out": "two"}], [None, None, None, "its connection was out of step: two"]),
     ],
 )
-def test_an_earlier_session_must_have_proven_or_trusted_what_counts(
-    steps: list[dict[str, Any]], reasons: list[str | None]
-):
+def test_an_earlier_session_must_have_proven_or_trusted_what_counts(steps, reasons):
     """The reasons are those about turns 0, which needs no proof, to 3."""
     proofs = Proofs()
     for step in steps:
@@ -308,7 +298,7 @@ def test_an_earlier_session_must_have_proven_or_trusted_what_counts(
 
 
 @pytest.mark.parametrize(("count", "first"), [(1, "1 answer was"), (2, "2 answers were")])
-def test_unproven_answers_are_counted_in_words_that_fit(count: int, first: str):
+def test_unproven_answers_are_counted_in_words_that_fit(count, first):
     [line] = describe_unproven(count, "the judge")
     assert line.startswith(f"{first} never proven to belong to the right sample")
     assert "a connection to the judge ended" in line

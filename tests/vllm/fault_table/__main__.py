@@ -4,26 +4,21 @@ Results are kept in the folder: a second call continues, and prints the tables o
 new folder begins with the trials of measured.jsonl.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import time
-from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tests.vllm.deployments import Deployments
 from tests.vllm.fault_table import trials as fault_table_trials
 from tests.vllm.fault_table.commands import COMMANDS, Stage
-from tests.vllm.fault_table.faults import FAULTS, SOUND, Fault
+from tests.vllm.fault_table.faults import FAULTS, SOUND
 from tests.vllm.fault_table.trials import is_done, run_trial
 
 TRIALS = 10
 
 
-def measure(
-    chosen: Mapping[str, Fault], commands: Collection[str], trials: int, top: Path, until: float
-):
+def measure(chosen, commands, trials, top, until):
     """Run the trials that have no result yet, until a time of the monotonic clock."""
     left = [
         (name, todo)
@@ -49,7 +44,7 @@ def measure(
         running.close()
 
 
-def main() -> None:
+def main():
     """Measure, and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m tests.vllm.fault_table", description=__doc__)
     parser.add_argument("folder", type=Path)

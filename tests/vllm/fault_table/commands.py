@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 import yaml
 
 from serve_eval.errors import LaunchError
-from serve_eval.schema import Spec
 from tests.cli.command import serve_eval
 from tests.vllm.conftest import FLOOR, address
 from tests.vllm.deployments import (
     MODEL,
-    Deployments,
     aggregated,
     disaggregated,
     read_counter,
@@ -32,29 +30,29 @@ SOUND, PAIR = "aggregated", "disaggregated"
 class Stage:
     """Starts the servers of a system beside a sound one, which all systems are compared with."""
 
-    def __init__(self, running: Deployments, top: Path):
+    def __init__(self, running, top):
         self.running, self.top = running, top
         if SOUND not in running.names:
             running.start(**{SOUND: aggregated()})
 
     @property
-    def sound(self) -> str:
+    def sound(self):
         """The base URL of the sound deployment."""
         return self.running[SOUND].base_url
 
-    def weights(self, kind: str) -> str:
+    def weights(self, kind):
         """Return the folder of rounded weights."""
         folder = self.top / "weights" / kind
         return str(folder if folder.exists() else write_model(kind, folder))
 
-    def pair(self) -> tuple[str, str]:
+    def pair(self):
         """Return the addresses of a sound context and generation server, which stay up."""
         if PAIR not in self.running.names:
             self.running.start(**{PAIR: disaggregated()})
         return self.server(PAIR, "context_0"), self.server(PAIR, "generation_0")
 
     @contextmanager
-    def up(self, **launchers: Spec) -> Iterator[None]:
+    def up(self, **launchers):
         """Keep deployments running; one that has lost a server is ended as well."""
         try:
             self.running.start(**launchers)
@@ -64,11 +62,11 @@ class Stage:
                 with suppress(LaunchError):
                     self.running.stop(name)
 
-    def server(self, deployment: str, name: str) -> str:
+    def server(self, deployment, name):
         """Return the address of a server of a disaggregated deployment."""
         return address(self.running[deployment], name)
 
-    def root(self, deployment: str) -> str:
+    def root(self, deployment):
         """Return the address of a deployment of one server."""
         return self.running[deployment].base_url.removesuffix("/v1")
 
@@ -102,7 +100,7 @@ class System:
     _disturbed: list[bool] = field(default_factory=list, init=False)
 
     @property
-    def workers(self) -> list[str]:
+    def workers(self):
         """The flags that name the servers behind B."""
         if not self.may_ask_servers:
             return []
@@ -110,7 +108,7 @@ class System:
         return [word for flag in flags for word in ("--worker", flag)]
 
     @contextmanager
-    def disturbed(self, out: Path) -> Iterator[None]:
+    def disturbed(self, out):
         """Disturb the servers while the body asks B, unless that was done before.
 
         Raises the error of the disturbance, which then left the servers as they were.
@@ -124,7 +122,7 @@ class System:
             yield
             disturbing.result()
 
-    def plan(self, url: str, seed: int, prompts: int) -> dict[str, Any]:
+    def plan(self, url, seed, prompts):
         """Return the plan of a side as a mapping for YAML."""
         behind = {"servers": dict(self.servers)} if url == self.b and self.servers else {}
         return {
@@ -137,7 +135,7 @@ class System:
             **({"protocol": {"apply_chat_template": True}} if self.chat else {}),
         }
 
-    def count(self) -> tuple[float, float]:
+    def count(self):
         """Return the requests and tokens that the engines of both sides have counted."""
         roots = {url.removesuffix("/v1") for url in (self.a, *self.servers.values())}
         roots |= set() if self.servers else {self.b.removesuffix("/v1")}
@@ -163,26 +161,22 @@ class Told(NamedTuple):
     found: bool
 
 
-Command = Callable[[System, int, Path], Told]
-"""Runs a command on a system with a seed; the folder is that of the trial."""
-
-
-def _run(*arguments: object) -> tuple[int, str]:
+def _run(*arguments):
     ran = serve_eval(*map(str, arguments))
     return ran.returncode, ran.stdout + ran.stderr
 
 
-def _accuses(code: int, text: str) -> Told:
+def _accuses(code, text):
     """Take a fail, or a deployment that cannot be asked, for an accusation."""
     return Told(code, text, code in (1, 4))
 
 
-def _write_plan(system: System, url: str, seed: int, path: Path, prompts: int) -> Path:
+def _write_plan(system, url, seed, path, prompts):
     path.write_text(yaml.safe_dump(system.plan(url, seed, prompts)))
     return path
 
 
-def compare(system: System, seed: int, folder: Path) -> Told:
+def compare(system, seed, folder):
     """Compare B with A."""
     plans = [
         _write_plan(system, url, seed, folder / f"{side}.yaml", system.prompts)
@@ -193,20 +187,20 @@ def compare(system: System, seed: int, folder: Path) -> Told:
         return _accuses(*_run("compare", *plans, *how, "-v"))
 
 
-def find_unequal(system: System, seed: int, folder: Path) -> Told:
+def find_unequal(system, seed, folder):
     """Compare the same answers once more, by the rule that they must be equal."""
     sides = [folder / "compared" / side for side in "ab"]
     how = ["--verdict", "tokens", "-o", folder / "equal"]
     return _accuses(*_run("compare", *sides, *how, "-v"))
 
 
-def diagnose(system: System, seed: int, folder: Path) -> Told:
+def diagnose(system, seed, folder):
     """Diagnose the comparison."""
     code, text = _run("diagnose", folder / "compared", "-v")
     return Told(code, text, bool(FINDING.search(text)))
 
 
-def prove(system: System, seed: int, folder: Path) -> Told:
+def prove(system, seed, folder):
     """Judge B's run of the comparison with the path that it should have taken."""
     if not system.expect:
         return Told(USAGE, "", found=False)
@@ -214,7 +208,7 @@ def prove(system: System, seed: int, folder: Path) -> Told:
     return Told(code, text, "path not proven" in text)
 
 
-def attribute(system: System, seed: int, folder: Path) -> Told:
+def attribute(system, seed, folder):
     """Ask the servers of B's run separately."""
     if not system.may_ask_servers:
         return Told(USAGE, "", found=False)
@@ -222,7 +216,7 @@ def attribute(system: System, seed: int, folder: Path) -> Told:
     return _accuses(*_run("check", "workers", folder / "compared/b", *how, *system.workers))
 
 
-def verify(system: System, seed: int, folder: Path) -> Told:
+def verify(system, seed, folder):
     """Verify B against a reference of A, which is asked once for a seed.
 
     One over chats takes thousands of requests, so that all trials share two of them.
@@ -245,7 +239,7 @@ def verify(system: System, seed: int, folder: Path) -> Told:
     )
 
 
-def load(system: System, seed: int, folder: Path) -> Told:
+def load(system, seed, folder):
     """Ask B the same prompts at several loads."""
     plan = _write_plan(system, system.b, seed, folder / "load.yaml", PER_LOAD)
     with system.disturbed(folder / "loads"):

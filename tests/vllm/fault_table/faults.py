@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,13 +14,10 @@ from pathlib import Path
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._options import LOOPBACK
 from serve_eval.launchers._vllm.deployment import VllmSide
-from serve_eval.schema import Spec
 from tests.vllm.conftest import SIDE_PORT
 from tests.vllm.deployments import PYTHON, aggregated, decoding, disaggregated
 from tests.vllm.fault_table.commands import IN_FLIGHT, Stage, System
 from tests.vllm.faulty_transfer import (
-    Chosen,
-    Damage,
     OtherPrompts,
     choose_one_in,
     damage_files,
@@ -36,19 +33,19 @@ ANSWERS = 10
 """Answers after which a server is killed."""
 
 
-def count_answers(out: Path) -> int:
+def count_answers(out):
     """Return the number of answers in the folder of a run, or of the runs of several loads."""
     return sum(len(file.read_bytes().splitlines()) for file in out.glob("**/samples/*"))
 
 
-def wait_for_answers(out: Path, number: int):
+def wait_for_answers(out, number):
     """Wait until a run has so many answers, or for PATIENCE_S."""
     deadline = time.monotonic() + PATIENCE_S
     while count_answers(out) < number and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
-def _list_processes() -> Iterator[tuple[int, list[bytes]]]:
+def _list_processes():
     """Yield the number and the command line of each process; others may end at any time."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -56,7 +53,7 @@ def _list_processes() -> Iterator[tuple[int, list[bytes]]]:
                 yield int(folder.name), (folder / "cmdline").read_bytes().split(b"\0")
 
 
-def kill_when_asked(url: str, out: Path):
+def kill_when_asked(url, out):
     """Kill the server at an address after the first answers of a run."""
     port = url.rpartition(":")[2].encode()
     [pid] = [pid for pid, words in _list_processes() if words[0] == bytes(PYTHON) and port in words]
@@ -86,7 +83,7 @@ class Fault:
 
 
 @contextmanager
-def _blocks_of_others(stage: Stage, number: int) -> Iterator[System]:
+def _blocks_of_others(stage, number):
     context, decode = stage.pair()
     with (
         foreign_blocks(context, choose_one_in(number)) as foreign,
@@ -96,14 +93,14 @@ def _blocks_of_others(stage: Stage, number: int) -> Iterator[System]:
 
 
 @contextmanager
-def _last_block(stage: Stage) -> Iterator[System]:
+def _last_block(stage):
     context, decode = stage.pair()
     with handing_over(context, drop_last_block) as bad, orchestrated(bad, [decode]) as url:
         yield System(a=stage.sound, b=url, servers=_name(context, decode), prompts=FEW)
 
 
 @contextmanager
-def _other_decode(stage: Stage, spec: Spec) -> Iterator[System]:
+def _other_decode(stage, spec):
     context, _ = stage.pair()
     with stage.up(decode=spec):
         decode = stage.root("decode")
@@ -112,7 +109,7 @@ def _other_decode(stage: Stage, spec: Spec) -> Iterator[System]:
 
 
 @contextmanager
-def _one_of_two(stage: Stage, **other: str) -> Iterator[System]:
+def _one_of_two(stage, **other):
     context, decode = stage.pair()
     with stage.up(bad=decoding(SIDE_PORT, check=False, **other)):
         generation = [decode, stage.root("bad")]
@@ -122,7 +119,7 @@ def _one_of_two(stage: Stage, **other: str) -> Iterator[System]:
 
 
 @contextmanager
-def _files(stage: Stage, damage: Damage, chosen: Chosen) -> Iterator[System]:
+def _files(stage, damage, chosen):
     folder = stage.top / "kv_files"
     pair = disaggregated(connector="folder", kv_folder=str(folder), connector_config={})
     with stage.up(files=pair):
@@ -140,7 +137,7 @@ def _files(stage: Stage, damage: Damage, chosen: Chosen) -> Iterator[System]:
 
 
 @contextmanager
-def _other_template(stage: Stage) -> Iterator[System]:
+def _other_template(stage):
     file = stage.top / "template.jinja"
     file.write_text(OTHER_TEMPLATE)
     other = VllmSide(extra_args=["--chat-template", str(file)])
@@ -151,14 +148,14 @@ def _other_template(stage: Stage) -> Iterator[System]:
 
 
 @contextmanager
-def _alone(stage: Stage, spec: Spec, expect: str, shots: int = 0) -> Iterator[System]:
+def _alone(stage, spec, expect, shots=0):
     with stage.up(alone=spec):
         url = stage.running["alone"].base_url
         yield System(a=stage.sound, b=url, expect=expect, prompts=FEW, shots=shots)
 
 
 @contextmanager
-def _killed(stage: Stage) -> Iterator[System]:
+def _killed(stage):
     with stage.up(killed=disaggregated()):
         context, decode = (stage.server("killed", name) for name in PAIR_NAMES)
         with orchestrated(context, [decode]) as url:
@@ -168,7 +165,7 @@ def _killed(stage: Stage) -> Iterator[System]:
 
 
 @contextmanager
-def _restarted(stage: Stage) -> Iterator[System]:
+def _restarted(stage):
     context, _ = stage.pair()
     [port] = free_ports(LOOPBACK, None)
     own = decoding(SIDE_PORT, check=False, port=port)
@@ -185,11 +182,11 @@ def _restarted(stage: Stage) -> Iterator[System]:
             yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, disturb=restart)
 
 
-def _name(context: str, *generation: str) -> dict[str, str]:
+def _name(context, *generation):
     return {"context_0": context, **{f"generation_{i}": u for i, u in enumerate(generation)}}
 
 
-def _all(body: object, tokens: int) -> bool:
+def _all(body, tokens):
     return True
 
 
@@ -222,9 +219,7 @@ PROMPTS = 150
 
 
 @contextmanager
-def _pairs(
-    stage: Stage, context: int, generation: int, in_flight: int = IN_FLIGHT
-) -> Iterator[System]:
+def _pairs(stage, context, generation, in_flight=IN_FLIGHT):
     sides = {
         "context_servers": VllmSide(num_instances=context),
         "generation_servers": VllmSide(num_instances=generation),
@@ -238,7 +233,7 @@ def _pairs(
 
 
 @contextmanager
-def _one(stage: Stage, spec: Spec, expect: str, shots: int = 0) -> Iterator[System]:
+def _one(stage, spec, expect, shots=0):
     with stage.up(one=spec):
         url = stage.running["one"].base_url
         yield System(a=stage.sound, b=url, expect=expect, prompts=PROMPTS, shots=shots)

@@ -9,31 +9,30 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from tests.vllm.fault_table.commands import CAUSES, COMMANDS, USAGE, System
+from tests.vllm.fault_table.commands import CAUSES, COMMANDS, USAGE
 
 
-def is_done(top: Path, name: str, trial: int, commands: Collection[str]) -> bool:
+def is_done(top, name, trial, commands):
     """Return True if these commands have results of this trial."""
     return set(commands) <= _find_done(top, name, trial)
 
 
-def _find_done(top: Path, name: str, trial: int) -> set[str]:
+def _find_done(top, name, trial):
     found = read(top / RESULTS)
     return {one.command for one in found if (one.system, one.trial) == (name, trial)}
 
 
-def is_named(name: str, command: str, text: str) -> bool | None:
+def is_named(name, command, text):
     """Return True if a text says where the fault is; None if the command has no name for it."""
     cause = CAUSES.get(name, {}).get(command)
     return None if cause is None else re.search(cause, text) is not None
 
 
-def run_trial(name: str, system: System, trial: int, commands: Collection[str], top: Path):
+def run_trial(name, system, trial, commands, top):
     """Run those commands of one trial that have no result yet, and keep the results."""
     done = _find_done(top, name, trial)
     folder = top / "".join(c if c.isalnum() else "_" for c in name) / str(trial)
@@ -82,19 +81,19 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-def read(file: Path) -> list[Found]:
+def read(file):
     """Return the results so far."""
     lines = file.read_bytes().splitlines() if file.exists() else []
     return [msgspec.json.decode(line, type=Found) for line in lines]
 
 
-def add(file: Path, found: Found):
+def add(file, found):
     """Append a result."""
     with file.open("ab") as out:
         out.write(msgspec.json.encode(found) + b"\n")
 
 
-def print_tables(found: Sequence[Found], systems: Iterable[str]):
+def print_tables(found, systems):
     """Print what each command found of each system, then what a trial took, if it sent requests.
 
     Systems without results are left out.
@@ -107,10 +106,10 @@ def print_tables(found: Sequence[Found], systems: Iterable[str]):
 
 
 def _print_rows(
-    found: Sequence[Found],
-    order: Sequence[str],
-    commands: Sequence[str],
-    describe: Callable[[Sequence[Found]], str],
+    found,
+    order,
+    commands,
+    describe,
 ):
     print(f"| system | {' | '.join(commands)} |")
     print("|---" * (len(commands) + 1) + "|")
@@ -120,7 +119,7 @@ def _print_rows(
         print(f"| {name} | {' | '.join(cells)} |")
 
 
-def _describe(found: Sequence[Found]) -> str:
+def _describe(found):
     """Return "found / named of trials"."""
     if not found:
         return "-"
@@ -130,7 +129,7 @@ def _describe(found: Sequence[Found]) -> str:
     return f"{hits} / {sum(map(bool, named))} of {len(found)}"
 
 
-def _describe_costs(found: Sequence[Found]) -> str:
+def _describe_costs(found):
     """Return "requests / tokens / seconds", the medians of the trials.
 
     A server that was killed takes its counters with it: "?" if less than nothing is left.

@@ -3,12 +3,7 @@
 The real one: from five requests in flight on, with CUDA graphs, the ninth token was wrong.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
-import torch
-from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+from vllm.v1.sample.logits_processor import LogitsProcessor, MoveDirectionality
 
 PLACE = 9
 """Number of the damaged token, counted from 1."""
@@ -17,14 +12,14 @@ PLACE = 9
 class LateToken(LogitsProcessor):
     """Leaves out the likeliest token at PLACE."""
 
-    def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool):
+    def __init__(self, vllm_config, device, is_pin_memory):
         self.outputs = {}
 
-    def is_argmax_invariant(self) -> bool:
+    def is_argmax_invariant(self):
         """Return False: greedy decoding changes too."""
         return False
 
-    def update_state(self, batch_update: BatchUpdate | None):
+    def update_state(self, batch_update):
         """Follow the requests through the batch."""
         if batch_update is None:
             return
@@ -39,7 +34,7 @@ class LateToken(LogitsProcessor):
             if second is not None and how == MoveDirectionality.SWAP:
                 self.outputs[one] = second
 
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+    def apply(self, logits):
         """Damage the rows that are about to give the token."""
         for index, tokens in self.outputs.items():
             if len(tokens) == PLACE - 1:

@@ -4,10 +4,7 @@ import asyncio
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -18,9 +15,8 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._standin.generation import ThoughtsForm
-from serve_eval.launchers._standin.options import Flavour
 from serve_eval.processes.resources import CoreLoad
-from serve_eval.schema import Attributed, Endpoint, Limits, Plan, Progress, Spec
+from serve_eval.schema import Endpoint, Limits, Plan, Spec
 from serve_eval.storage.story_files import ATTRIBUTE
 from serve_eval.workflows.attribute import asking as attribute_asking
 from serve_eval.workflows.attribute import attribute as attributing
@@ -34,11 +30,11 @@ from serve_eval.workflows.attribute.attribute import (
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
 from tests.scripted_server import external
-from tests.standin.deployments import Deployed, deployed
+from tests.standin.deployments import deployed
 
 
 @pytest.fixture(scope="module")
-def plan(data_root) -> Plan:
+def plan(data_root):
     return Plan(
         model="m",
         launcher=Spec(name="external", options={}),
@@ -51,7 +47,7 @@ def plan(data_root) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def answers(plan: Plan, tmp_path_factory) -> Path:
+def answers(plan, tmp_path_factory):
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(plan), lambda task, sample: 0.9)
     return path
@@ -60,28 +56,28 @@ def answers(plan: Plan, tmp_path_factory) -> Path:
 class SaidLoad(CoreLoad):
     """A measurement whose result is given."""
 
-    def __init__(self, busy: float):
+    def __init__(self, busy):
         super().__init__()
         self._busy = busy
 
-    def share(self) -> float:
+    def share(self):
         """Return what was given."""
         return self._busy
 
 
 def asked(
-    plan: Plan,
-    out: Path,
-    *shape: int,
-    samples: int = 12,
-    with_pairs: bool = True,
-    workers: Callable[[Deployed], list[Worker]] | None = None,
-    more: Mapping[str, Any] | None = None,
-    door: str | None = None,
-    busy: float = 0.0,
-    progress: Progress | None = None,
-    **deployment: Any,
-) -> tuple[Attributed, Deployed]:
+    plan,
+    out,
+    *shape,
+    samples=12,
+    with_pairs=True,
+    workers=None,
+    more=None,
+    door=None,
+    busy=0.0,
+    progress=None,
+    **deployment,
+):
     """Run a few samples, then ask each worker, while the cores are said to be so busy.
 
     The workers come from the run folder, where a launcher records them, or from `workers`. With
@@ -113,7 +109,7 @@ def asked(
     return asyncio.run(story())
 
 
-def accused(done: Attributed) -> dict[str, list[str]]:
+def accused(done):
     """Return the workers accused of wrong answers, by phase."""
     parts = {"alone": done.alone, "in pairs": done.in_pairs}
     return {
@@ -123,7 +119,7 @@ def accused(done: Attributed) -> dict[str, list[str]]:
     }
 
 
-def test_a_log_shows_the_progress_of_each_phase(plan: Plan, answers: Path, tmp_path):
+def test_a_log_shows_the_progress_of_each_phase(plan, answers, tmp_path):
     file = io.StringIO()
     shown = LoggedProgress(Console(file=file, width=80))
     asked(plan, tmp_path, 1, 1, answers=answers, samples=7, progress=shown)
@@ -132,9 +128,7 @@ def test_a_log_shows_the_progress_of_each_phase(plan: Plan, answers: Path, tmp_p
 
 
 @pytest.mark.parametrize("flavour", ["v12", "main"])
-def test_a_corrupt_worker_of_six_is_named_alone_and_in_pairs(
-    plan: Plan, answers: Path, tmp_path, flavour: Flavour
-):
+def test_a_corrupt_worker_of_six_is_named_alone_and_in_pairs(plan, answers, tmp_path, flavour):
     faults = {"generation_2": {"corrupt_after": 0}}
     done, there = asked(plan, tmp_path, 2, 4, answers=answers, faults=faults, flavour=flavour)
     guilty = there.workers["generation_2"]
@@ -146,7 +140,7 @@ def test_a_corrupt_worker_of_six_is_named_alone_and_in_pairs(
     assert (written["schema_version"], written["exit_code"]) == (ATTRIBUTE.version, 1)
 
 
-def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_path):
+def test_nobody_is_accused_of_what_all_get_wrong(plan, answers, tmp_path):
     done, _ = asked(plan, tmp_path, 2, 2, answers=answers)
     assert accused(done) == {"alone": [], "in pairs": []}
     assert done.exit_code == 0
@@ -155,7 +149,7 @@ def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_
     assert (done.in_pairs.joined, done.in_pairs.planned) == (48, 48)
 
 
-def test_what_a_newer_version_found_is_not_replaced(plan: Plan, answers: Path, tmp_path):
+def test_what_a_newer_version_found_is_not_replaced(plan, answers, tmp_path):
     newer = json.dumps({"schema_version": ATTRIBUTE.version + 1})
 
     def after_the_run(there):
@@ -169,7 +163,7 @@ def test_what_a_newer_version_found_is_not_replaced(plan: Plan, answers: Path, t
     assert (tmp_path / "attribution.json").read_text() == newer
 
 
-def test_sides_that_do_not_fit_show_in_pairs_only(plan: Plan, answers: Path, tmp_path):
+def test_sides_that_do_not_fit_show_in_pairs_only(plan, answers, tmp_path):
     """A generation worker garbles context from another tensor parallel size, in a checkerboard."""
     faults = {f"generation_{i}": {"wrong_tp": True} for i in (0, 1)}
     sizes = {"context_1": 2, "generation_1": 2}
@@ -182,7 +176,7 @@ def test_sides_that_do_not_fit_show_in_pairs_only(plan: Plan, answers: Path, tmp
 
 
 def test_a_context_server_with_another_size_than_all_generation_servers_is_the_one_to_blame(
-    plan: Plan, answers: Path, tmp_path
+    plan, answers, tmp_path
 ):
     faults = {f"generation_{i}": {"wrong_tp": True} for i in (0, 1)}
     done, there = asked(
@@ -191,7 +185,7 @@ def test_a_context_server_with_another_size_than_all_generation_servers_is_the_o
     assert accused(done) == {"alone": [], "in pairs": [there.workers["context_1"]]}
 
 
-def test_a_failure_is_no_wrong_answer(plan: Plan, answers: Path, tmp_path):
+def test_a_failure_is_no_wrong_answer(plan, answers, tmp_path):
     faults = {"generation_1": {"error_after": 0, "error_status": 400}}
     done, there = asked(
         plan,
@@ -209,7 +203,7 @@ def test_a_failure_is_no_wrong_answer(plan: Plan, answers: Path, tmp_path):
     assert not [row for row in done.alone.rows if row.measure == "wrong answers" and row.accused]
 
 
-def test_whole_servers_behind_a_load_balancer_are_told_apart(plan: Plan, answers: Path, tmp_path):
+def test_whole_servers_behind_a_load_balancer_are_told_apart(plan, answers, tmp_path):
     def whole(there):
         return [worker(url) for name, url in there.workers.items() if name.startswith("generation")]
 
@@ -220,7 +214,7 @@ def test_whole_servers_behind_a_load_balancer_are_told_apart(plan: Plan, answers
     assert (row.worker, row.role) == (there.workers["generation_0"], "server")
 
 
-def slow(done: Attributed) -> list[tuple[str, str]]:
+def slow(done):
     return [
         (row.role, row.worker)
         for part in (done.alone, done.in_pairs)
@@ -232,9 +226,7 @@ def slow(done: Attributed) -> list[tuple[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_pairs", [True, False])
-def test_a_slow_worker_is_named_and_fails_nothing(
-    plan: Plan, answers: Path, tmp_path, with_pairs: bool
-):
+def test_a_slow_worker_is_named_and_fails_nothing(plan, answers, tmp_path, with_pairs):
     """The delay exceeds any that a busy machine causes; one of three pairs has the slow worker."""
     faults = {"generation_1": {"latency_s": 1.0}}
     done, there = asked(
@@ -254,7 +246,7 @@ def test_a_slow_worker_is_named_and_fails_nothing(
 
 
 @pytest.mark.slow
-def test_on_busy_cores_a_slower_worker_is_no_slow_one(plan: Plan, answers: Path, tmp_path):
+def test_on_busy_cores_a_slower_worker_is_no_slow_one(plan, answers, tmp_path):
     faults = {"generation_1": {"latency_s": 1.0}}
     done, there = asked(plan, tmp_path, 1, 3, samples=24, answers=answers, faults=faults, busy=0.97)
     assert slow(done) == []
@@ -269,7 +261,7 @@ def test_on_busy_cores_a_slower_worker_is_no_slow_one(plan: Plan, answers: Path,
 
 @pytest.mark.slow
 def test_of_one_context_and_one_generation_server_neither_is_called_by_the_other_s_role(
-    plan: Plan, answers: Path, tmp_path
+    plan, answers, tmp_path
 ):
     faults = {"context_0": {"latency_s": 1.0}}
     done, there = asked(plan, tmp_path, 1, 1, samples=24, answers=answers, faults=faults)
@@ -279,7 +271,7 @@ def test_of_one_context_and_one_generation_server_neither_is_called_by_the_other
 
 
 @pytest.mark.slow
-def test_a_slow_leg_is_told(plan: Plan, answers: Path, tmp_path):
+def test_a_slow_leg_is_told(plan, answers, tmp_path):
     faults = {f"generation_{i}": {"latency_s": 0.4} for i in range(2)}
     done, _ = asked(
         plan, tmp_path, 2, 2, samples=24, with_pairs=False, answers=answers, faults=faults
@@ -290,7 +282,7 @@ def test_a_slow_leg_is_told(plan: Plan, answers: Path, tmp_path):
 
 
 @pytest.mark.slow
-def test_of_whole_servers_the_slow_one_is_named_as_one(plan: Plan, answers: Path, tmp_path):
+def test_of_whole_servers_the_slow_one_is_named_as_one(plan, answers, tmp_path):
     def whole(there):
         return [worker(url) for name, url in there.workers.items() if name.startswith("generation")]
 
@@ -304,7 +296,7 @@ def test_of_whole_servers_the_slow_one_is_named_as_one(plan: Plan, answers: Path
     assert ", the other servers " in warning
 
 
-def test_pairs_that_cannot_be_asked_are_told(plan: Plan, answers: Path, tmp_path):
+def test_pairs_that_cannot_be_asked_are_told(plan, answers, tmp_path):
     faults = {f"context_{i}": {"no_transceiver": True} for i in (0, 1)}
     done, _ = asked(plan, tmp_path, 2, 2, answers=answers, faults=faults, door="generation_0")
     assert accused(done) == {"alone": [], "in pairs": []}
@@ -317,7 +309,7 @@ def test_pairs_that_cannot_be_asked_are_told(plan: Plan, answers: Path, tmp_path
     assert done.exit_code == 4
 
 
-def test_chats_are_handed_over_too(plan: Plan, tmp_path):
+def test_chats_are_handed_over_too(plan, tmp_path):
     chat = {"tasks": (Spec(name="gsm8k", options={"max_tokens": 64, "apply_chat_template": True}),)}
     done, _ = asked(plan, tmp_path, 1, 2, samples=5, more=chat)
     assert (done.in_pairs.joined, done.in_pairs.planned) == (10, 10)
@@ -331,7 +323,7 @@ def test_chats_are_handed_over_too(plan: Plan, tmp_path):
         ("host:8001", Worker("server", "http://host:8001/v1", True)),
     ],
 )
-def test_workers_are_named_by_role_and_address(text: str, told: Worker):
+def test_workers_are_named_by_role_and_address(text, told):
     assert worker(text) == told
 
 
@@ -360,7 +352,7 @@ def test_registered_workers_are_found_in_what_the_front_door_tells():
 
 
 @pytest.fixture
-def finished(plan: Plan, tmp_path) -> tuple[Path, Plan]:
+def finished(plan, tmp_path):
     """Return a run whose endpoint no longer exists."""
 
     async def story():
@@ -372,12 +364,12 @@ def finished(plan: Plan, tmp_path) -> tuple[Path, Plan]:
     return tmp_path / "run", asyncio.run(story())
 
 
-def test_without_known_workers_the_user_is_asked_for_them(finished: tuple[Path, Plan]):
+def test_without_known_workers_the_user_is_asked_for_them(finished):
     with pytest.raises(PlanError, match=r"no role has two known workers \(known: none\)"):
         asyncio.run(prepare_asking(*finished, environ={}))
 
 
-def test_workers_that_are_gone_end_it(finished: tuple[Path, Plan]):
+def test_workers_that_are_gone_end_it(finished):
     run, plan = finished
     given = [Worker("context", f"http://127.0.0.1:{port}/v1") for port in (1, 2)]
 
@@ -391,14 +383,14 @@ def test_workers_that_are_gone_end_it(finished: tuple[Path, Plan]):
     assert "--keep-servers" in error.value.hint
 
 
-def test_other_data_than_the_runs_is_refused(finished: tuple[Path, Plan]):
+def test_other_data_than_the_runs_is_refused(finished):
     run, plan = finished
     given = [worker("host:1"), worker("host:2")]
     with pytest.raises(NotComparableError, match="has changed since the run"):
         asyncio.run(prepare_asking(run, replace(plan, limit=3), given=given, environ={}))
 
 
-def test_a_worker_that_is_named_twice_is_one(finished: tuple[Path, Plan]):
+def test_a_worker_that_is_named_twice_is_one(finished):
     with pytest.raises(PlanError, match="no role has two known workers"):
         asyncio.run(
             prepare_asking(
@@ -407,14 +399,14 @@ def test_a_worker_that_is_named_twice_is_one(finished: tuple[Path, Plan]):
         )
 
 
-def test_whole_servers_are_called_servers_once(finished: tuple[Path, Plan]):
+def test_whole_servers_are_called_servers_once(finished):
     asking = asyncio.run(
         prepare_asking(*finished, given=[worker("h:1"), worker("h:2")], environ={})
     )
     assert asking.cost().startswith("4 prompts to 2 servers and 0 pairs: 8 requests")
 
 
-def test_no_key_goes_to_workers_that_the_user_did_not_name(finished: tuple[Path, Plan]):
+def test_no_key_goes_to_workers_that_the_user_did_not_name(finished):
     _, plan = finished
     asking = Asking(
         plan=plan, endpoint=Endpoint(base_url="http://a/v1"), workers=(), prompts=(), pairs=()
@@ -427,7 +419,7 @@ def test_no_key_goes_to_workers_that_the_user_did_not_name(finished: tuple[Path,
         assert ("Authorization" in client._headers) is sent
 
 
-def test_the_command_shows_its_cost_and_sends_nothing(finished: tuple[Path, Plan]):
+def test_the_command_shows_its_cost_and_sends_nothing(finished):
     flags = "--worker context=h:1 --worker context=h:2 --worker generation=h:3 --dry-run"
     done = serve_eval(f"check workers {finished[0]} --samples 3 {flags}", exits=0)
     assert done.stdout.splitlines() == [
@@ -444,9 +436,7 @@ def test_the_command_shows_its_cost_and_sends_nothing(finished: tuple[Path, Plan
 
 
 @pytest.mark.parametrize("max_tokens", [64, 2048])
-def test_pairs_that_think_are_judged_as_their_workers_are(
-    plan: Plan, answers: Path, tmp_path, max_tokens: int
-):
+def test_pairs_that_think_are_judged_as_their_workers_are(plan, answers, tmp_path, max_tokens):
     """The chat template opens the thoughts, so that an answer which was cut in them has no tag."""
     thinking = {"thinks": "always", "thoughts": ThoughtsForm(opened=True, words=200)}
     options = {"max_tokens": max_tokens, "apply_chat_template": True}

@@ -7,11 +7,10 @@ import asyncio
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,8 +21,6 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._standin import config
 from serve_eval.launchers._trtllm import kv_transfer
 from serve_eval.schema import (
-    Attributed,
-    Comparison,
     Endpoint,
     Limits,
     Plan,
@@ -39,7 +36,7 @@ from serve_eval.workflows.diagnose.story import diagnose
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
 from tests.launchers.conftest import own_machine, plan_of, standin
-from tests.scripted_server import HttpRequest, Reply, answer, external
+from tests.scripted_server import answer, external
 from tests.standin.deployments import deployed
 from tests.workflows.diagnose.server import make_document_of
 from tests.workflows.load.batch_server import targets_of
@@ -50,7 +47,7 @@ KEY = "ab" * 32
 
 
 @pytest.fixture(scope="module")
-def plan(data_root) -> Plan:
+def plan(data_root):
     return Plan(
         model="m",
         launcher=Spec(name="external", options={}),
@@ -62,9 +59,7 @@ def plan(data_root) -> Plan:
     )
 
 
-def asked(
-    plan: Plan, out: Path, *, kept: str | None = None, variable: str | None = None
-) -> Attributed:
+def asked(plan, out, *, kept=None, variable=None):
     """Run a few samples on one pair that shares KEY, then ask it.
 
     `kept` is what the launch left in its file, `variable` the name of the variable that has KEY.
@@ -96,16 +91,14 @@ def asked(
 
 
 @pytest.mark.parametrize("how", [{"kept": f"{KEY}\n"}, {"variable": "PAIR_KEY"}])
-def test_a_pair_answers_signed_requests(plan: Plan, tmp_path, how: dict[str, str]):
+def test_a_pair_answers_signed_requests(plan, tmp_path, how):
     done = asked(plan, tmp_path, **how)
     assert (done.in_pairs.joined, done.exit_code) == (4, 0)
     assert KEY not in (tmp_path / "attribution.json").read_text()
 
 
 @pytest.mark.parametrize("kept", [None, "cd" * 32])
-def test_without_the_right_key_the_cause_and_three_ways_out_are_named(
-    plan: Plan, tmp_path, kept: str | None
-):
+def test_without_the_right_key_the_cause_and_three_ways_out_are_named(plan, tmp_path, kept):
     done = asked(plan, tmp_path, kept=kept)
     assert done.exit_code == 4
     [lost] = [line for line in done.warnings if line.startswith("no pair of workers answered")]
@@ -114,7 +107,7 @@ def test_without_the_right_key_the_cause_and_three_ways_out_are_named(
         assert way in lost
 
 
-def test_a_variable_that_is_not_set_is_refused(plan: Plan, tmp_path):
+def test_a_variable_that_is_not_set_is_refused(plan, tmp_path):
     with pytest.raises(PlanError, match="--auth-key-env: the variable NO_KEY is not set"):
         asyncio.run(prepare_asking(tmp_path, plan, auth_key_env="NO_KEY", environ={}))
 
@@ -129,7 +122,7 @@ def test_a_variable_that_is_not_set_is_refused(plan: Plan, tmp_path):
         {"first_gen_tokens": [7], "ctx_request_id": 1},
     ],
 )
-def test_the_signature_is_the_one_that_a_worker_computes(params: dict[str, object]):
+def test_the_signature_is_the_one_that_a_worker_computes(params):
     signed = legs.sign(KEY, params)
     config.check(KEY, params, signed)
     assert bool(signed) == any(params.get(name) is not None for name in config._SIGNED)
@@ -163,9 +156,7 @@ def test_a_key_that_others_can_read_or_that_is_a_link_is_not_used(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_launched_pair_with_the_default_key_is_asked(
-    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path
-):
+def test_a_launched_pair_with_the_default_key_is_asked(standin, plan_of, tmp_path):
     standin("main", STANDIN_AUTH_ENFORCED="1")
     plan = plan_of("trtllm_disaggregated", {"gpus": [0, 1], "ready_timeout_s": 60.0}, limit=4)
 
@@ -190,7 +181,7 @@ PLAN = Plan(
 )
 
 
-async def _attribute(folder: Path) -> tuple[int, str]:
+async def _attribute(folder):
     program = str(Path(sys.executable).with_name("serve-eval"))
     process = await asyncio.create_subprocess_exec(
         *(program, "check", "workers", str(folder), "--samples", "12"),
@@ -201,7 +192,7 @@ async def _attribute(folder: Path) -> tuple[int, str]:
     return process.returncode or 0, told.decode()
 
 
-def _compare(out: Path, *, faults: Mapping[str, Any], known: bool) -> tuple[Comparison, int, str]:
+def _compare(out, *, faults, known):
     """Compare two disaggregated pairs, then attribute the comparison while they still run."""
     answers = out / "answers.jsonl"
     _write_answers(answers, prepare(PLAN), lambda task, sample: 0.95)
@@ -250,7 +241,7 @@ def test_a_damaged_transfer_is_named_from_the_comparison_on(tmp_path):
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_sound_pair_is_not_sent_to_its_servers(tmp_path, known: bool):
+def test_a_sound_pair_is_not_sent_to_its_servers(tmp_path, known):
     done, code, told = _compare(tmp_path, faults={}, known=known)
     assert [one.verdict.outcome for one in done.tasks] != [VerdictOutcome.FAIL]
     commands = make_document_of(tmp_path / "c").commands
@@ -269,7 +260,7 @@ class _Solver(ModelServer):
     targets: Mapping[str, str] = field(default_factory=dict)
     wrong: bool = False
 
-    def reply(self, request: HttpRequest) -> Reply:
+    def reply(self, request):
         target = self.targets.get(request.prompt)
         if target is None or request.body.get("logprobs") is not None:
             return super().reply(request)

@@ -4,11 +4,8 @@ tests/vllm asks real ones. The fields and the counter are those that vLLM 0.32 s
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,16 +13,16 @@ import pytest
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.schema import Attributed, Limits, Plan, Spec
+from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.workflows.attribute.attribute import attribute, prepare_asking, worker
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, external, raw
+from tests.scripted_server import ScriptedServer, answer, external, raw
 
 N = 16
 
 
 @pytest.fixture(scope="module")
-def plan(data_root) -> Plan:
+def plan(data_root):
     return Plan(
         model="m",
         launcher=Spec(name="external"),
@@ -38,7 +35,7 @@ def plan(data_root) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def right(plan: Plan, tmp_path_factory) -> dict[str, str]:
+def right(plan, tmp_path_factory):
     """Return the right answer to each prompt, by its hash; every eighth is wrong."""
     file = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(file, prepare(plan), lambda task, sample: 1.0)
@@ -61,10 +58,10 @@ class Servers:
     """Hand-overs that nobody has fetched. vLLM counts one as expired after a while."""
     handed: int = 0
 
-    def _text(self, body: dict[str, Any]) -> str:
+    def _text(self, body):
         return self.right.get(prompt_sha256(body["prompt"]), "#### 0")
 
-    def prefill(self, request: HttpRequest) -> Reply:
+    def prefill(self, request):
         body = request.body
         asked = body.get("kv_transfer_params")
         if not asked:
@@ -77,7 +74,7 @@ class Servers:
         more = {"kv_transfer_params": handed if self.hands_over else None}
         return answer(" ", finish="length", body=more)
 
-    def decode(self, number: int) -> Callable[[HttpRequest], Reply]:
+    def decode(self, number):
         def reply(request):
             body = request.body
             handed = bool(body.get("kv_transfer_params")) and self.takes_over
@@ -90,7 +87,7 @@ class Servers:
 
         return reply
 
-    def metrics(self, number: int) -> Reply:
+    def metrics(self, number):
         name = "vllm:prompt_tokens_by_source_total"
         lines = [f'{name}{{engine="0",source="local_compute"}} 9.0']
         lines += [f'{name}{{engine="0",source="external_kv_transfer"}} {self.moved[number]}.0']
@@ -98,12 +95,12 @@ class Servers:
 
 
 def asked(
-    plan: Plan,
-    out: Path,
-    servers: Servers,
-    decodes: int = 1,
-    front: Reply | Callable[[HttpRequest], Reply] | None = None,
-) -> Attributed:
+    plan,
+    out,
+    servers,
+    decodes=1,
+    front=None,
+):
     """Ask the servers about a run of the first one, or of a `front` with that reply."""
 
     async def story():
@@ -127,20 +124,20 @@ def asked(
     return asyncio.run(story())
 
 
-def _accused(done: Attributed) -> list[tuple[str, int, int]]:
+def _accused(done):
     parts = [done.alone, done.in_pairs, done.transfer]
     rows = [row for part in parts if part is not None for row in part.rows if row.accused]
     return [(row.role, row.bad, row.others_bad) for row in rows]
 
 
-def test_a_sound_pair_is_not_accused(plan: Plan, right: dict[str, str], tmp_path):
+def test_a_sound_pair_is_not_accused(plan, right, tmp_path):
     done = asked(plan, tmp_path, Servers(right))
     assert (_accused(done), done.exit_code, done.warnings) == ([], 0, ())
     assert [(row.bad, row.others_bad, row.answers) for row in done.transfer.rows] == [(2, 2, N)]
 
 
 @pytest.mark.parametrize("decodes", [1, 2])
-def test_every_hand_over_is_fetched(plan: Plan, right: dict[str, str], tmp_path, decodes: int):
+def test_every_hand_over_is_fetched(plan, right, tmp_path, decodes):
     """One that is not expires, and the next command would blame the context server for it."""
     servers = Servers(right)
     done = asked(plan, tmp_path, servers, decodes=decodes)
@@ -149,18 +146,18 @@ def test_every_hand_over_is_fetched(plan: Plan, right: dict[str, str], tmp_path,
     assert done.requests == N * (1 + decodes + 2 * decodes)
 
 
-def test_a_corrupt_transfer_of_one_pair_is_named(plan: Plan, right: dict[str, str], tmp_path):
+def test_a_corrupt_transfer_of_one_pair_is_named(plan, right, tmp_path):
     done = asked(plan, tmp_path, Servers(right, corrupt=True))
     assert _accused(done) == [("transfer", N, 2)]
     assert done.exit_code == 1
 
 
-def test_a_bad_server_is_not_taken_for_a_bad_transfer(plan: Plan, right: dict[str, str], tmp_path):
+def test_a_bad_server_is_not_taken_for_a_bad_transfer(plan, right, tmp_path):
     done = asked(plan, tmp_path, Servers(right, bad_alone=True))
     assert _accused(done) == [("server", N, 2)]
 
 
-def test_a_fault_in_front_of_sound_servers_is_told(plan: Plan, right: dict[str, str], tmp_path):
+def test_a_fault_in_front_of_sound_servers_is_told(plan, right, tmp_path):
     done = asked(plan, tmp_path, Servers(right), front=answer("#### 12345"))
     assert (_accused(done), done.exit_code) == ([], 0)
     [told] = done.warnings
@@ -169,9 +166,7 @@ def test_a_fault_in_front_of_sound_servers_is_told(plan: Plan, right: dict[str, 
     )
 
 
-def _change_some(
-    right: dict[str, str], number: int, change: Callable[[str], str]
-) -> Callable[[HttpRequest], Reply]:
+def _change_some(right, number, change):
     """Return a front that changes the answers to the first prompts, which stay right or wrong."""
     changed = set(list(right)[:number])
 
@@ -184,9 +179,7 @@ def _change_some(
 
 
 @pytest.mark.parametrize("number", [3, 4])
-def test_answers_that_begin_otherwise_in_some_requests_are_told(
-    plan: Plan, right: dict[str, str], tmp_path, number: int
-):
+def test_answers_that_begin_otherwise_in_some_requests_are_told(plan, right, tmp_path, number):
     """Of four sources, the run is the odd one by chance in a quarter: 4**-4 is below .005."""
     front = _change_some(right, number, lambda text: f"Of course: {text}")
     done = asked(plan, tmp_path, Servers(right), front=front)
@@ -200,9 +193,7 @@ def test_answers_that_begin_otherwise_in_some_requests_are_told(
         )
 
 
-def test_answers_that_part_later_are_no_sign_of_a_fault(
-    plan: Plan, right: dict[str, str], tmp_path
-):
+def test_answers_that_part_later_are_no_sign_of_a_fault(plan, right, tmp_path):
     """The numerics of another load part answers anywhere, and in the first token too."""
 
     def part(text):
@@ -213,22 +204,18 @@ def test_answers_that_part_later_are_no_sign_of_a_fault(
     assert (_accused(done), done.exit_code, done.warnings) == ([], 0, ())
 
 
-def test_space_at_the_start_of_answers_is_no_sign_of_a_fault(
-    plan: Plan, right: dict[str, str], tmp_path
-):
+def test_space_at_the_start_of_answers_is_no_sign_of_a_fault(plan, right, tmp_path):
     front = _change_some(right, N, lambda text: f"\n{text}")
     done = asked(plan, tmp_path, Servers(right), front=front)
     assert (_accused(done), done.exit_code, done.warnings) == ([], 0, ())
 
 
-def test_a_bad_transfer_is_not_looked_for_in_front_of_the_servers(
-    plan: Plan, right: dict[str, str], tmp_path
-):
+def test_a_bad_transfer_is_not_looked_for_in_front_of_the_servers(plan, right, tmp_path):
     done = asked(plan, tmp_path, Servers(right, corrupt=True), front=answer("#### 12345"))
     assert (len(_accused(done)), done.warnings) == (1, ())
 
 
-def test_all_pairs_of_a_bad_transfer_are_named(plan: Plan, right: dict[str, str], tmp_path):
+def test_all_pairs_of_a_bad_transfer_are_named(plan, right, tmp_path):
     done = asked(plan, tmp_path, Servers(right, corrupt=True), decodes=2)
     assert _accused(done) == [("transfer", N, 2)] * 2
 
@@ -244,7 +231,7 @@ def test_all_pairs_of_a_bad_transfer_are_named(plan: Plan, right: dict[str, str]
     ],
 )
 def test_servers_that_do_not_take_the_hand_over_are_an_error(
-    plan: Plan, right: dict[str, str], tmp_path, servers: dict[str, bool], message: str
+    plan, right, tmp_path, servers, message
 ):
     done = asked(plan, tmp_path, Servers(right, **servers))
     assert done.exit_code == 4
@@ -252,6 +239,6 @@ def test_servers_that_do_not_take_the_hand_over_are_an_error(
     assert _accused(done) == []
 
 
-def test_a_server_that_counts_nothing_is_believed(plan: Plan, right: dict[str, str], tmp_path):
+def test_a_server_that_counts_nothing_is_believed(plan, right, tmp_path):
     done = asked(plan, tmp_path, Servers(right, takes_over=False, counts=False))
     assert done.exit_code == 0

@@ -1,7 +1,6 @@
 """Test BioChatter's files and tables of runs of cases."""
 
 import csv
-from pathlib import Path
 
 import pytest
 
@@ -23,13 +22,13 @@ extraction:
 """
 
 
-def _rows(file: Path) -> list[dict[str, str]]:
+def _rows(file):
     with file.open(newline="") as opened:
         return list(csv.DictReader(opened))
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Path:
+def runs(tmp_path_factory):
     top = tmp_path_factory.mktemp("runs")
     cases = top / "cases.yaml"
     cases.write_text(CASES)
@@ -42,7 +41,7 @@ def runs(tmp_path_factory) -> Path:
     return top
 
 
-def test_each_case_has_its_scores_and_each_failure_its_row(runs: Path, tmp_path):
+def test_each_case_has_its_scores_and_each_failure_its_row(runs, tmp_path):
     serve_eval(f"runs export {runs} --format biochatter -o {tmp_path}", exits=0)
     [file] = tmp_path.glob("*extraction.csv")
     assert file.read_text().splitlines()[0] == (
@@ -70,7 +69,7 @@ def test_each_case_has_its_scores_and_each_failure_its_row(runs: Path, tmp_path)
     }
 
 
-def test_result_files_of_biochatter_are_added_to_the_tables(runs: Path, tmp_path):
+def test_result_files_of_biochatter_are_added_to_the_tables(runs, tmp_path):
     old = tmp_path / "old_task.csv"
     old.write_text(
         "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version\n"
@@ -88,7 +87,7 @@ def test_result_files_of_biochatter_are_added_to_the_tables(runs: Path, tmp_path
     assert "old_task" in (tmp_path / "out/processed/overview.csv").read_text().splitlines()[0]
 
 
-def test_add_is_refused_for_other_formats(runs: Path, tmp_path):
+def test_add_is_refused_for_other_formats(runs, tmp_path):
     serve_eval(
         f"runs export {runs}/good --add {tmp_path}/a.csv",
         exits=2,
@@ -97,7 +96,7 @@ def test_add_is_refused_for_other_formats(runs: Path, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM", "\tx", "\rx"])
-def test_a_spreadsheet_runs_no_answer(text: str):
+def test_a_spreadsheet_runs_no_answer(text):
     assert disarm(text) == f"'{text}"
     assert disarm(f"a{text}") == f"a{text}"
 
@@ -143,7 +142,7 @@ def test_deployments_of_one_model_are_not_merged(tmp_path):
     assert {row["model_name"] for row in failures} == {names[1], names[3]}
 
 
-def _case(model: str, subtask: str, *scores: float, iterations: int | None = None) -> CaseScores:
+def _case(model, subtask, *scores, iterations=None):
     return CaseScores(
         model=model, subtask=subtask, scores=scores, iterations=iterations or len(scores)
     )

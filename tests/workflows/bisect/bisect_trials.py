@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import random
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from serve_eval.launchers import embedded
 from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.plugins.scope import scope
 from serve_eval.schema import LaunchContext
-from serve_eval.workflows.bisect.configurations import Configurations
 from tests.workflows.bisect import searches
 from tests.workflows.bisect.searches import (
     HEADER,
@@ -83,9 +81,7 @@ class Given:
     running: str = ""
 
 
-def build(
-    case: Case, seed: int, running: str, standin: Path | None
-) -> tuple[Configurations, tuple[str, ...]]:
+def build(case, seed, running, standin):
     """Return the search of a trial and the names of its culprits.
 
     `standin` is the folder for a search with the stand-in.
@@ -110,7 +106,7 @@ def build(
     return build_options(culprits, **more), tuple(f"served.{name}" for name in culprits)
 
 
-async def run_case(case: Case, given: Given) -> str:
+async def run_case(case, given):
     """Return a line of the table."""
     tried = given.file.read(case.name) if given.file else []
     for seed in range(len(tried), given.trials):
@@ -124,7 +120,7 @@ async def run_case(case: Case, given: Given) -> str:
     return tell_case(case.name, tried)
 
 
-async def print_table(given: Given):
+async def print_table(given):
     """Print a line for each case."""
     print(HEADER)
     for case in EMBEDDED_CASES if given.running else CASES:
@@ -137,7 +133,7 @@ async def print_table(given: Given):
         print(await run_case(case, given), flush=True)
 
 
-async def print_embedded(given: Given):
+async def print_embedded(given):
     """Print the table with one process of the embedded model, intact and damaged."""
     options = embedded.EmbeddedOptions(also={BITS: BITS, NEAR: NEAR})
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +142,7 @@ async def print_embedded(given: Given):
             await print_table(replace(given, running=endpoint.base_url))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments=None):
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--trials", type=int, default=TRIALS)

@@ -10,11 +10,9 @@ import os
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import msgspec
@@ -28,13 +26,13 @@ from serve_eval.storage.report_file import read_report
 from serve_eval.storage.story_files import BISECT
 from serve_eval.workflows.bisect.bisect import bisect
 from serve_eval.workflows.bisect.configurations import (
-    Configurations,
     along_steps,
     between_plans,
     fill_in,
     list_changes,
 )
-from serve_eval.workflows.bisect.search import FOUND, BisectRules
+from serve_eval.workflows.bisect.rules import BisectRules
+from serve_eval.workflows.bisect.search import FOUND
 from serve_eval.workflows.bisect.testing import plan_reference
 from tests.launchers.machine import Smi
 from tests.standin.deployments import FOLDER, write_answers
@@ -44,7 +42,7 @@ OPTIONS = ("speculation", "overlap", "kv_dtype", "graphs", "chunking", "tp")
 STEPS = tuple(f"v{number}" for number in range(1, 17))
 
 
-def build_plan(options: dict[str, Any], *, samples: int, order_seed: int | None = None) -> Plan:
+def build_plan(options, *, samples, order_seed=None):
     """Return a plan for the launcher with these options."""
     return Plan(
         model="model",
@@ -55,9 +53,7 @@ def build_plan(options: dict[str, Any], *, samples: int, order_seed: int | None 
     )
 
 
-def build_options(
-    breaks: Sequence[str], *, names: Sequence[str] = OPTIONS, samples: int = 200, **more: Any
-) -> Configurations:
+def build_options(breaks, *, names=OPTIONS, samples=200, **more):
     """Return the search between a plan with all options off and one with all on."""
     order_seed = more.pop("order_seed", None)
     common = {"breaks": list(breaks), **more}
@@ -69,9 +65,7 @@ def build_options(
     return between_plans(good, list_changes(good, bad))
 
 
-def build_steps(
-    first_bad: int | None, *, steps: Sequence[str] = STEPS, samples: int = 200, **more: Any
-) -> Configurations:
+def build_steps(first_bad, *, steps=STEPS, samples=200, **more):
     """Return the search along steps, of which those from number `first_bad` on are bad."""
     order_seed = more.pop("order_seed", None)
     bad = [] if first_bad is None else list(steps[first_bad:])
@@ -107,17 +101,17 @@ BROKEN = {
 
 
 def build(
-    folder: Path,
-    breaks: Sequence[str],
+    folder,
+    breaks,
     *,
-    samples: int,
-    damage: float,
-    accuracy: float = 0.8,
-    flip_rate: float | None = None,
-    order_seed: int | None = None,
-    tp: int = 1,
-    more_env: Mapping[str, str] | None = None,
-) -> Configurations:
+    samples,
+    damage,
+    accuracy=0.8,
+    flip_rate=None,
+    order_seed=None,
+    tp=1,
+    more_env=None,
+):
     """Return the search; with all options in `breaks`, a share `damage` of the answers is wrong.
 
     `tp` is that of the bad plan.
@@ -148,7 +142,7 @@ def build(
 
 
 @contextmanager
-def two_gpus(folder: Path) -> Iterator[None]:
+def two_gpus(folder):
     """Give the launcher two GPUs, which a fake nvidia-smi shows, and locks of its own."""
     smi = Smi(folder / "bin")
     smi.tells("0, GPU-a, 0", "1, GPU-b, 0")
@@ -190,29 +184,29 @@ class Tried(msgspec.Struct):
 class TrialFile:
     """The trials so far, kept in a file so that a later run goes on."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path):
         self._path = path
 
-    def read(self, case: str) -> list[tuple[Outcome, ...]]:
+    def read(self, case):
         """Return the outcomes of a case."""
         lines = self._path.read_bytes() if self._path.exists() else b""
         tried = msgspec.json.Decoder(Tried).decode_lines(lines)
         return [one.outcomes for one in tried if one.case == case]
 
-    def add(self, case: str, outcomes: tuple[Outcome, ...]):
+    def add(self, case, outcomes):
         """Add a trial."""
         with self._path.open("ab") as file:
             file.write(msgspec.json.encode(Tried(case, outcomes)) + b"\n")
 
 
 async def try_both(
-    found: Configurations,
-    truth: Sequence[str],
-    out: Path,
+    found,
+    truth,
+    out,
     *,
-    margin: float | None = None,
-    reuse: bool = True,
-) -> tuple[Outcome, Outcome]:
+    margin=None,
+    reuse=True,
+):
     """Run our search and the plain one.
 
     With `reuse`, the plain one takes from ours the runs that ask everything.
@@ -222,7 +216,7 @@ async def try_both(
     return ours, await search_plainly(found, truth, out / "plain", known)
 
 
-def read_answer(state: Bisection) -> tuple[str, ...] | None:
+def read_answer(state):
     """Return the named culprits, none for "no option", None if it is undecided."""
     if state.ending != FOUND or state.exit_code == 3:
         return None
@@ -230,9 +224,7 @@ def read_answer(state: Bisection) -> tuple[str, ...] | None:
     return (first.kind, *first.members) if first.kind == "either" else first.members
 
 
-async def search(
-    found: Configurations, truth: Sequence[str], margin: float | None, out: Path
-) -> Outcome:
+async def search(found, truth, margin, out):
     """Run our search."""
     state = await bisect(found, BisectRules(margin=margin, budget_starts=BUDGET), out)
     answer = read_answer(state)
@@ -240,16 +232,14 @@ async def search(
     return Outcome(answer, right, state.starts, state.requests)
 
 
-def list_full_runs(out: Path) -> dict[int, Path]:
+def list_full_runs(out):
     """Return the run folders of the configurations that our search asked everything."""
     state = BISECT.read(out, Bisection)
     full = [step for step in state.steps if step.asked == state.samples]
     return {step.configuration: out / step.folder for step in full}
 
 
-async def search_plainly(
-    found: Configurations, truth: Sequence[str], out: Path, known: Mapping[int, Path]
-) -> Outcome:
+async def search_plainly(found, truth, out, known):
     """Run a plain bisection with full runs; those that are `known` are not repeated."""
     requests, starts = 0, 0
 
@@ -284,7 +274,7 @@ async def search_plainly(
     return Outcome(answer, set(answer) == {*truth}, starts, requests)
 
 
-def tell_case(name: str, trials: Sequence[tuple[Outcome, ...]]) -> str:
+def tell_case(name, trials):
     """Return the line of a case, and the wrong answers of our search."""
     ours = [outcomes[0] for outcomes in trials]
     line = " | ".join((name, *map(_tell, zip(*trials, strict=True))))
@@ -293,7 +283,7 @@ def tell_case(name: str, trials: Sequence[tuple[Outcome, ...]]) -> str:
     return f"{line}\n  wrong: {told}" if wrong else line
 
 
-def _tell(outcomes: Sequence[Outcome]) -> str:
+def _tell(outcomes):
     right = sum(one.right for one in outcomes)
     undecided = sum(one.answer is None for one in outcomes)
     starts = [one.starts for one in outcomes]

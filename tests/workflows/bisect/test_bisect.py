@@ -5,17 +5,14 @@ import io
 import json
 import shlex
 import time
-from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from serve_eval.errors import EndpointError, LaunchError, PlanError, RunFolderError
 from serve_eval.evaluation.launch import launch
-from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import scope
 from serve_eval.report.document import print_document
 from serve_eval.schema import Bisection, BisectionResult, Endpoint, Limits, Plan, Spec
@@ -23,9 +20,9 @@ from serve_eval.storage.report_file import read_report
 from serve_eval.storage.story_files import BISECT
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.workflows.bisect.bisect import bisect
-from serve_eval.workflows.bisect.configurations import Configurations, between_plans, list_changes
+from serve_eval.workflows.bisect.configurations import between_plans, list_changes
 from serve_eval.workflows.bisect.document import make_document
-from serve_eval.workflows.bisect.search import BisectRules
+from serve_eval.workflows.bisect.rules import BisectRules
 from serve_eval.workflows.bisect.testing import HeldServer
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
@@ -55,7 +52,7 @@ INCLUDE = f"--set include_path={INCLUDED}"
 
 
 @pytest.fixture
-def plans(tmp_path) -> tuple[str, Path, str, Path]:
+def plans(tmp_path):
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text(PLAN.format(served="{tp: 0, graphs: false, overlap: false}"))
     bad.write_text(PLAN.format(served="{tp: 1, graphs: true, overlap: true}"))
@@ -63,7 +60,7 @@ def plans(tmp_path) -> tuple[str, Path, str, Path]:
 
 
 def test_the_dry_run_shows_the_first_steps_and_the_expected_starts(
-    plans: tuple[str, Path, str, Path],
+    plans,
 ):
     done = serve_eval(f"bisect {INCLUDE} --dry-run", *plans, exits=0)
     lines = done.stdout.splitlines()
@@ -132,9 +129,7 @@ def test_a_step_is_named_in_text_and_in_json(tmp_path):
         (("--set", "bisect.budget_gpu_hours=-1"), "bisect.budget_gpu_hours must be above 0"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(
-    arguments: tuple[str, ...], said: str, plans: tuple[str, Path, str, Path]
-):
+def test_what_does_not_fit_together_is_refused(arguments, said, plans):
     words = [plans[1] if word == "GOOD" else word for word in arguments]
     serve_eval(f"bisect {INCLUDE}", *words, exits=2, tells=said)
 
@@ -144,14 +139,12 @@ SURE = {"samples": 40, "accuracy": 1.0, "damage": 0.9, "order_seed": 1}
 ONE = BisectRules(margin=20.0)
 
 
-def _search(
-    found: Configurations, out: Path, rules: BisectRules = ONE, **more: object
-) -> Bisection:
+def _search(found, out, rules=ONE, **more):
     with scope():
         return asyncio.run(bisect(found, rules, out, **more))
 
 
-def _print(state: Bisection, found: Configurations, out: Path) -> str:
+def _print(state, found, out):
     buffer = io.StringIO()
     console = Console(file=buffer, width=80, highlight=False)
     print_document(make_document(state, found, out), console, verbose=True)
@@ -217,9 +210,7 @@ def test_steps_that_cannot_start_or_serve_leave_several_suspects(tmp_path):
     found = build_steps(2, steps=("v1", "v2", "v3", "v4"), dead_steps=["v2"], **SURE)
 
     @asynccontextmanager
-    async def launching(
-        plan: Plan, prepared: Sequence[PreparedTask], folder: Path
-    ) -> AsyncIterator[Endpoint]:
+    async def launching(plan, prepared, folder):
         if plan.launcher.options["step"] == "v3":
             raise EndpointError("too many requests failed")
         async with launch(plan, prepared, folder) as endpoint:
@@ -251,9 +242,7 @@ def test_a_search_goes_on_after_its_budget_and_after_an_interruption(tmp_path):
     finished = read_report(out / part.steps[2].folder)
 
     @asynccontextmanager
-    async def stopping(
-        plan: Plan, prepared: Sequence[PreparedTask], folder: Path
-    ) -> AsyncIterator[Endpoint]:
+    async def stopping(plan, prepared, folder):
         raise asyncio.CancelledError
         yield Endpoint(base_url="")
 
@@ -295,9 +284,7 @@ def test_held_servers_count_starts_and_gpu_seconds(tmp_path):
     now = [0.0]
 
     @asynccontextmanager
-    async def launching(
-        plan: Plan, prepared: Sequence[PreparedTask], folder: Path
-    ) -> AsyncIterator[Endpoint]:
+    async def launching(plan, prepared, folder):
         now[0] += 10.0
         yield Endpoint(base_url="http://127.0.0.1:9/v1")
 

@@ -1,10 +1,8 @@
 """Test the state of a search, from the options that differ to its ends."""
 
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -30,7 +28,6 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.workflows.bisect.configurations import (
-    Configurations,
     along_steps,
     between_plans,
     fill_in,
@@ -38,9 +35,9 @@ from serve_eval.workflows.bisect.configurations import (
     mix,
 )
 from serve_eval.workflows.bisect.document import make_document
+from serve_eval.workflows.bisect.rules import BisectRules
 from serve_eval.workflows.bisect.search import (
     ALPHA,
-    BisectRules,
     begin_step,
     choose,
     end_search,
@@ -53,7 +50,7 @@ from tests.workflows.bisect.searches import build_options, build_plan, build_ste
 TASKS = (Spec(name="gsm8k"),)
 
 
-def _plan(model: str = "m", limits: Limits | None = None, **options: Any) -> Plan:
+def _plan(model="m", limits=None, **options):
     launcher = Spec(name="trtllm", options=options)
     return Plan(model=model, launcher=launcher, tasks=TASKS, limits=limits or Limits())
 
@@ -145,9 +142,7 @@ OUT = Path("out")
 THREE = build_options([], names=("a", "b", "c"))
 
 
-def _state(
-    found: Configurations, results: Sequence[tuple[int, BisectionResult]], **more: object
-) -> Bisection:
+def _state(found, results, **more):
     state = Bisection(
         schema_version=1,
         ordered=found.space.ordered,
@@ -165,7 +160,7 @@ def _state(
     return state
 
 
-def _draw(state: Bisection, found: Configurations) -> str:
+def _draw(state, found):
     buffer = io.StringIO()
     console = Console(file=buffer, width=80, highlight=False)
     print_document(make_document(state, found, OUT), console, verbose=True)
@@ -234,7 +229,7 @@ def test_each_conclusion_has_its_exit_code_and_its_words():
         assert (" next     serve-eval diagnose" in text) == (code == 1)
 
 
-def _task(name: str, outcome: VerdictOutcome, difference: float, p: float = 0.5) -> TaskReport:
+def _task(name, outcome, difference, p=0.5):
     paired = PairedComparison(
         reference_runs=1,
         pairs=100,
@@ -297,7 +292,7 @@ def _task(name: str, outcome: VerdictOutcome, difference: float, p: float = 0.5)
     )
 
 
-def _report(*tasks: TaskReport) -> Report:
+def _report(*tasks):
     return Report(
         schema_version=1,
         plan=Plan(model="m", launcher=Spec(name="external"), tasks=()),
@@ -334,9 +329,7 @@ def test_the_task_that_fell_most_is_the_one_of_the_later_steps():
         (VerdictOutcome.ERROR, -9.0, 0.001, UNDECIDED),
     ],
 )
-def test_without_a_margin_a_drop_is_shown_by_its_p(
-    outcome: VerdictOutcome, difference: float, p: float, result: BisectionResult
-):
+def test_without_a_margin_a_drop_is_shown_by_its_p(outcome, difference, p, result):
     report = _report(_task("a", outcome, difference, p))
     assert read_result(report, level=0.005, usual={"a": 5.0}).result is result
 

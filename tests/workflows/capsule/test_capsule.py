@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import time
 from dataclasses import replace
-from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -32,7 +31,7 @@ KEY = "a-key-that-nobody-knows"
 ENVIRON = {"OPENAI_API_KEY": KEY, "TEAM_TOKEN": "team-secret-value"}
 
 
-def replayed(server: Server, folder: Path, environ: dict[str, str]) -> str:
+def replayed(server, folder, environ):
     """Send the capsule to a server again and return what curl prints."""
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
@@ -57,9 +56,7 @@ def replayed(server: Server, folder: Path, environ: dict[str, str]) -> str:
         ({"apply_chat_template": True, "system_prompt": "Überlege „gut“ – 'kurz'"}, True, True),
     ],
 )
-def test_curl_sends_what_the_run_sent(
-    options: dict[str, object], stream: bool, chat: bool, tmp_path
-):
+def test_curl_sends_what_the_run_sent(options, stream, chat, tmp_path):
     plan = replace(
         plan_for(tmp_path, **options),
         no_reference=True,
@@ -203,7 +200,7 @@ def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path):
         ("sk-12345678 and hf_12345678", "*** and ***"),
     ],
 )
-def test_what_is_written_of_what_others_told(told: object, written: object, tmp_path):
+def test_what_is_written_of_what_others_told(told, written, tmp_path):
     assert SecretMask(plan_for(tmp_path).connection, ENVIRON).of(told) == written
 
 

@@ -17,9 +17,7 @@ from tests.cli.command import serve_eval
 RULE = "=" * 59
 
 
-def _block(
-    value: float, *, metric: str = "accuracy", higher: bool = True, before: str = ""
-) -> list[str]:
+def _block(value, *, metric="accuracy", higher=True, before=""):
     """Return the report of a test, with `before` in front of each line."""
     lines = [
         RULE,
@@ -58,7 +56,7 @@ LOG = [
 ]
 
 
-def _read(lines: list[str]) -> list[CollectedRow]:
+def _read(lines):
     return list(read_trtllm_log(lines, "log"))
 
 
@@ -185,9 +183,7 @@ Beam 1 rouge scores:
     ],
 )
 @pytest.mark.parametrize("prefix", ["", EVAL_PREFIX])
-def test_each_form_of_an_evaluator_is_read(
-    prefix: str, text: str, told: list[tuple[str, str, float, int | None]]
-):
+def test_each_form_of_an_evaluator_is_read(prefix, text, told):
     """A value below a heading has no prefix where the evaluator prints both as one message."""
     lines = [
         line if line.startswith(("|", " ", "  ")) else f"{prefix}{line}"
@@ -235,7 +231,7 @@ def test_lines_with_metrics_that_are_not_read_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("cut", range(14))
-def test_a_block_that_breaks_off_gives_no_row_that_is_wrong(cut: int):
+def test_a_block_that_breaks_off_gives_no_row_that_is_wrong(cut):
     rows = _read([*_block(70.0)[:cut], *_block(71.0)])
     assert [row.value for row in rows] == ([70.0, 71.0] if cut == 13 else [71.0])
 
@@ -246,7 +242,7 @@ def test_a_reference_of_infinity_is_left_empty():
 
 
 @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r"])
-def test_no_cell_is_a_formula_and_numbers_stay_numbers(begin: str):
+def test_no_cell_is_a_formula_and_numbers_stay_numbers(begin):
     row = CollectedRow(source=f"{begin}HYPERLINK(1)", kind="run", value=-12.5, low=-0.0, failed=3)
     [header, cells] = csv.reader(io.StringIO(write_csv([row]), newline=""))
     assert tuple(header) == COLUMNS

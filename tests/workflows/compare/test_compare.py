@@ -4,14 +4,10 @@ import asyncio
 import io
 import json
 import re
-from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-from aiohttp import web
 from rich.console import Console
 from scipy.stats import binom
 
@@ -22,7 +18,7 @@ from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, cr
 from serve_eval.launchers.simulated import probability
 from serve_eval.report.document import print_document
 from serve_eval.report.summary import rows_of
-from serve_eval.schema import Comparison, Endpoint, Limits, Plan, Spec
+from serve_eval.schema import Endpoint, Limits, Plan, Spec
 from serve_eval.storage import run_folder
 from serve_eval.storage.report_file import read_report
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
@@ -42,7 +38,7 @@ PAIRED = CompareRules(rule=Spec(name="paired"), again=60)
 
 
 @pytest.fixture(scope="module")
-def plan(data_root) -> Plan:
+def plan(data_root):
     return Plan(
         model="simulated",
         launcher=external("http://127.0.0.1:1/v1"),
@@ -54,7 +50,7 @@ def plan(data_root) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def answers(plan: Plan, tmp_path_factory) -> Callable[[float | None], Path]:
+def answers(plan, tmp_path_factory):
     """Return a function that writes a file of answers, of which 80 % are right.
 
     Its argument is the share of prompts that two runs judge differently.
@@ -70,19 +66,19 @@ def answers(plan: Plan, tmp_path_factory) -> Callable[[float | None], Path]:
 
 
 @pytest.fixture(scope="module")
-def steady(answers: Callable[[float | None], Path]) -> SimulatorConfig:
+def steady(answers):
     """Return an endpoint that judges 3 % of the prompts differently each time."""
     return SimulatorConfig(answers=answers(0.03), varied=True)
 
 
 def _compare(
-    plan: Plan,
-    a: SimulatorConfig,
-    b: SimulatorConfig,
-    out: Path,
-    rules: CompareRules = PAIRED,
-    **more: Any,
-) -> tuple[Comparison, list[int]]:
+    plan,
+    a,
+    b,
+    out,
+    rules=PAIRED,
+    **more,
+):
     """Compare two simulated endpoints; return the comparison and each one's number of requests."""
     apps = [create_app(config) for config in (a, b)]
 
@@ -95,16 +91,16 @@ def _compare(
     return asyncio.run(both()), [_asked(app) for app in apps]
 
 
-def _at(plan: Plan, url: str) -> Plan:
+def _at(plan, url):
     return replace(plan, launcher=external(url))
 
 
-def _asked(app: web.Application) -> int:
+def _asked(app):
     return sum(app[STATS].requests.values())
 
 
 @pytest.fixture(scope="module")
-def alike(plan: Plan, steady: SimulatorConfig, tmp_path_factory) -> tuple[Comparison, Path]:
+def alike(plan, steady, tmp_path_factory):
     out = tmp_path_factory.mktemp("alike") / "out"
     found, asked = _compare(plan, replace(steady, run=1), replace(steady, run=3), out)
     assert asked[1] >= N + PAIRED.again
@@ -113,7 +109,7 @@ def alike(plan: Plan, steady: SimulatorConfig, tmp_path_factory) -> tuple[Compar
 
 
 @pytest.fixture(scope="module")
-def damaged(plan: Plan, steady: SimulatorConfig, tmp_path_factory) -> tuple[Comparison, Path]:
+def damaged(plan, steady, tmp_path_factory):
     out = tmp_path_factory.mktemp("damaged") / "out"
     found, _ = _compare(
         plan, replace(steady, run=1), replace(steady, run=2, damage=0.4), out, show_flips=500
@@ -121,7 +117,7 @@ def damaged(plan: Plan, steady: SimulatorConfig, tmp_path_factory) -> tuple[Comp
     return found, out
 
 
-def test_what_is_alike_is_not_accused(alike: tuple[Comparison, Path]):
+def test_what_is_alike_is_not_accused(alike):
     comparison, _ = alike
     [task] = comparison.tasks
     assert (comparison.exit_code, task.verdict.outcome) == (PASS, "PASS")
@@ -135,7 +131,7 @@ def test_what_is_alike_is_not_accused(alike: tuple[Comparison, Path]):
     assert task.apart_s is not None
 
 
-def test_a_worse_one_is_proven_and_its_flips_are_listed(damaged: tuple[Comparison, Path]):
+def test_a_worse_one_is_proven_and_its_flips_are_listed(damaged):
     comparison, out = damaged
     [task] = comparison.tasks
     assert (comparison.exit_code, task.verdict.outcome) == (FAIL, "FAIL")
@@ -158,14 +154,12 @@ def test_a_worse_one_is_proven_and_its_flips_are_listed(damaged: tuple[Compariso
     )
 
 
-def _values(folder: Path) -> dict[str, float]:
+def _values(folder):
     lines = (folder / "scores" / "gsm8k.jsonl").read_text().splitlines()
     return {line["id"]: line["value"] for line in map(json.loads, lines)}
 
 
-def test_more_flips_both_ways_are_no_drop(
-    plan: Plan, answers: Callable[[float | None], Path], tmp_path
-):
+def test_more_flips_both_ways_are_no_drop(plan, answers, tmp_path):
     """A repeats its answers; B differs on an eighth of the prompts, as often better as worse."""
     settled = SimulatorConfig(answers=answers(0.13))
     found, _ = _compare(
@@ -181,9 +175,7 @@ def test_more_flips_both_ways_are_no_drop(
     assert min(task.worse, task.better) > N // 30
 
 
-def test_a_finished_comparison_asks_nothing_and_says_the_same(
-    plan: Plan, steady: SimulatorConfig, alike: tuple[Comparison, Path]
-):
+def test_a_finished_comparison_asks_nothing_and_says_the_same(plan, steady, alike):
     before, out = alike
     urls = [side.base_url for side in (before.a, before.b)]
     sides = [CompareSide(plan=_at(plan, url)) for url in urls]  # the servers are gone
@@ -194,9 +186,7 @@ def test_a_finished_comparison_asks_nothing_and_says_the_same(
     assert replace(after, **same) == replace(before, **same)
 
 
-def test_another_margin_is_refused_when_the_answers_are_known(
-    plan: Plan, alike: tuple[Comparison, Path]
-):
+def test_another_margin_is_refused_when_the_answers_are_known(plan, alike):
     before, out = alike
     sides = [CompareSide(plan=_at(plan, side.base_url)) for side in (before.a, before.b)]
     wider = replace(PAIRED, rule=Spec(name="paired", options={"margin": 20.0}))
@@ -204,9 +194,7 @@ def test_another_margin_is_refused_when_the_answers_are_known(
         asyncio.run(compare(sides[0], sides[1], wider, out, environ={}))
 
 
-def test_runs_that_were_interrupted_go_on_and_end_as_if_they_had_not_been(
-    plan: Plan, steady: SimulatorConfig, tmp_path
-):
+def test_runs_that_were_interrupted_go_on_and_end_as_if_they_had_not_been(plan, steady, tmp_path):
     """Each prompt has one answer at each endpoint, so that the number of requests does not matter.
 
     Flips are listed in the order of the answers, so both comparisons list the same ones.
@@ -247,20 +235,20 @@ def test_runs_that_were_interrupted_go_on_and_end_as_if_they_had_not_been(
 class _Stops:
     """Progress that calls `stop` at the first update from the hundredth answer on."""
 
-    def __init__(self, stop: Callable[[], object]):
+    def __init__(self, stop):
         self._stop, self._stopped = stop, False
 
-    def begin(self, task: str, planned: int, had: int): ...
+    def begin(self, task, planned, had): ...
 
-    def end(self, task: str): ...
+    def end(self, task): ...
 
-    def update(self, task: str, done: int, failed: object, value: float | None):
+    def update(self, task, done, failed, value):
         if done >= 100 and not self._stopped:
             self._stopped = True
             self._stop()
 
 
-def test_anchors_of_one_run_are_refused_before_anything_is_sent(plan: Plan, tmp_path):
+def test_anchors_of_one_run_are_refused_before_anything_is_sent(plan, tmp_path):
     rules = CompareRules(rule=Spec(name="anchors"), again=0)
     sides = (
         CompareSide(plan=_at(plan, "http://127.0.0.1:9")),
@@ -271,9 +259,7 @@ def test_anchors_of_one_run_are_refused_before_anything_is_sent(plan: Plan, tmp_
     assert "--repeats 2" in caught.value.hint
 
 
-def test_sides_that_ask_otherwise_are_refused_before_anything_is_sent(
-    plan: Plan, steady: SimulatorConfig, tmp_path
-):
+def test_sides_that_ask_otherwise_are_refused_before_anything_is_sent(plan, steady, tmp_path):
     app = create_app(steady)
 
     async def both():
@@ -290,11 +276,11 @@ def test_sides_that_ask_otherwise_are_refused_before_anything_is_sent(
 
 @pytest.mark.parametrize("finished", ["A", "B"])
 def test_a_finished_run_is_asked_nothing_and_the_other_side_is(
-    plan: Plan,
-    steady: SimulatorConfig,
-    alike: tuple[Comparison, Path],
+    plan,
+    steady,
+    alike,
     tmp_path,
-    finished: str,
+    finished,
 ):
     before, out = alike
     app = create_app(replace(steady, run=3))
@@ -314,7 +300,7 @@ def test_a_finished_run_is_asked_nothing_and_the_other_side_is(
     assert not (tmp_path / "out" / finished.lower()).exists()
 
 
-def test_repeats_tell_what_second_answers_would(plan: Plan, steady: SimulatorConfig, tmp_path):
+def test_repeats_tell_what_second_answers_would(plan, steady, tmp_path):
     twice = replace(plan, limit=40, repeats=2)
     found, asked = _compare(twice, replace(steady, run=1), replace(steady, run=2), tmp_path / "out")
     [task] = found.tasks
@@ -330,16 +316,14 @@ def test_repeats_tell_what_second_answers_would(plan: Plan, steady: SimulatorCon
     assert told == ["B", "A"]
 
 
-def test_tasks_that_a_context_server_answers_alone_are_told(
-    plan: Plan, steady: SimulatorConfig, alike: tuple[Comparison, Path], tmp_path
-):
+def test_tasks_that_a_context_server_answers_alone_are_told(plan, steady, alike, tmp_path):
     assert alike[0].warnings == ()
     short = replace(plan, limit=10, tasks=(Spec(name="gsm8k", options={"max_tokens": 2}),))
     found, _ = _compare(short, replace(steady, run=1), replace(steady, run=2), tmp_path / "out")
     assert ["the generation servers are not tested" in line for line in found.warnings] == [True]
 
 
-def test_noninferiority_says_what_the_prompts_leave_open(alike: tuple[Comparison, Path]):
+def test_noninferiority_says_what_the_prompts_leave_open(alike):
     _, out = alike
     found = compare_folders(
         out / "a", out / "b", Spec(name="noninferiority", options={"margin": 0.5})
@@ -354,7 +338,7 @@ def test_noninferiority_says_what_the_prompts_leave_open(alike: tuple[Comparison
 
 
 def test_flips_of_a_hold_out_set_are_counted_and_not_listed(
-    damaged: tuple[Comparison, Path],
+    damaged,
 ):
     comparison, out = damaged
     [all_shown] = comparison.tasks
@@ -368,7 +352,7 @@ def test_flips_of_a_hold_out_set_are_counted_and_not_listed(
 
 
 def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
-    plan: Plan, steady: SimulatorConfig, tmp_path, monkeypatch
+    plan, steady, tmp_path, monkeypatch
 ):
     """One GPU for two servers: the second is refused while the first holds it."""
     up = []
@@ -376,9 +360,7 @@ def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
     said = []
 
     @asynccontextmanager
-    async def launch(
-        plan: Plan, prepared: object, folder: Path, notify: object
-    ) -> AsyncIterator[Endpoint]:
+    async def launch(plan, prepared, folder, notify):
         if up:
             raise NoRoomError("GPU 0 is used by another launch")
         up.append(folder.name)
@@ -409,11 +391,11 @@ def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
     assert found.tasks[0].itself is not None
 
 
-def _only_task(folder: Path) -> Any:
+def _only_task(folder):
     return read_report(folder).tasks[0]
 
 
-def test_the_command_compares_finished_runs(damaged: tuple[Comparison, Path], tmp_path):
+def test_the_command_compares_finished_runs(damaged, tmp_path):
     _, out = damaged
     said = serve_eval(
         f"compare {out}/a {out}/b -o {tmp_path}/again --margin 2 -v",
@@ -428,9 +410,7 @@ def test_the_command_compares_finished_runs(damaged: tuple[Comparison, Path], tm
     assert json.loads(swapped.stdout)["result"]["tasks"][0]["worse"] == told["tasks"][0]["better"]
 
 
-def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
-    damaged: tuple[Comparison, Path], tmp_path
-):
+def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(damaged, tmp_path):
     """Compare a plan file, which starts its endpoint, with a run."""
     _, out = damaged
     saved = run_folder.read_plan(out / "a")
@@ -469,7 +449,7 @@ def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
 )
 @pytest.mark.parametrize("command", ["compare", "check invariants"])
 def test_the_chat_template_is_an_option_of_the_command(
-    data_root: Path, tmp_path, command: str, options: list[str], route: str
+    data_root, tmp_path, command, options, route
 ):
     routes = ["/v1/completions", "/v1/chat/completions"]
     server, other = (ScriptedServer(answer("The answer is 4."), paths=routes) for _ in "ab")
@@ -494,15 +474,13 @@ def test_the_chat_template_is_an_option_of_the_command(
         ("--self -1", 2, "--self must be 0 or more"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    alike: tuple[Comparison, Path], tmp_path, arguments: str, code: int, message: str
-):
+def test_what_cannot_be_meant_is_refused(alike, tmp_path, arguments, code, message):
     _, out = alike
     serve_eval(f"compare {out}/a {out}/b -o {tmp_path}/out {arguments}", exits=code, tells=message)
 
 
 def test_what_differs_of_the_servers_and_their_hidden_retries_stands_side_by_side(
-    alike: tuple[Comparison, Path],
+    alike,
 ):
     found, out = alike
     servers = {"context servers": "1: version 1, tp 2", "generation servers": "1: version 1, tp 1"}
@@ -521,7 +499,7 @@ def test_what_differs_of_the_servers_and_their_hidden_retries_stands_side_by_sid
     )
 
 
-def test_a_warning_is_called_one_once(alike: tuple[Comparison, Path]):
+def test_a_warning_is_called_one_once(alike):
     found, out = alike
     warned = replace(found, b=replace(found.b, warnings=("no KV moved",)), warnings=("it is cold",))
     console = Console(file=io.StringIO(), record=True, width=300)
@@ -534,7 +512,7 @@ def test_a_warning_is_called_one_once(alike: tuple[Comparison, Path]):
 
 
 def test_of_a_case_what_was_expected_is_printed_and_not_how_it_is_scored(
-    damaged: tuple[Comparison, Path],
+    damaged,
 ):
     found, out = damaged
     task = found.tasks[0]
@@ -552,9 +530,7 @@ def test_of_a_case_what_was_expected_is_printed_and_not_how_it_is_scored(
 
 
 @pytest.mark.slow
-def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(
-    plan: Plan, steady: SimulatorConfig, tmp_path
-):
+def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(plan, steady, tmp_path):
     """Run 200 comparisons with 3 % of flips, for FAIL at .05 and for more flips at .01."""
     failed = more = 0
     small = replace(plan, limit=60)

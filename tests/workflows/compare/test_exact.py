@@ -5,7 +5,6 @@ import io
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -14,14 +13,12 @@ from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.report.document import print_document
-from serve_eval.schema import Comparison, Limits, Plan, Spec, TokenEquality
+from serve_eval.schema import Comparison, Limits, Plan, Spec
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.document import make_document
 from tests.scripted_server import (
-    HttpRequest,
-    Reply,
     ScriptedServer,
     TokenLogprob,
     answer,
@@ -37,7 +34,7 @@ ODD = 7
 
 
 @pytest.fixture
-def plan() -> Plan:
+def plan():
     return Plan(
         model="made",
         launcher=external("http://127.0.0.1:1/v1"),
@@ -47,7 +44,7 @@ def plan() -> Plan:
 
 
 @pytest.fixture
-def numbers(plan: Plan) -> dict[str, int]:
+def numbers(plan):
     """Return a number for each prompt."""
     [task] = prepare(replace(plan, no_reference=True))
     return {str(sample.prompt): i for i, sample in enumerate(task.dataset.samples)}
@@ -71,7 +68,7 @@ class _Server:
     asked: set[int] = field(default_factory=set)
     examined: list[int] = field(default_factory=list)
 
-    def script(self, request: HttpRequest) -> Reply:
+    def script(self, request):
         number = self.numbers.get(request.prompt)
         if number is None:
             return answer("ok", usage=(9, 1))
@@ -91,9 +88,7 @@ class _Server:
         return answer("".join(tokens), usage=more)
 
 
-def _compare(
-    plan: Plan, a: _Server, b: _Server, out: Path, *, again: int = 0, times: int = 1
-) -> Comparison:
+def _compare(plan, a, b, out, *, again=0, times=1):
     """Compare two servers, and do so again in the same folder until it was done `times` times."""
 
     async def run():
@@ -112,21 +107,19 @@ def _compare(
     return asyncio.run(run())
 
 
-def _exact(found: Comparison) -> TokenEquality:
+def _exact(found):
     [task] = found.tasks
     assert task.exact is not None
     return task.exact
 
 
-def _print(found: Comparison, out: Path) -> list[str]:
+def _print(found, out):
     console = Console(file=io.StringIO(), record=True, width=200)
     print_document(make_document(found, out), console, verbose=True)
     return console.export_text().splitlines()
 
 
-def test_equal_answers_pass_and_say_what_that_excludes(
-    plan: Plan, numbers: dict[str, int], tmp_path
-):
+def test_equal_answers_pass_and_say_what_that_excludes(plan, numbers, tmp_path):
     found = _compare(
         plan, _Server(numbers=numbers), _Server(numbers=numbers), tmp_path / "out", again=5
     )
@@ -140,7 +133,7 @@ def test_equal_answers_pass_and_say_what_that_excludes(
     ) in _print(found, tmp_path)
 
 
-def test_one_other_answer_fails(plan: Plan, numbers: dict[str, int], tmp_path):
+def test_one_other_answer_fails(plan, numbers, tmp_path):
     other = _Server(numbers=numbers, parts=lambda number: 13 if number == 3 else None)
     found = _compare(plan, _Server(numbers=numbers), other, tmp_path / "out")
     assert found.exit_code == FAIL
@@ -149,9 +142,7 @@ def test_one_other_answer_fails(plan: Plan, numbers: dict[str, int], tmp_path):
     assert COMPARE.find(tmp_path / "out", Comparison) == found
 
 
-def test_a_fault_that_is_gone_when_asked_again_is_placed_at_its_token(
-    plan: Plan, numbers: dict[str, int], tmp_path
-):
+def test_a_fault_that_is_gone_when_asked_again_is_placed_at_its_token(plan, numbers, tmp_path):
     """Only A is asked again, and its tokens show the place in the answers of the comparison.
 
     A resumed comparison keeps the places and asks nothing.
@@ -177,7 +168,7 @@ def test_a_fault_that_is_gone_when_asked_again_is_placed_at_its_token(
     ]
 
 
-def test_places_that_do_not_concentrate_are_drawn(plan: Plan, numbers: dict[str, int], tmp_path):
+def test_places_that_do_not_concentrate_are_drawn(plan, numbers, tmp_path):
     b = _Server(numbers=numbers, parts=lambda number: number or None)
     b.parts = lambda number: number if 0 < number < 12 else None
     found = _compare(plan, _Server(numbers=numbers), b, tmp_path / "out")
@@ -187,7 +178,7 @@ def test_places_that_do_not_concentrate_are_drawn(plan: Plan, numbers: dict[str,
     assert not any("look at" in line for line in lines)
 
 
-def test_without_tokens_the_place_is_the_word(plan: Plan, numbers: dict[str, int], tmp_path):
+def test_without_tokens_the_place_is_the_word(plan, numbers, tmp_path):
     a, b = (
         _Server(numbers=numbers, bare=True, longer=None, parts=parts)
         for parts in (lambda number: None, lambda number: 9 if number < ODD else None)
@@ -208,13 +199,13 @@ def test_without_tokens_the_place_is_the_word(plan: Plan, numbers: dict[str, int
     ],
 )
 def test_equal_texts_of_another_number_of_tokens_differ_unless_most_do(
-    plan: Plan,
-    numbers: dict[str, int],
+    plan,
+    numbers,
     tmp_path,
-    differing: int,
-    counts: str,
-    others: int,
-    code: int,
+    differing,
+    counts,
+    others,
+    code,
 ):
     b = _Server(numbers=numbers, longer=lambda number: number < differing)
     found = _compare(plan, _Server(numbers=numbers), b, tmp_path / "out")
@@ -226,9 +217,7 @@ def test_equal_texts_of_another_number_of_tokens_differ_unless_most_do(
 @pytest.mark.parametrize(
     ("lost", "reason"), [(1, "too_many_missing: 1 of 20"), (N - 9, "too_few_answers: 9 were")]
 )
-def test_missing_answers_are_no_differences(
-    plan: Plan, numbers: dict[str, int], tmp_path, lost: int, reason: str
-):
+def test_missing_answers_are_no_differences(plan, numbers, tmp_path, lost, reason):
     b = _Server(numbers=numbers, lost=lambda number: number < lost)
     found = _compare(plan, _Server(numbers=numbers), b, tmp_path / "out")
     assert found.exit_code == UNDECIDED
@@ -239,9 +228,7 @@ def test_missing_answers_are_no_differences(
     assert _compare(plan, _Server(numbers=numbers), odd, tmp_path / "odd").exit_code == FAIL
 
 
-def test_a_side_that_differs_from_itself_breaks_the_promise(
-    plan: Plan, numbers: dict[str, int], tmp_path
-):
+def test_a_side_that_differs_from_itself_breaks_the_promise(plan, numbers, tmp_path):
     """All first answers are equal; the second ones of one side are not."""
 
     class _Unsteady(_Server):
@@ -260,14 +247,14 @@ def test_a_side_that_differs_from_itself_breaks_the_promise(
     assert exact.own[1][0] == N
 
 
-def test_a_run_cannot_be_judged_by_it(plan: Plan, tmp_path):
+def test_a_run_cannot_be_judged_by_it(plan, tmp_path):
     judged = replace(plan, verdict=Spec(name="tokens"), no_reference=True)
     with pytest.raises(NotComparableError, match="compares the answers of two sides"):
         asyncio.run(evaluate(judged, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
-def test_probabilities_are_no_tokens(plan: Plan, numbers: dict[str, int], tmp_path):
+def test_probabilities_are_no_tokens(plan, numbers, tmp_path):
     """A task whose answers have no text is not judged."""
     silent = _Server(numbers=numbers)
     silent.script = lambda request: answer("", usage=(9, 1))

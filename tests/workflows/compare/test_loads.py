@@ -2,9 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,8 +13,6 @@ from serve_eval.evidence.answer_pairs import TaskAnswers, find_prompt, read_task
 from serve_eval.launchers import embedded
 from serve_eval.report.summary import rows_of
 from serve_eval.schema import (
-    ComparedTask,
-    Comparison,
     LaunchContext,
     Plan,
     Spec,
@@ -36,7 +32,7 @@ from serve_eval.workflows.compare.rows import (
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, external, models
+from tests.scripted_server import ScriptedServer, answer, external, models
 from tests.workflows.load.batch_server import targets_of
 
 PROMPTS, ALL = 80, 500
@@ -45,11 +41,11 @@ PROMPTS, ALL = 80, 500
 class _Crowded:
     """Answers word problems rightly, but wrongly from a number in flight on."""
 
-    def __init__(self, wrong_from: int):
+    def __init__(self, wrong_from):
         self.targets, self.wrong_from = targets_of(ALL), wrong_from
         self.flying = self.asked = 0
 
-    async def __call__(self, request: HttpRequest) -> Reply:
+    async def __call__(self, request):
         target = self.targets.get(request.prompt)
         if target is None:
             return answer("ok")
@@ -60,11 +56,11 @@ class _Crowded:
         self.flying -= 1
         return answer(f"In all they have:\n#### {int(target) + crowded}", usage=(9, 9))
 
-    def server(self) -> ScriptedServer:
+    def server(self):
         return ScriptedServer(self, paths=["/v1/completions"], routes={"/v1/models": models("m")})
 
 
-def _compare(out: Path, wrong_from: int, loads: str, more: str = "") -> tuple[int, str, int]:
+def _compare(out, wrong_from, loads, more=""):
     """Return the exit code, the output and the number of requests to B."""
     good, bad = _Crowded(PROMPTS), _Crowded(wrong_from)
     with good.server().serve_in_thread() as a, bad.server().serve_in_thread() as b:
@@ -107,7 +103,7 @@ def test_what_has_no_load_is_refused(tmp_path):
     assert "a finished run was asked at one load" in ran.stderr
 
 
-def _at(load: int, outcome: VerdictOutcome, p: float | None) -> TaskAtLoad:
+def _at(load, outcome, p):
     return TaskAtLoad(
         load=load, task="t", a=80.0, b=70.0, lost=9, won=1, failed=(0, 0), outcome=outcome, p=p
     )
@@ -121,15 +117,13 @@ def _at(load: int, outcome: VerdictOutcome, p: float | None) -> TaskAtLoad:
         (0.04, False, VerdictOutcome.FAIL, "B is worse from 64 on"),
     ],
 )
-def test_drops_are_corrected_for_all_loads(
-    p: float, corrected: bool, outcome: VerdictOutcome, words: str
-):
+def test_drops_are_corrected_for_all_loads(p, corrected, outcome, words):
     fine = [_at(load, VerdictOutcome.PASS, 0.5) for load in (1, 16)]
     found = correct_loads([*fine, _at(64, VerdictOutcome.FAIL, p)], corrected=corrected)
     assert (found[-1].outcome, name_tasks(found)) == (outcome, {"t": words})
 
 
-def _had(times: list[float] = [], failed: dict[str, str] = {}) -> TaskAnswers:  # noqa: B006
+def _had(times=[], failed={}):  # noqa: B006
     latency_s = {str(i): time for i, time in enumerate(times)}
     started_s = {str(i): float(i) for i in range(len(times))}
     task = SimpleNamespace(result=SimpleNamespace(planned=len(times)))
@@ -147,7 +141,7 @@ def _had(times: list[float] = [], failed: dict[str, str] = {}) -> TaskAnswers:  
         ([], False),
     ],
 )
-def test_more_than_twice_as_long_for_more_than_half_of_the_prompts(of_b: list[float], told: bool):
+def test_more_than_twice_as_long_for_more_than_half_of_the_prompts(of_b, told):
     said = slower(_had([1.0] * 60), _had(of_b))
     assert (said is not None) is told
     if said:
@@ -194,9 +188,7 @@ SOME_LATE = [1.0, 1.0, 1.0, 3.1, 1.0, 1.0] * 10
         ([], [], False),
     ],
 )
-def test_more_late_answers_than_the_other_side_has_all_the_time(
-    of_a: list[float], of_b: list[float], told: bool
-):
+def test_more_late_answers_than_the_other_side_has_all_the_time(of_a, of_b, told):
     said = uneven(_had(of_a), _had(of_b))
     assert (said is not None) is told
     if said:
@@ -224,7 +216,7 @@ def test_two_that_are_alike_are_called_uneven_no_more_often_than_alpha_says():
         (3, 20, True),
     ],
 )
-def test_requests_that_fail_at_one_of_both(of_a: int, of_b: int, told: bool):
+def test_requests_that_fail_at_one_of_both(of_a, of_b, told):
     a = {f"a{i}": "timeout" for i in range(of_a)}
     b = {f"b{i}": "disconnected" for i in range(of_b)}
     said = more_failures(_had([1.0] * 100, a), _had([1.0] * 100, b))
@@ -255,11 +247,10 @@ RULES = CompareRules(rule=Spec(name="paired"), again=200)
 N = 40
 SEED = {"temperature": 0.8, "seed": 7}
 FREE = {"temperature": 0.8}
-Ask = Callable[..., Comparison]
 
 
 @pytest.fixture(scope="module")
-def ask() -> Ask:
+def ask():
     """Return a function that compares the embedded model with itself or a damaged form."""
 
     def compared(out, b, options, repeats):
@@ -283,18 +274,18 @@ def ask() -> Ask:
 
 
 @pytest.fixture(scope="module")
-def seeded(ask: Ask, tmp_path_factory) -> tuple[Comparison, Path]:
+def seeded(ask, tmp_path_factory):
     out = tmp_path_factory.mktemp("seeded") / "out"
     return ask(out, "int4", SEED, 2), out
 
 
-def _rows(task: ComparedTask) -> dict[str, str]:
+def _rows(task):
     rows = (*describe_task(task), *describe_agreement_of(task), *rows_of(summarise_compared(task)))
     return dict(rows)
 
 
 def test_with_equal_seeds_an_endpoint_is_asked_the_same_seeds_again(
-    seeded: tuple[Comparison, Path],
+    seeded,
 ):
     """Repeats 1 and 2 of A have unlike seeds: their difference is no nondeterminism of A."""
     found, out = seeded
@@ -307,7 +298,7 @@ def test_with_equal_seeds_an_endpoint_is_asked_the_same_seeds_again(
 
 
 def test_all_answers_are_counted_and_the_rows_say_of_how_many(
-    seeded: tuple[Comparison, Path],
+    seeded,
 ):
     found, out = seeded
     [task] = found.tasks
@@ -336,7 +327,7 @@ def test_all_answers_are_counted_and_the_rows_say_of_how_many(
         assert flip.divergence is not None
 
 
-def test_finished_runs_with_equal_seeds_show_no_noise(seeded: tuple[Comparison, Path], tmp_path):
+def test_finished_runs_with_equal_seeds_show_no_noise(seeded, tmp_path):
     _, out = seeded
     sides = [CompareSide(plan=run_folder.read_plan(out / one), folder=out / one) for one in "ab"]
     found = asyncio.run(compare(*sides, RULES, tmp_path / "out", environ={}))
@@ -347,7 +338,7 @@ def test_finished_runs_with_equal_seeds_show_no_noise(seeded: tuple[Comparison, 
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> tuple[Comparison, Path]:
+def finished(tmp_path_factory):
     """Compare a finished run with seeds and four repeats with the same server, asked now."""
     folder = tmp_path_factory.mktemp("finished")
 
@@ -369,7 +360,7 @@ def finished(tmp_path_factory) -> tuple[Comparison, Path]:
 
 
 def test_repeats_with_seeds_of_their_own_are_no_disagreement(
-    finished: tuple[Comparison, Path],
+    finished,
 ):
     """B is asked again with equal seeds, A was not: nothing is known of A's steadiness."""
     found, folder = finished
@@ -384,7 +375,7 @@ def test_repeats_with_seeds_of_their_own_are_no_disagreement(
 
 
 @pytest.mark.parametrize(("b", "more"), [("same", False), ("int3", True)])
-def test_without_seeds_all_repeats_show_the_noise(ask: Ask, tmp_path, b: str, more: bool):
+def test_without_seeds_all_repeats_show_the_noise(ask, tmp_path, b, more):
     [task] = ask(tmp_path / "out", b, FREE, 3).tasks
     assert (task.itself.repeats, task.itself.prompts) == ((3, 3), N)
     assert (task.itself.own_pairs, task.itself.other_pairs) == (3 * N, 9 * N)
@@ -396,7 +387,7 @@ def test_without_seeds_all_repeats_show_the_noise(ask: Ask, tmp_path, b: str, mo
     _check_even_loss(tmp_path / "out", named=more)
 
 
-def _check_even_loss(out: Path, *, named: bool):
+def _check_even_loss(out, *, named):
     """Check that a loss of B without a place is named, with the counts of all answers."""
     a, b = (read_task(out / side, read_report(out / side), "word_problems") for side in "ab")
     changes = [

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from serve_eval.schema import (
     Agreement,
     Comparison,
     Divergence,
-    DivergencePlaces,
     Flip,
     Limits,
     Plan,
@@ -42,10 +40,10 @@ SURE, TIE, SAME = "confident", "near tie", "same again"
 
 
 def _flips(
-    *seen: tuple[str, int | None],
-    texts: tuple[str, str] = ("{}: it is one then", "{}: so it is two"),
-    answers: tuple[str | None, str | None] = ("1", "2"),
-) -> list[Flip]:
+    *seen,
+    texts=("{}: it is one then", "{}: so it is two"),
+    answers=("1", "2"),
+):
     """Return flips with these kinds and tokens; "{}" in their texts is the number of the flip."""
     found = []
     for i, (kind, token) in enumerate(seen):
@@ -64,7 +62,7 @@ def _flips(
     return found
 
 
-def _places(flips: Sequence[Flip]) -> DivergencePlaces:
+def _places(flips):
     found = find_places(flips)
     assert found is not None
     return found
@@ -81,7 +79,7 @@ def _places(flips: Sequence[Flip]) -> DivergencePlaces:
         ("32+", (32, 33, 5000)),
     ],
 )
-def test_tokens_are_counted_by_range(place: str, tokens: Sequence[int]):
+def test_tokens_are_counted_by_range(place, tokens):
     found = _places(_flips(*((kind, token) for token in tokens for kind in (SURE, TIE))))
     assert {name: count for name, count in found.counts.items() if count} == {place: 6}
     assert {name: count for name, count in found.confident.items() if count} == {place: 3}
@@ -147,9 +145,7 @@ AT = "{} of {} flips first differ at token {}: look at "
         ([(SURE, 9)] * 4 + [(SURE, 8)], ""),
     ],
 )
-def test_a_sentence_needs_most_flips_at_one_token(
-    seen: Sequence[tuple[str, int | None]], said: str
-):
+def test_a_sentence_needs_most_flips_at_one_token(seen, said):
     reading = _places(_flips(*seen)).reading
     assert reading.startswith(said)
     assert bool(reading) == bool(said)
@@ -175,7 +171,7 @@ def test_a_sentence_needs_most_flips_at_one_token(
     ],
 )
 def test_flips_that_the_form_of_the_answers_brings_to_one_token_do_not_count(
-    token: int, texts: tuple[str, str], answers: tuple[str | None, str | None], read: bool
+    token, texts, answers, read
 ):
     flips = _flips(*[(SURE, token)] * 8, texts=texts, answers=answers)
     assert bool(_places(flips).reading) is read
@@ -198,9 +194,7 @@ N, SOUND = 12, 4
 """Prompts, of which B answers the first ones as A does."""
 
 
-def _tokens(
-    text: str, other: Sequence[str] = (), gap: float = 0.0, place: int = 0
-) -> list[TokenLogprob]:
+def _tokens(text, other=(), gap=0.0, place=0):
     """Split a text into its characters; at `place`, `other` is less likely by `gap` nats."""
     own = [-0.1 + min(gap, 0.0) if i == place else -0.1 for i in range(len(text))]
     return [
@@ -213,9 +207,7 @@ def _tokens(
     ]
 
 
-def _ask(
-    plan: Plan, gap: float, place: int, out: Path, gap_of_b: float | None = None
-) -> Comparison:
+def _ask(plan, gap, place, out, gap_of_b=None):
     """Compare a server with right answers to one whose answers are wrong from a token on."""
     [task] = prepare(replace(plan, no_reference=True))
     right = {str(one.prompt): one.target for one in task.dataset.samples}
@@ -243,7 +235,7 @@ def _ask(
 
 
 @pytest.fixture
-def plan() -> Plan:
+def plan():
     return Plan(
         model="made",
         launcher=external("http://127.0.0.1:1/v1"),
@@ -252,7 +244,7 @@ def plan() -> Plan:
     )
 
 
-def _print(found: Comparison, out: Path) -> list[str]:
+def _print(found, out):
     console = Console(file=io.StringIO(), record=True, width=80)
     print_document(make_document(found, out), console, verbose=True)
     return console.export_text().splitlines()
@@ -278,9 +270,7 @@ def _print(found: Comparison, out: Path) -> list[str]:
         ),
     ],
 )
-def test_a_comparison_prints_where_its_flips_first_differ(
-    plan: Plan, tmp_path, gap: float, place: int, row: str, reading: str
-):
+def test_a_comparison_prints_where_its_flips_first_differ(plan, tmp_path, gap, place, row, reading):
     out = tmp_path / "out"
     found = _ask(plan, gap, place, out)
     lines = _print(found, out)
@@ -297,7 +287,7 @@ def test_a_comparison_prints_where_its_flips_first_differ(
     assert (found.exit_code, task.verdict.outcome) == (FAIL, "FAIL")
 
 
-def test_a_side_that_does_not_write_its_likeliest_tokens_has_other_sampling(plan: Plan, tmp_path):
+def test_a_side_that_does_not_write_its_likeliest_tokens_has_other_sampling(plan, tmp_path):
     """On a vLLM whose generation_config.json had a repetition_penalty, weights were suspected."""
     found = _ask(plan, 0.8, 3, tmp_path / "out", gap_of_b=-0.8)
     [task] = found.tasks
@@ -312,7 +302,7 @@ def test_a_side_that_does_not_write_its_likeliest_tokens_has_other_sampling(plan
     assert task.places.reading in leading[0].told
 
 
-def test_texts_and_second_answers_are_counted_over_all_prompts(plan: Plan, tmp_path):
+def test_texts_and_second_answers_are_counted_over_all_prompts(plan, tmp_path):
     out = tmp_path / "out"
     found = _ask(plan, 5.0, 0, out)
     flips = f"{N - SOUND} of {N} (66.7%)"
@@ -339,7 +329,7 @@ def test_texts_and_second_answers_are_counted_over_all_prompts(plan: Plan, tmp_p
     assert not [line for line in _print(once, out) if "differ:" in line or "first" in line]
 
 
-def test_a_comparison_of_an_older_version_is_read(plan: Plan, tmp_path):
+def test_a_comparison_of_an_older_version_is_read(plan, tmp_path):
     found = _ask(plan, 5.0, 0, tmp_path)
     file = tmp_path / "comparison.json"
     content = json.loads(file.read_text())
@@ -357,9 +347,7 @@ def test_a_comparison_of_an_older_version_is_read(plan: Plan, tmp_path):
 @pytest.mark.parametrize(
     ("answer", "said"), [("8", "B answered 8"), (None, "B answered nothing readable")]
 )
-def test_a_flip_names_the_answer_of_each_side_and_leads_to_its_sample(
-    id_: str, answer: str | None, said: str
-):
+def test_a_flip_names_the_answer_of_each_side_and_leads_to_its_sample(id_, answer, said):
     flip = Flip(
         id=id_,
         scores=(1.0, 0.0),

@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,12 +27,10 @@ from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._vllm.orchestrator import VllmServer, create_app
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import (
-    Comparison,
     Limits,
     Plan,
     SamplingDefault,
     SamplingDefaults,
-    ServerDefaults,
     Spec,
     VerdictOutcome,
 )
@@ -46,8 +42,6 @@ from serve_eval.workflows.compare.verdict import compare_folders
 from tests.cli.command import serve_eval
 from tests.evidence.path_proof.deployments import Deployment, PathFault, run
 from tests.scripted_server import (
-    HttpRequest,
-    Reply,
     ScriptedServer,
     answer,
     external,
@@ -66,7 +60,7 @@ SAME = [
 
 
 @pytest.mark.parametrize(("a", "b"), SAME)
-def test_equal_addresses_are_refused(a: str, b: str, tmp_path):
+def test_equal_addresses_are_refused(a, b, tmp_path):
     out = tmp_path / "out"
     serve_eval(
         f"compare {a} {b} -m m -o {out} {ASKED}", exits=2, tells="A and B are the same server"
@@ -110,7 +104,7 @@ def test_verify_knows_a_server_by_any_of_its_addresses(tmp_path):
         ("127.0.0.1:1", "[::1]:1", False),
     ],
 )
-def test_one_server_is_known_by_scheme_host_port_and_path(a: str, b: str, same: bool):
+def test_one_server_is_known_by_scheme_host_port_and_path(a, b, same):
     assert bool(list_servers(a) & list_servers(b)) is same
 
 
@@ -132,7 +126,7 @@ class Served:
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(1, 10**6)))
     partner: Served | None = None
 
-    def script(self) -> ScriptedServer:
+    def script(self):
         listed = {"id": "m", "object": "model", "owned_by": "vllm"}
         routes = {
             "/v1/models": json_reply({"object": "list", "data": [listed]}),
@@ -142,7 +136,7 @@ class Served:
         }
         return ScriptedServer(self._answer, routes=routes)
 
-    async def _answer(self, request: HttpRequest) -> Reply:
+    async def _answer(self, request):
         body = request.body
         asked = body.get("kv_transfer_params") or {}
         # Like a real server, it decodes for longer than our orchestrator needs for two requests.
@@ -160,7 +154,7 @@ class Served:
             self.moved += TOKENS
         return answer(f"#### {len(str(body.get('prompt')))}", usage=(TOKENS, 3))
 
-    def _metrics(self, request: HttpRequest) -> Reply:
+    def _metrics(self, request):
         now = time.monotonic()
         for number in [number for number, until in self.kept.items() if until < now]:
             del self.kept[number]
@@ -178,7 +172,7 @@ class Served:
         return raw("\n".join(lines).encode() + b"\n")
 
 
-def _plan(data_root: Path) -> Plan:
+def _plan(data_root):
     return Plan(
         model="m",
         launcher=Spec(name="external"),
@@ -190,12 +184,12 @@ def _plan(data_root: Path) -> Plan:
     )
 
 
-def _collect_warnings(found: Comparison) -> list[str]:
+def _collect_warnings(found):
     parts = [found.warnings, found.a.warnings, found.b.warnings]
     return [line for part in (*parts, *(task.warnings for task in found.tasks)) for line in part]
 
 
-async def _ask_sound_pair(plan: Plan, out: Path) -> list[str]:
+async def _ask_sound_pair(plan, out):
     """Return all warnings of a round."""
     single, prefill = Served(), Served()
     decode = Served(partner=prefill)
@@ -236,9 +230,7 @@ async def _ask_sound_pair(plan: Plan, out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_nothing_that_our_commands_cause_is_told_of_sound_pairs(
-    rounds: int, data_root: Path, tmp_path
-):
+def test_nothing_that_our_commands_cause_is_told_of_sound_pairs(rounds, data_root, tmp_path):
     said = [
         line
         for number in range(rounds)
@@ -254,7 +246,7 @@ ALLOWED = replace(RULES, allow_mismatch=("server_adds",))
 REFUSED = r"server_adds is \['repetition_penalty'\] for A and \[\] for B, which sent a neutral"
 
 
-def _plan_policies(url: str, policy: ServerDefaults) -> Plan:
+def _plan_policies(url, policy):
     return Plan(
         model="m",
         launcher=external(url),
@@ -266,12 +258,12 @@ def _plan_policies(url: str, policy: ServerDefaults) -> Plan:
 
 
 def _compare(
-    folder: Path,
-    *sides: tuple[dict[str, float], ServerDefaults],
-    finished: str = "",
-    rules: CompareRules = RULES,
-    **options: Any,
-) -> Comparison:
+    folder,
+    *sides,
+    finished="",
+    rules=RULES,
+    **options,
+):
     """Compare servers with these defaults, asked under these policies; some are finished runs."""
 
     async def story():
@@ -290,7 +282,7 @@ def _compare(
 
 
 @pytest.mark.parametrize("finished", ["AB", "A", "B", ""])
-def test_policies_that_sample_otherwise_are_refused_before_the_answers(finished: str, tmp_path):
+def test_policies_that_sample_otherwise_are_refused_before_the_answers(finished, tmp_path):
     sides = (ADDS, "keep"), ({}, "neutral")
     with pytest.raises(NotComparableError, match=REFUSED) as caught:
         _compare(tmp_path / "out", *sides, finished=finished)
@@ -315,12 +307,12 @@ def test_an_allowed_mismatch_is_compared_and_named(tmp_path):
         ((ADDS, "keep"), ({}, "keep")),  # unlike servers under one policy
     ],
 )
-def test_other_sides_are_compared(sides: Any, tmp_path):
+def test_other_sides_are_compared(sides, tmp_path):
     found = _compare(tmp_path / "out", *sides, finished="A")
     assert not any("mismatch" in line for line in found.warnings)
 
 
-def _sampling(adds: bool | None, policy: ServerDefaults, obedience: Any = "heeded") -> SideSampling:
+def _sampling(adds, policy, obedience="heeded"):
     penalty = SamplingDefault(
         name="repetition_penalty",
         sent_as="repetition_penalty",
@@ -351,9 +343,7 @@ NOTHING = SideSampling.of_tasks(None, [word_problems.task()])
         (NOTHING, _sampling(True, "neutral"), None),
     ],
 )
-def test_only_a_known_difference_of_policies_refuses(
-    a: SideSampling, b: SideSampling, keeps: str | None
-):
+def test_only_a_known_difference_of_policies_refuses(a, b, keeps):
     unlike = find_unlike_policies(a, b)
     assert (None if unlike is None else unlike.keeps) == keeps
 

@@ -4,12 +4,10 @@ import asyncio
 import io
 import re
 import shlex
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -20,7 +18,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator
 from serve_eval.launchers.simulated import probability
 from serve_eval.report.document import print_document
-from serve_eval.schema import Comparison, Limits, Plan, Spec
+from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.storage import run_folder
 from serve_eval.storage.report_file import read_report
@@ -33,7 +31,7 @@ from serve_eval.workflows.compare.exact import (
     describe_asked,
 )
 from tests.cli.command import serve_eval
-from tests.scripted_server import Reply, ScriptedServer, external, hand_over
+from tests.scripted_server import ScriptedServer, external, hand_over
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -42,7 +40,7 @@ PAIRED = CompareRules(rule=Spec(name="paired"), again=80)
 
 
 @pytest.fixture(scope="module")
-def plan(data_root) -> Plan:
+def plan(data_root):
     return Plan(
         model="simulated",
         launcher=external("http://127.0.0.1:1/v1"),
@@ -54,14 +52,14 @@ def plan(data_root) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def server(plan: Plan, tmp_path_factory) -> SimulatorConfig:
+def server(plan, tmp_path_factory):
     """Return a server with one answer to each prompt; another `run` differs on a fifth of them."""
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(replace(plan, no_reference=True)), probability(0.7, 0.2, 0))
     return SimulatorConfig(answers=path, run=1)
 
 
-def _door(servers: Sequence[SimulatorConfig]) -> Reply:
+def _door(servers):
     """Answer each prompt from the servers in turn, so that its second answer is another one's."""
     behind = [_Simulator(config) for config in servers]
     turns = {}
@@ -73,9 +71,7 @@ def _door(servers: Sequence[SimulatorConfig]) -> Reply:
     return reply
 
 
-def _compare(
-    plan: Plan, a: Sequence[SimulatorConfig], b: Sequence[SimulatorConfig], out: Path
-) -> Comparison:
+def _compare(plan, a, b, out):
     async def run():
         async with AsyncExitStack() as stack:
             sides = []
@@ -89,15 +85,13 @@ def _compare(
     return asyncio.run(run())
 
 
-def _unsteady(found: Comparison) -> list[str]:
+def _unsteady(found):
     return [line for line in found.warnings if line.startswith("unsteady: ")]
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
 @pytest.mark.parametrize("unlike", ["A", "B"])
-def test_unlike_servers_behind_one_address_are_named(
-    plan: Plan, server: SimulatorConfig, tmp_path, unlike: str, repeats: int
-):
+def test_unlike_servers_behind_one_address_are_named(plan, server, tmp_path, unlike, repeats):
     one, two = [server], [server, replace(server, run=2)]
     sides = (two, one) if unlike == "A" else (one, two)
     found = _compare(replace(plan, repeats=repeats), *sides, tmp_path / "out")
@@ -118,9 +112,7 @@ def test_unlike_servers_behind_one_address_are_named(
     assert "--worker" in said.stderr, "it knows no server, and says how to name them"
 
 
-def test_endpoints_that_are_equally_unsteady_are_not_accused(
-    plan: Plan, server: SimulatorConfig, tmp_path
-):
+def test_endpoints_that_are_equally_unsteady_are_not_accused(plan, server, tmp_path):
     other = replace(server, run=2)
     found = _compare(plan, [server, other], [other, server], tmp_path / "out")
     [task] = found.tasks
@@ -128,13 +120,11 @@ def test_endpoints_that_are_equally_unsteady_are_not_accused(
     assert _unsteady(found) == []
 
 
-def test_a_steady_pair_is_not_accused(plan: Plan, server: SimulatorConfig, tmp_path):
+def test_a_steady_pair_is_not_accused(plan, server, tmp_path):
     assert _unsteady(_compare(plan, [server], [server], tmp_path / "out")) == []
 
 
-def test_of_a_finished_run_it_is_not_known_whether_it_is_steadier(
-    plan: Plan, server: SimulatorConfig, tmp_path
-):
+def test_of_a_finished_run_it_is_not_known_whether_it_is_steadier(plan, server, tmp_path):
     _compare(plan, [server], [server], tmp_path / "before")
     done = tmp_path / "before" / "a"
 
@@ -153,22 +143,6 @@ def test_of_a_finished_run_it_is_not_known_whether_it_is_steadier(
     assert "A was asked once, so whether A is steadier is not known" in console.export_text()
 
 
-def test_a_comparison_that_an_older_version_finished_asks_nothing(
-    plan: Plan, server: SimulatorConfig, tmp_path
-):
-    """It asked only A twice, and its servers are gone."""
-    out = tmp_path / "out"
-    before = _compare(plan, [server], [server], out)
-    (out / "again_b").rename(tmp_path / "moved")
-    sides = [
-        CompareSide(plan=replace(plan, launcher=external(side.base_url)))
-        for side in (before.a, before.b)
-    ]
-    after = asyncio.run(compare(*sides, PAIRED, out, environ={}, show_flips=0))
-    assert after.tasks == tuple(replace(task, own=(task.own[0], None)) for task in before.tasks)
-    assert not (out / "again_b").exists()
-
-
 @pytest.mark.parametrize(
     ("asked", "told", "untold"),
     [
@@ -183,9 +157,7 @@ def test_a_comparison_that_an_older_version_finished_asks_nothing(
         ),
     ],
 )
-def test_the_reasons_fit_how_the_side_was_asked(
-    asked: dict[str, Any], told: list[str], untold: list[str]
-):
+def test_the_reasons_fit_how_the_side_was_asked(asked, told, untold):
     reasons = "; ".join(_list_reasons("B", AskedFolder(folder=Path("out/b"), **asked)))
     assert all(one in reasons for one in told)
     assert not any(one in reasons for one in untold)

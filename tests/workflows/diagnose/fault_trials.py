@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +21,7 @@ from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.schema.media import uniform
 from serve_eval.stats.sign_tests import mcnemar
-from serve_eval.workflows.diagnose.evidence import Evidence, read
-from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.foreign import foreign_answers
 from serve_eval.workflows.diagnose.paired_answers import pair_answers
 from serve_eval.workflows.diagnose.story import find_between
@@ -41,7 +39,7 @@ CACHES = {
 """Options of the embedded server. Half of the prompts are asked before the run."""
 
 
-def ask_all(url: str, out: Path, seed: int, *, half: bool = False):
+def ask_all(url, out, seed, *, half=False):
     """Ask all prompts, or half of them, unless a folder has their answers."""
     if (out / "report.json").exists():
         return
@@ -57,13 +55,13 @@ def ask_all(url: str, out: Path, seed: int, *, half: bool = False):
     print(out.name, report.tasks[0].result.value, file=sys.stderr, flush=True)
 
 
-def name_folder(top: Path, name: str) -> Path:
+def name_folder(top, name):
     """Return the folder of the answers with a fault."""
     return top / "runs" / "".join(c if c.isalnum() else "_" for c in name)
 
 
 @contextmanager
-def _embedded(top: Path, damage: str, *more: str) -> Iterator[str]:
+def _embedded(top, damage, *more):
     ready = top / f"{'_'.join([damage, *more])}.url"
     command = [
         sys.executable, "-m", "serve_eval.launchers._embedded", "--weights", WEIGHTS, "--model",
@@ -81,7 +79,7 @@ def _embedded(top: Path, damage: str, *more: str) -> Iterator[str]:
         ready.unlink()
 
 
-def answer_all(top: Path) -> dict[str, Path]:
+def answer_all(top):
     """Return the folders of the runs of the embedded model: A, and one with each fault."""
     found = {}
     with ExitStack() as stack:
@@ -116,14 +114,14 @@ def answer_all(top: Path) -> dict[str, Path]:
     return found
 
 
-def draw(run: Evidence, chosen: Collection[str]) -> Evidence:
+def draw(run, chosen):
     """Return a run with some of its samples."""
     [task] = run.tasks
     asked = tuple(one for one in task.asked if one.id in chosen)
     return replace(run, tasks=(replace(task, asked=asked),))
 
 
-def try_one(a: Evidence, b: Evidence) -> tuple[bool, Counter[str]]:
+def try_one(a, b):
     """Return whether the paired test finds a loss, and the findings of diagnose."""
     [pairs] = pair_answers(a, b, None)
     wrong = [(one.bad, other.bad) for one, other in pairs.pairs]
@@ -133,14 +131,14 @@ def try_one(a: Evidence, b: Evidence) -> tuple[bool, Counter[str]]:
     return lost > won and mcnemar(lost, won).p_mid <= ALPHA, Counter(map(_shorten, found))
 
 
-def _shorten(one: Finding) -> str:
+def _shorten(one):
     if one.rule != "slice":
         return one.rule
     also = " (others too)" if "the others lose score too" in one.told else ""
     return f"slice: {one.told.partition(':')[0]}{also}"
 
 
-def print_trials(folders: Mapping[str, Path]):
+def print_trials(folders):
     """Print a line for each fault and number of prompts; the first folder is side A."""
     (_, a), *runs = ((name, read(path)) for name, path in folders.items())
     names = [one.id for one in a.tasks[0].asked]
@@ -158,7 +156,7 @@ def print_trials(folders: Mapping[str, Path]):
             print(f"{name} | {100 * right:.1f} | {count} | {found} | {told}", flush=True)
 
 
-def main() -> None:
+def main():
     """Ask, and print the trials."""
     with tempfile.TemporaryDirectory() as made:
         top = Path(sys.argv[1] if len(sys.argv) > 1 else made)

@@ -26,14 +26,14 @@ class Content:
     length_s: float
 
 
-def draw_target(rng: random.Random, hard: float) -> int:
+def draw_target(rng, hard):
     """Return a short number; many samples have the same, and hard ones have larger numbers."""
     if rng.random() < 0.2:
         return rng.choice((0, 1, 2, 10, 100))
     return rng.randint(0, 20) if rng.random() < 0.6 - 0.4 * hard else rng.randint(0, 500)
 
 
-def draw_content(rng: random.Random, accuracy: float) -> Content:
+def draw_content(rng, accuracy):
     """Return a sample of which hard ones take longer, and are wrong more often."""
     hard = rng.random()
     target = draw_target(rng, hard)
@@ -47,9 +47,7 @@ def draw_content(rng: random.Random, accuracy: float) -> Content:
     )
 
 
-def draw_run(
-    rng: random.Random, n: int, *, in_flight: int, share: float, accuracy: float = 0.8
-) -> Evidence:
+def draw_run(rng, n, *, in_flight, share, accuracy=0.8):
     """Return a run of `n` samples, of which a `share` has its answer exchanged with another one.
 
     The other one is in flight at the time, and the exchange takes place at the end of the first.
@@ -79,11 +77,11 @@ def draw_run(
 
 
 def to_run(
-    contents: list[Content],
-    said: list[str],
-    spans: list[tuple[float, float]],
-    order: str = "random",
-) -> Evidence:
+    contents,
+    said,
+    spans,
+    order="random",
+):
     """Return a run in which these answers were said within these times."""
     asked = []
     for i, (content, answer, (start, end)) in enumerate(zip(contents, said, spans, strict=True)):
@@ -123,7 +121,7 @@ def to_run(
 SIZES = (100, 200, 400, 800, 1600)
 
 
-def main() -> None:
+def main():
     """Print how many healthy runs are accused, and how many prompts a fault takes."""
     rng = random.Random("healthy")
     accused = sum(

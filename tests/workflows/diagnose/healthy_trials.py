@@ -14,7 +14,6 @@ import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.schema import Limits, Plan, Spec
@@ -26,7 +25,7 @@ RUNS, PROMPTS, TRIALS, SEED = 30, 300, 1000, 5
 TASK = "word_problems"
 
 
-def make_plan(references: Path | None, *, max_tokens: int) -> Plan:
+def make_plan(references, *, max_tokens):
     options = {"num_samples": PROMPTS, "temperature": 1.0, "max_tokens": max_tokens}
     return Plan(
         model="embedded",
@@ -38,7 +37,7 @@ def make_plan(references: Path | None, *, max_tokens: int) -> Plan:
     )
 
 
-def ask_runs(folder: Path, runs: int, max_tokens: int) -> list[Path]:
+def ask_runs(folder, runs, max_tokens):
     """Run the task again and again, and return the folders."""
     found = []
     for number in range(runs):
@@ -50,7 +49,7 @@ def ask_runs(folder: Path, runs: int, max_tokens: int) -> list[Path]:
     return found
 
 
-def draw_run(runs: list[Path], out: Path, rng: random.Random):
+def draw_run(runs, out, rng):
     """Write a run folder with the times of one run and answers of all."""
     base = rng.choice(runs)
     shutil.copytree(base, out)
@@ -64,11 +63,11 @@ def draw_run(runs: list[Path], out: Path, rng: random.Random):
     (out / f"scores/{TASK}.jsonl").unlink()
 
 
-def _lines(file: Path) -> dict[str, dict[str, Any]]:
+def _lines(file):
     return {line["id"]: line for line in map(json.loads, file.read_text().splitlines())}
 
 
-def run_trials(runs: list[Path], references: Path, folder: Path, trials: int):
+def run_trials(runs, references, folder, trials):
     """Print what diagnose says of the drawn runs."""
     outcomes, said, tested = Counter[str](), Counter[str](), 0
     for trial in range(trials):
@@ -90,7 +89,7 @@ def run_trials(runs: list[Path], references: Path, folder: Path, trials: int):
     print(f"accused by a test: {tested}; findings: {dict(said.most_common())}")
 
 
-def main() -> None:
+def main():
     """Ask the runs, register the reference, and print the trials. Arguments: RUNS TRIALS."""
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS
     trials = int(sys.argv[2]) if len(sys.argv) > 2 else TRIALS

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plan.resolve import resolve
-from serve_eval.schema import Report
 from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.judged import read_folder
 
@@ -18,7 +17,7 @@ PROMPTS, SEEDS = 100, range(20)
 ACCURACIES = (0.7, 0.75)
 
 
-def run_other_model(folder: Path, accuracy: float, seed: int) -> tuple[Report, str]:
+def run_other_model(folder, accuracy, seed):
     """Return the report of a run of another model, and the likeliest cause that its line names."""
     plan = resolve(
         {

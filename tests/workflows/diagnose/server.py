@@ -5,20 +5,17 @@ import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from serve_eval.client.wire_format.response_head import CONTEXT_SERVER, GENERATION_SERVER
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.protocol.shared import build_task
-from serve_eval.report.document import Document, list_statements
-from serve_eval.schema import DataRoots, Endpoint, Limits, Plan, Prompt, Report, Spec
+from serve_eval.report.document import list_statements
+from serve_eval.schema import DataRoots, Endpoint, Limits, Plan, Spec
 from serve_eval.workflows.diagnose.document import make_document
 from serve_eval.workflows.diagnose.judged import list_outcomes, read_folder
 from serve_eval.workflows.diagnose.story import diagnose_read
 from tests.scripted_server import (
-    HttpRequest,
-    Reply,
     ScriptedServer,
     answer,
     external,
@@ -43,7 +40,7 @@ class Asked:
     body: Mapping[str, Any]
     target: str
 
-    def chance(self, what: str) -> float:
+    def chance(self, what):
         """Return a number between 0 and 1 that only the prompt decides."""
         digest = hashlib.sha256(f"{what}:{self.target}:{_key(self.body)}".encode()).digest()
         return int.from_bytes(digest[:8]) / 2**64
@@ -69,24 +66,24 @@ class Said:
 Act = Callable[[Asked], Said]
 
 
-def sound(asked: Asked, accuracy: float = 0.95) -> Said:
+def sound(asked, accuracy=0.95):
     """Answer most prompts rightly."""
     right = asked.chance("right") < accuracy
     return Said(text=asked.target if right else f"{asked.target}1")
 
 
-def answers_to(spec: Spec, roots: tuple[Path, ...] = ()) -> dict[str, str]:
+def answers_to(spec, roots=()):
     """Return the right answer to each prompt of a task."""
     places, wanted = DataRoots(roots=roots), int(str(spec.options["num_samples"]))
     samples = build_task(spec).load(places, wanted).samples
     return {_text(sample.prompt): sample.target for sample in samples}
 
 
-def _text(prompt: Prompt) -> str:
+def _text(prompt):
     return prompt if isinstance(prompt, str) else prompt[-1].text
 
 
-def _key(body: Mapping[str, Any]) -> str:
+def _key(body):
     return str(body["prompt"] if "prompt" in body else body["messages"][-1]["content"])
 
 
@@ -118,19 +115,19 @@ class Server:
         self.scripted = ScriptedServer(self._reply, paths=paths, routes=routes)
 
     @property
-    def received(self) -> list[bytes]:
+    def received(self):
         return [request.raw for request in self.scripted.asked]
 
     @property
-    def keys(self) -> list[str | None]:
+    def keys(self):
         return [request.headers.get("Authorization") for request in self.scripted.asked]
 
-    def _scraped(self, request: HttpRequest) -> Reply:
+    def _scraped(self, request):
         assert self.metrics is not None
         self._scrapes += 1
         return raw(self.metrics(self._scrapes).encode(), content_type="text/plain")
 
-    async def _reply(self, request: HttpRequest) -> Reply:
+    async def _reply(self, request):
         target = self.answers.get(request.prompt)
         if target is None:
             return self._answer(Said(text="4", tokens=1))
@@ -150,7 +147,7 @@ class Server:
             return stream(["[DONE]"])
         return self._answer(said)
 
-    def _answer(self, said: Said) -> Reply:
+    def _answer(self, said):
         usage = said.prompt_tokens + self.more_prompt_tokens, said.tokens
         more = {"finish": said.finish, "choice": {"stop_reason": said.stop_reason}}
         if said.servers is not None:
@@ -170,9 +167,7 @@ class Server:
         return answer(said.text, usage=usage, **more)
 
 
-def plan_for(
-    folder: Path, *, accuracy: float = 90.0, protocol: str = "", **options: object
-) -> Plan:
+def plan_for(folder, *, accuracy=90.0, protocol="", **options):
     """Return a plan for word problems, judged against a reference written into `folder`.
 
     `options` are those of the task.
@@ -190,12 +185,12 @@ def plan_for(
 
 
 def run(
-    plan: Plan,
-    server: Server,
-    out: Path,
-    environ: Mapping[str, str] | None = None,
-    info: Mapping[str, object] | None = None,
-) -> Report:
+    plan,
+    server,
+    out,
+    environ=None,
+    info=None,
+):
     """Evaluate the server over a real socket; `info` is what a launcher reports about it."""
 
     async def evaluated():
@@ -209,13 +204,13 @@ def run(
     return asyncio.run(evaluated())
 
 
-def make_document_of(folder: Path) -> Document:
+def make_document_of(folder):
     """Return the document of the diagnosis of a folder."""
     answers = read_folder(folder)
     return make_document(diagnose_read(answers), list_outcomes(answers), folder)
 
 
-def list_lines(folder: Path) -> list[str]:
+def list_lines(folder):
     """Return the statements of that document, each behind its label, and its next commands."""
     document = make_document_of(folder)
     rows = [f"{row.label}: {row.text}" for row in list_statements(document)]

@@ -4,17 +4,12 @@ Seeded and printed as Markdown; `test_slices` asserts a part of it.
 """
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy
-from numpy.typing import NDArray
 
-from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
 from tests.workflows.diagnose.sliced_runs import (
     FAULTS,
-    Prompts,
     build_data,
     draw_pair,
     draw_prompts,
@@ -26,28 +21,26 @@ GREEDY = 0.9
 UNRELATED = (0.4, 0.65)
 """Shares of right answers of unrelated models; that of the prompts is about .7."""
 
-Broken = Callable[[Prompts], NDArray[Any]]
 
-
-def break_none(prompts: Prompts) -> NDArray[Any]:
+def break_none(prompts):
     return numpy.zeros(len(prompts.chance), dtype=bool)
 
 
-def break_all(prompts: Prompts) -> NDArray[Any]:
+def break_all(prompts):
     return numpy.ones(len(prompts.chance), dtype=bool)
 
 
 def run_trial(
-    seed: int,
-    n: int,
-    broken: Broken,
+    seed,
+    n,
+    broken,
     *,
-    alone: bool = False,
-    same: float = GREEDY,
-    rate: float = 0.9,
-    longer: float = 1.0,
-    unrelated: float | None = None,
-) -> list[Finding]:
+    alone=False,
+    same=GREEDY,
+    rate=0.9,
+    longer=1.0,
+    unrelated=None,
+):
     """Return what is found of B with A as its reference, or of B alone."""
     random = numpy.random.default_rng(seed)
     prompts = draw_prompts(random, n)
@@ -57,15 +50,13 @@ def run_trial(
     return list(find_slices(b, (), data) if alone else compare_slices(a, b, (), data))
 
 
-def count_named(
-    words: str, n: int, broken: Broken, seeds: Sequence[int], *, alone: bool = False
-) -> int:
+def count_named(words, n, broken, seeds, *, alone=False):
     """Return how many trials name the slice with these words."""
     found = [run_trial(seed, n, broken, alone=alone) for seed in seeds]
     return sum(len(one) == 1 and one[0].told.startswith(words) for one in found)
 
 
-def _print_faults(seeds: Sequence[int]):
+def _print_faults(seeds):
     heads = [f"n = {n}, {how}" for how in ("reference", "alone") for n in SIZES]
     print(f"| named of {len(seeds)} | {' | '.join(heads)} |\n{'|---' * (1 + len(heads))}|")
     for name, (broken, words) in FAULTS.items():
@@ -77,7 +68,7 @@ def _print_faults(seeds: Sequence[int]):
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
-def _print_false(runs: int):
+def _print_false(runs):
     print("| runs without a slice | n | found |\n|---|---|---|")
     for name, broken, same, rate, count in (
         ("healthy, two independent draws per prompt", break_none, 0.0, 0.0, runs),

@@ -29,7 +29,6 @@ from serve_eval.storage.scores import ScoreRecord
 from serve_eval.storage.sessions import SessionRecord
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import AskedSample
-from serve_eval.workflows.diagnose.slice_data import Data
 
 TASK = "word_problems"
 
@@ -48,7 +47,7 @@ class Prompts:
     worker: NDArray[Any]
 
 
-def draw_prompts(random: numpy.random.Generator, n: int, subjects: int = 8) -> Prompts:
+def draw_prompts(random, n, subjects=8):
     """Draw prompts with subjects of different difficulty, sent in random order."""
     subject = random.integers(0, subjects, n)
     hardness = random.normal(size=n) + 0.4 * (subject % 5 - 2)
@@ -71,21 +70,21 @@ def draw_prompts(random: numpy.random.Generator, n: int, subjects: int = 8) -> P
     )
 
 
-def draw_right(random: numpy.random.Generator, prompts: Prompts) -> NDArray[Any]:
+def draw_right(random, prompts):
     """Draw which prompts are answered rightly."""
     return numpy.asarray(random.random(len(prompts.chance)) < prompts.chance)
 
 
 def draw_pair(
-    random: numpy.random.Generator,
-    prompts: Prompts,
-    broken: NDArray[Any],
+    random,
+    prompts,
+    broken,
     *,
-    same: float = 0.0,
-    rate: float = 0.9,
-    longer: float = 1.0,
-    unrelated: float | None = None,
-) -> tuple[Evidence, Evidence]:
+    same=0.0,
+    rate=0.9,
+    longer=1.0,
+    unrelated=None,
+):
     """Return sides A and B; B answers `rate` of the broken prompts wrongly.
 
     Answers that are broken are `longer` than others by this factor. An `unrelated` B is right with
@@ -104,9 +103,7 @@ def draw_pair(
     )
 
 
-def build_evidence(
-    random: numpy.random.Generator, prompts: Prompts, right: NDArray[Any], factor: NDArray[Any]
-) -> Evidence:
+def build_evidence(random, prompts, right, factor):
     """Return a run without a report whose order was random."""
     length = numpy.where(right, 1.0, 1.6) * numpy.exp(random.normal(size=len(right)) * 0.4)
     length = (40 * factor * length / prompts.chance**0.3).astype(int)
@@ -125,7 +122,7 @@ def build_evidence(
     )
 
 
-def _ask(i: int, right: bool, tokens: int, length: int, prompts: Prompts) -> AskedSample:
+def _ask(i, right, tokens, length, prompts):
     attempt = Attempt(
         start_s=1e9 + float(prompts.start_s[i]),
         end_s=1e9 + float(prompts.end_s[i]),
@@ -151,7 +148,7 @@ def _ask(i: int, right: bool, tokens: int, length: int, prompts: Prompts) -> Ask
     )
 
 
-def build_data(prompts: Prompts) -> Data:
+def build_data(prompts):
     """Return the data set of the prompts, with their subjects as metadata."""
     samples = [
         Sample(id=f"{i}", prompt="", target="17", metadata={"subject": f"s{subject}"})

@@ -7,7 +7,6 @@ import asyncio
 import random
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,14 +15,11 @@ from serve_eval.schema import Comparison, DivergencePlaces, Spec, VerdictOutcome
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.causes import find_leads
-from serve_eval.workflows.diagnose.evidence import TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.paired_answers import drop_sound, find_worse
-from serve_eval.workflows.diagnose.story import Diagnosis, diagnose
+from serve_eval.workflows.diagnose.story import diagnose
 from tests.workflows.diagnose.server import (
-    Act,
-    Asked,
     Said,
     Server,
     answers_to,
@@ -36,7 +32,7 @@ from tests.workflows.diagnose.test_levels import healthy
 SAMPLES = 60
 
 
-def _diagnose(a: Act, b: Act, out: Path, *, again: int = 0) -> Diagnosis:
+def _diagnose(a, b, out, *, again=0):
     plan = plan_for(out, num_samples=SAMPLES, max_tokens=64)
     plan = replace(plan, no_reference=True, references_dir=None)
     answers = answers_to(plan.tasks[0])
@@ -53,56 +49,56 @@ def _diagnose(a: Act, b: Act, out: Path, *, again: int = 0) -> Diagnosis:
     return diagnose(out / "out")
 
 
-def _rules(found: Diagnosis) -> list[str]:
+def _rules(found):
     return [one.rule for one in found.between]
 
 
-def _only(found: Diagnosis, rule: str) -> Finding:
+def _only(found, rule):
     [one] = [one for one in found.between if one.rule == rule]
     return one
 
 
-def _loop(asked: Asked) -> Said:
+def _loop(asked):
     if asked.chance("loop") < 0.5:
         return Said(text="so it is " + "and so " * 30, finish="length", tokens=64)
     return sound(asked)
 
 
-def _brief(asked: Asked) -> Said:
+def _brief(asked):
     return Said(text=asked.target[:1], tokens=2)
 
 
-def _wordy(asked: Asked) -> Said:
+def _wordy(asked):
     return Said(text=f"the answer is {asked.target}", tokens=30)
 
 
-def _terse(asked: Asked) -> Said:
+def _terse(asked):
     return Said(text=f"the answer is {asked.target}", tokens=25)
 
 
-def _slightly(asked: Asked) -> Said:
+def _slightly(asked):
     return Said(text=f"the answer is {asked.target}", tokens=28)
 
 
-def _cyrillic(asked: Asked) -> Said:
+def _cyrillic(asked):
     text = f"the answer is {asked.target}"
     return Said(text=f"{text} \u043e\u0442" if asked.chance("odd") < 0.5 else text, tokens=30)
 
 
-def _same(asked: Asked) -> Said:
+def _same(asked):
     text = f"the answer is {asked.target}"
     return Said(text="the answer is always forty-two" if asked.number % 2 else text, tokens=30)
 
 
-def _foreign(asked: Asked) -> Said:
+def _foreign(asked):
     return Said(text=f"?{sound(asked).text}")
 
 
-def _late(asked: Asked) -> Said:
+def _late(asked):
     return Said(text=f"{sound(asked).text}?")
 
 
-def _unsteady(asked: Asked) -> Said:
+def _unsteady(asked):
     return Said(text=f"{asked.target}{asked.number}" if asked.chance("odd") < 0.5 else asked.target)
 
 
@@ -135,7 +131,7 @@ def test_a_loss_that_no_rule_places_is_one_of_weights_precision_or_cache(tmp_pat
 
 
 @pytest.mark.parametrize("legs", [False, True])
-def test_an_even_loss_of_a_disaggregated_pair_may_be_in_its_transfer(legs: bool, tmp_path):
+def test_an_even_loss_of_a_disaggregated_pair_may_be_in_its_transfer(legs, tmp_path):
     servers = ("h0:8001", "h1:8002") if legs else None
 
     def act(accuracy):
@@ -172,7 +168,7 @@ def test_tokens_are_advised_where_both_sides_lack_them(tmp_path):
 @pytest.mark.parametrize(
     ("b", "does"), [(_brief, "stops early"), (_terse, "gives shorter answers")]
 )
-def test_a_side_with_shorter_answers_is_named(tmp_path, b: Act, does: str):
+def test_a_side_with_shorter_answers_is_named(tmp_path, b, does):
     told = _only(_diagnose(_wordy, b, tmp_path), "lengths").told
     assert told.startswith(f"B {does}: ")
     assert told.endswith(f"and A 30.0; shorter in {SAMPLES} of {SAMPLES} prompts")
@@ -189,12 +185,12 @@ def test_lengths_within_a_tenth_are_equal(tmp_path):
         (_same, "answers of B equal the answer to another prompt, and 0 of A"),
     ],
 )
-def test_signs_of_damage_are_counted_on_both_sides(tmp_path, b: Act, told: str):
+def test_signs_of_damage_are_counted_on_both_sides(tmp_path, b, told):
     assert told in _only(_diagnose(_wordy, b, tmp_path), "signs").told
 
 
 @pytest.mark.parametrize(("b", "named"), [(_foreign, True), (_late, False)])
-def test_a_difference_in_the_first_token_is_one_of_the_prompt(tmp_path, b: Act, named: bool):
+def test_a_difference_in_the_first_token_is_one_of_the_prompt(tmp_path, b, named):
     found = _diagnose(sound, b, tmp_path)
     assert ("first_token" in _rules(found)) is named
     if named:
@@ -203,9 +199,7 @@ def test_a_difference_in_the_first_token_is_one_of_the_prompt(tmp_path, b: Act, 
 
 
 @pytest.mark.parametrize(("late", "named"), [(0.0, True), (0.13, True), (0.5, False)])
-def test_some_requests_with_another_prompt_are_told_from_numerics(
-    tmp_path, late: float, named: bool
-):
+def test_some_requests_with_another_prompt_are_told_from_numerics(tmp_path, late, named):
     def own(asked):
         return Said(text=f"the right answer is {asked.target}")
 
@@ -246,22 +240,22 @@ def test_a_side_that_disagrees_with_itself_is_named(tmp_path):
         ("-" * 30 + " end", False),
     ],
 )
-def test_a_loop_is_a_piece_again_and_again_at_the_end(text: str, loop: bool):
+def test_a_loop_is_a_piece_again_and_again_at_the_end(text, loop):
     assert is_loop(text) is loop
 
 
-def _endless(asked: Asked) -> Said:
+def _endless(asked):
     """Answer wrongly, at length, and never come to an end."""
     return Said(text=f"so it is {asked.number} " + "and so on " * 20, finish="length", tokens=64)
 
 
-def _rambling(asked: Asked) -> Said:
+def _rambling(asked):
     if asked.chance("bad") < 0.5:
         return Said(text=f"it may be {asked.number} or perhaps another one, who knows", tokens=40)
     return Said(text=f"the answer is {asked.target}", tokens=20)
 
 
-def _right(asked: Asked) -> Said:
+def _right(asked):
     return Said(text=f"the answer is {asked.target}", tokens=20)
 
 
@@ -294,11 +288,11 @@ def test_a_sound_side_that_is_cut_now_and_then_is_not_explained(tmp_path):
     assert not any(one.told.startswith("A ") for one in found.between)
 
 
-def _lines(found: object) -> list[str]:
+def _lines(found):
     return [change for one in found.between for change in one.change]
 
 
-def _task(lost: set[int]) -> TaskEvidence:
+def _task(lost):
     [task] = healthy(random.Random(1), 60).tasks
     asked = tuple(replace(one, id=f"{i}", bad=i in lost) for i, one in enumerate(task.asked))
     return replace(task, asked=asked)
@@ -314,7 +308,7 @@ def _task(lost: set[int]) -> TaskEvidence:
         (set(range(20)), set(range(20)), None),
     ],
 )
-def test_the_worse_side_has_clearly_more_losses(a: set[int], b: set[int], worse: int | None):
+def test_the_worse_side_has_clearly_more_losses(a, b, worse):
     assert find_worse(_task(a), _task(b)) == worse
 
 
@@ -338,7 +332,7 @@ READING = (
 
 
 @pytest.mark.parametrize("failed", [True, False])
-def test_the_first_token_that_differs_leads_a_red_comparison(tmp_path, failed: bool):
+def test_the_first_token_that_differs_leads_a_red_comparison(tmp_path, failed):
     """Fails if symptoms come first: B's answers are cut, which more of them show."""
     _diagnose(sound, _loop, tmp_path)
     done = COMPARE.find(tmp_path / "out", Comparison)

@@ -14,7 +14,7 @@ from serve_eval.storage.scores import ScoreRecord
 from serve_eval.workflows.diagnose.breakdown import describe_verify, name_good
 from serve_eval.workflows.diagnose.causes import is_command
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import AskedSample, Finding
+from serve_eval.workflows.diagnose.finding import AskedSample
 from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.workflows.diagnose.test_levels import healthy
@@ -22,29 +22,27 @@ from tests.workflows.diagnose.test_levels import healthy
 ID, FOLDER = "a b;'$(id)", Path("my runs/it's")
 
 
-def _evidence(*asked: AskedSample, **prints: str) -> Evidence:
+def _evidence(*asked, **prints):
     task = TaskEvidence(name="t", fingerprint={"task": "t", **prints}, asked=asked, report=None)
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(Spec(name="t"),))
     return Evidence(folder=FOLDER, plan=plan, sessions=[], report=None, tasks=(task,), logs=())
 
 
-def _attempt(failure: FailureKind | None = None, start_s: float = 1e9) -> Attempt:
+def _attempt(failure=None, start_s=1e9):
     status = 200 if failure is None else None
     return Attempt(
         start_s=start_s, end_s=start_s + 1.0, failure=failure, status=status, request_id="r"
     )
 
 
-def _missing(name: str, message: str, *attempts: Attempt, status: int | None = None) -> AskedSample:
+def _missing(name, message, *attempts, status=None):
     failure = Failure(
         kind=FailureKind.HTTP_ERROR, message=message, status=status, attempts=attempts
     )
     return AskedSample(id=name, response=None, failure=failure, attempts=attempts)
 
 
-def _answered(
-    name: str, text: str, outcome: str, *attempts: Attempt, stop: str | None = None
-) -> AskedSample:
+def _answered(name, text, outcome, *attempts, stop=None):
     usage = Usage(prompt_tokens=9, completion_tokens=9)
     response = Response(
         text=text, finish_reason="stop", stop_reason=stop, usage=usage, attempts=attempts
@@ -60,7 +58,7 @@ def _answered(
     )
 
 
-def _of(evidence: Evidence, rule: str) -> Finding:
+def _of(evidence, rule):
     return next(finding for finding in findings(evidence) if finding.rule == rule)
 
 
@@ -149,11 +147,11 @@ def test_a_suite_without_any_run_is_refused(tmp_path):
         ("", False),
     ],
 )
-def test_a_command_has_no_words_of_advice_and_nothing_to_replace(advice: str, whole: bool):
+def test_a_command_has_no_words_of_advice_and_nothing_to_replace(advice, whole):
     assert is_command(advice) is whole
 
 
-def _make_run(launcher: str) -> Evidence:
+def _make_run(launcher):
     run = healthy(random.Random(1), 20)
     plan = replace(run.plan, launcher=Spec(name=launcher))
     return replace(run, plan=plan, folder=Path("out"))

@@ -1,9 +1,7 @@
 """Test losses that cuts, lost answers, other prompts or another protocol explain."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,10 +9,10 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers.embedded import WEIGHTS as OTHER_PROTOCOL_WEIGHTS
-from serve_eval.schema import Limits, Plan, Report, Spec, VerdictOutcome
+from serve_eval.schema import Limits, Plan, Spec, VerdictOutcome
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.causes import find_leads
-from serve_eval.workflows.diagnose.finding import WEIGHTS, Finding
+from serve_eval.workflows.diagnose.finding import WEIGHTS
 from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.run_rules import RULE
 from serve_eval.workflows.diagnose.story import diagnose
@@ -28,7 +26,6 @@ from tests.evidence.prompt_audit.embedded_tokenizer import (
 )
 from tests.scripted_server import ScriptedServer, answer, external, fail
 from tests.workflows.diagnose.server import (
-    Asked,
     Said,
     Server,
     answers_to,
@@ -41,35 +38,35 @@ from tests.workflows.diagnose.server import (
 MAX_TOKENS = 512
 
 
-def is_hit(asked: Asked) -> bool:
+def is_hit(asked):
     """Return True for the samples of two steps."""
     return asked.target.count("\n") == 2
 
 
-def cut(asked: Asked) -> Said:
+def cut(asked):
     if not is_hit(asked):
         return sound(asked)
     return Said(text="First,", finish="length", tokens=MAX_TOKENS)
 
 
-def refuse(asked: Asked) -> Said:
+def refuse(asked):
     return Said(text="out of memory", status=400) if is_hit(asked) else sound(asked)
 
 
-def cut_or_refuse(asked: Asked) -> Said:
+def cut_or_refuse(asked):
     return refuse(asked) if asked.chance("half") < 0.5 else cut(asked)
 
 
-def leave_empty(asked: Asked) -> Said:
+def leave_empty(asked):
     return Said(text="") if is_hit(asked) else sound(asked)
 
 
-def lose(asked: Asked) -> Said:
+def lose(asked):
     return Said(text="0") if is_hit(asked) else sound(asked)
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory) -> tuple[Plan, Path]:
+def judged(tmp_path_factory):
     """Return a plan whose reference is the run of a sound endpoint, and that run."""
     folder = tmp_path_factory.mktemp("judged")
     plan = replace(plan_for(folder, num_samples=250), no_reference=True, references_dir=None)
@@ -88,7 +85,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_run_names_the_fault_alone(name: str, judged: tuple[Plan, Path], tmp_path):
+def test_a_run_names_the_fault_alone(name, judged, tmp_path):
     act, models, rule = FAULTS[name]
     plan, _ = judged
     answers = answers_to(plan.tasks[0])
@@ -100,7 +97,7 @@ def test_a_run_names_the_fault_alone(name: str, judged: tuple[Plan, Path], tmp_p
     assert WEIGHTS not in " ".join(one.told for one in found.findings)
 
 
-def test_a_comparison_names_the_cut_answers_alone(judged: tuple[Plan, Path], tmp_path):
+def test_a_comparison_names_the_cut_answers_alone(judged, tmp_path):
     plan, a = judged
     plan = replace(plan, no_reference=True, references_dir=None)
     run(plan, Server(act=cut, answers=answers_to(plan.tasks[0])), tmp_path / "b")
@@ -113,7 +110,7 @@ def test_a_comparison_names_the_cut_answers_alone(judged: tuple[Plan, Path], tmp
     assert WEIGHTS not in "\n".join(list_lines(tmp_path / "c"))
 
 
-def test_a_slice_that_nothing_explains_is_named(judged: tuple[Plan, Path], tmp_path):
+def test_a_slice_that_nothing_explains_is_named(judged, tmp_path):
     plan, _ = judged
     run(plan, Server(act=lose, answers=answers_to(plan.tasks[0])), tmp_path / "b")
     assert "slice" in [one.rule for one in diagnose(tmp_path / "b").runs[0].findings]
@@ -140,7 +137,7 @@ THERE, HERE = 128, 100
 DIFFERENT = "the reference was measured under a different protocol"
 
 
-def _spoil(cut: float, wrong: float) -> Callable[[Asked], Said]:
+def _spoil(cut, wrong):
     """Return a server that cuts this share of the answers, and answers that of others wrongly."""
 
     def act(asked):
@@ -152,9 +149,7 @@ def _spoil(cut: float, wrong: float) -> Callable[[Asked], Said]:
     return act
 
 
-def _measure(
-    folder: Path, before: Callable[[Asked], Said], after: Callable[[Asked], Said], **options: object
-) -> tuple[list[Finding], str]:
+def _measure(folder, before, after, **options):
     """Return the findings, and the likely cause, of a run with another limit than before."""
     plan = plan_for(folder, num_samples=250, max_tokens=THERE)
     answers = answers_to(plan.tasks[0])
@@ -186,9 +181,7 @@ def _measure(
         (0.4, 0.4, 0.3, "in the reference's runs), which explains at most 0.0 of"),
     ],
 )
-def test_a_limit_that_cuts_too_few_answers_is_a_remark(
-    before: float, cut: float, wrong: float, told: str, tmp_path
-):
+def test_a_limit_that_cuts_too_few_answers_is_a_remark(before, cut, wrong, told, tmp_path):
     found, cause = _measure(tmp_path, _spoil(before, 0.0), _spoil(cut, wrong))
     [other] = [one for one in found if one.rule == "protocol"]
     assert all(one.rule in ("protocol", "truncated") for one in found[1:])
@@ -239,7 +232,7 @@ def test_damaged_weights_are_named_where_the_limit_cuts_nothing(tmp_path):
 PROMPTS = 100
 
 
-def _run(out: Path, references: Path | None = None, *, lost: int, tokens: int = 20) -> Report:
+def _run(out, references=None, *, lost, tokens=20):
     """Ask a server that refuses some prompts; it answers the others with so many tokens."""
     numbers = {}
 
@@ -265,7 +258,7 @@ def _run(out: Path, references: Path | None = None, *, lost: int, tokens: int = 
 
 
 @pytest.mark.parametrize("lost", [10, 0])
-def test_the_cause_of_an_open_verdict_is_the_lost_answers(lost: int, tmp_path):
+def test_the_cause_of_an_open_verdict_is_the_lost_answers(lost, tmp_path):
     _run(tmp_path / "sound", lost=0)
     register([tmp_path / "sound"], tmp_path / "references")
     report = _run(tmp_path / "out", tmp_path / "references", lost=lost, tokens=12)
@@ -281,16 +274,12 @@ def test_the_cause_of_an_open_verdict_is_the_lost_answers(lost: int, tmp_path):
 SYSTEM = "<|system|>\nBe nice.<|end|>\n" + TEMPLATE
 
 
-def _told(
-    tmp_path: Path, served: str = TEMPLATE, files: str = TEMPLATE, *, more: int = 0, n: int = 20
-) -> list[str]:
+def _told(tmp_path, served=TEMPLATE, files=TEMPLATE, *, more=0, n=20):
     server = serve_folder(make_folder(tmp_path / "served", served), counted_more=more)
     return [one.told for one in _diagnose(tmp_path, server, files, n) if one.rule == RULE]
 
 
-def _diagnose(
-    tmp_path: Path, server: ScriptedServer, files: str = TEMPLATE, n: int = 20
-) -> tuple[Finding, ...]:
+def _diagnose(tmp_path, server, files=TEMPLATE, n=20):
     plan = plan_for(tmp_path, num_samples=n, apply_chat_template=True)
     plan = replace(plan, references_dir=None, no_reference=True)
 
@@ -319,7 +308,7 @@ def test_counts_that_agree_are_told(tmp_path):
         (SYSTEM, 0, "more than the folder F in 20 of 20 prompts: another chat template, such as"),
     ],
 )
-def test_a_constant_difference_has_one_cause(tmp_path, served: str, more: int, told: str):
+def test_a_constant_difference_has_one_cause(tmp_path, served, more, told):
     [found] = _told(tmp_path, served, more=more)
     assert told in found.replace(str(tmp_path / "files"), "F")
 
@@ -330,7 +319,7 @@ def test_a_template_that_writes_a_date_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(("tokens", "reported"), [(1, False), (4, False), (9, True)])
-def test_generated_tokens_that_no_text_has_are_told(tmp_path, tokens: int, reported: bool):
+def test_generated_tokens_that_no_text_has_are_told(tmp_path, tokens, reported):
     server = serve_folder(make_folder(tmp_path / "served"), answer_tokens=tokens)
     found = _diagnose(tmp_path, server)
     said = [one.told for one in found if one.rule == "answer_counts"]

@@ -40,12 +40,12 @@ from tests.workflows.diagnose.server import Server, answers_to, list_lines, plan
 from tests.workflows.invariants.faulty_servers import Exchange
 
 
-def found_in(evidence: Evidence) -> list[Finding]:
+def found_in(evidence):
     return list(foreign_answers(evidence))
 
 
 @pytest.mark.parametrize("in_flight", [8, 64])
-def test_exchanged_answers_are_found_with_their_pairs(in_flight: int):
+def test_exchanged_answers_are_found_with_their_pairs(in_flight):
     n = 240 if in_flight == 8 else 800
     [found] = found_in(draw_run(random.Random(4), n, in_flight=in_flight, share=0.1))
     assert found.p <= ALPHA
@@ -117,7 +117,7 @@ def test_only_runs_in_random_order_are_tested():
     )
 
 
-def _halves() -> tuple[list[tuple[float, float]], random.Random]:
+def _halves():
     """Return the times of 200 samples of which two at a time are in flight together."""
     rng = random.Random(8)
     return [(float(i // 2), i // 2 + 0.9) for i in range(200)], rng
@@ -166,7 +166,7 @@ def test_copied_sentences_are_found_and_garbage_is_not():
 
 
 @pytest.mark.parametrize(("targets", "found"), [(4, False), (60, True)])
-def test_targets_that_many_share_do_not_count(targets: int, found: bool):
+def test_targets_that_many_share_do_not_count(targets, found):
     spans, _ = _halves()
     contents = [
         Content(target=f"{i % targets}", answer=f"{i % targets}", length_s=1.0) for i in range(200)
@@ -186,7 +186,7 @@ def test_holdout_samples_are_only_counted():
     assert " has the answer of " not in found.told
 
 
-def swapping(seed: int, share: float, answers: dict[str, str]) -> ScriptedServer:
+def swapping(seed, share, answers):
     """Return a server that exchanges a share of the answers among those in flight together."""
     exchange = Exchange(share=share, seed=seed, together=4, pause_s=0.02)
 
@@ -198,7 +198,7 @@ def swapping(seed: int, share: float, answers: dict[str, str]) -> ScriptedServer
 
 
 @pytest.mark.parametrize(("share", "found"), [(0.0, False), (0.2, True)])
-def test_a_real_run_is_diagnosed(tmp_path, share: float, found: bool):
+def test_a_real_run_is_diagnosed(tmp_path, share, found):
     plan = plan_for(tmp_path, num_samples=200)
     answers = answers_to(plan.tasks[0])
     server = Server(act=sound, answers=answers)
@@ -243,11 +243,11 @@ def test_pairs_of_targets_that_many_share_are_not_listed():
         ("x" * 60, "x" * 60, False),
     ],
 )
-def test_what_a_text_states(text: str, target: str, told: bool):
+def test_what_a_text_states(text, target, told):
     assert states(text, target) is told
 
 
-def healthy(rng: random.Random, n: int) -> Evidence:
+def healthy(rng, n):
     """Return a run whose wrong answers are independent of finish reason, time and load."""
     asked = []
     prints = {
@@ -350,9 +350,7 @@ def test_repeats_of_a_prompt_are_no_further_witnesses():
         ((2.0, 2.0), None),
     ],
 )
-def test_errors_after_the_same_time_show_a_time_limit(
-    times: tuple[float, ...], limit: float | None
-):
+def test_errors_after_the_same_time_show_a_time_limit(times, limit):
     asked = [
         AskedSample(
             id=str(i),
@@ -373,7 +371,7 @@ def test_errors_after_the_same_time_show_a_time_limit(
     assert _time_limit(asked) == (None if limit is None else pytest.approx(limit))
 
 
-def _find(rule: str, explains: int | None) -> Finding:
+def _find(rule, explains):
     told, lost = f"{rule} did it", 0 if explains is None else 103
     return Finding(rule=rule, told=told, change=(), count=4, of=500, explains=explains, lost=lost)
 
@@ -429,13 +427,13 @@ def test_every_rule_of_the_table_that_tests_has_its_level_in_the_sum():
 
 
 @pytest.mark.parametrize(("apart", "said"), [(10, False), (11, True)])
-def test_extractors_are_tested_in_both_directions_at_half_the_level(apart: int, said: bool):
+def test_extractors_are_tested_in_both_directions_at_half_the_level(apart, said):
     """Ten of ten in one direction have a one-sided p of .00098; eleven have .00049."""
     run = healthy_with_parts(apart)
     assert any(one.rule == "extractors" for one in findings(run)) is said
 
 
-def healthy_with_parts(apart: int) -> Evidence:
+def healthy_with_parts(apart):
     """Return a run of 60 answers; `apart` of them are right by the flexible extractor only.
 
     Both extractors find the others right.

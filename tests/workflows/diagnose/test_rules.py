@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,19 +20,16 @@ from serve_eval.schema import (
     DataRoots,
     Limits,
     Plan,
-    Report,
     Spec,
     WorkerShare,
     WorkerTimes,
 )
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.evidence import read
-from serve_eval.workflows.diagnose.finding import Finding
-from serve_eval.workflows.diagnose.story import DiagnosedRun, diagnose
+from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.references.register import register
 from tests.workflows.diagnose.server import (
     Act,
-    Asked,
     Said,
     Server,
     answers_to,
@@ -44,57 +41,57 @@ from tests.workflows.diagnose.server import (
 )
 
 
-def half(asked: Asked) -> bool:
+def half(asked):
     return asked.chance("half") < 0.5
 
 
-def cut(asked: Asked) -> Said:
+def cut(asked):
     return Said(text="12+30", finish="length", tokens=128) if half(asked) else sound(asked)
 
 
-def cut_by_the_server(asked: Asked) -> Said:
+def cut_by_the_server(asked):
     return Said(text="12+30", finish="length", tokens=40) if half(asked) else sound(asked)
 
 
-def thinks_on(asked: Asked) -> Said:
+def thinks_on(asked):
     return (
         Said(text="<think>Let me see", finish="length", tokens=128) if half(asked) else sound(asked)
     )
 
 
-def stopped_thinking(asked: Asked) -> Said:
+def stopped_thinking(asked):
     return Said(text="<think>Let me see", stop_reason="\n\n") if half(asked) else sound(asked)
 
 
-def stopped(asked: Asked) -> Said:
+def stopped(asked):
     return Said(text="First, the nuts:", stop_reason="\n\n") if half(asked) else sound(asked)
 
 
-def says_nothing(asked: Asked) -> Said:
+def says_nothing(asked):
     return Said(text="", tokens=1) if half(asked) else sound(asked)
 
 
-def swallowed(asked: Asked) -> Said:
+def swallowed(asked):
     return Said(text="", tokens=50) if half(asked) else sound(asked)
 
 
-def hides_thoughts(asked: Asked) -> Said:
+def hides_thoughts(asked):
     return Said(text="", tokens=128, hidden=127) if half(asked) else sound(asked)
 
 
-def misfiled(asked: Asked) -> Said:
+def misfiled(asked):
     return Said(text="", reasoning=asked.target) if half(asked) else sound(asked)
 
 
-def loops(asked: Asked) -> Said:
+def loops(asked):
     return Said(text="12+30 12+30 12+30", finish="repetition") if half(asked) else sound(asked)
 
 
-def ends_otherwise(asked: Asked) -> Said:
+def ends_otherwise(asked):
     return replace(sound(asked), finish="my_end") if half(asked) else sound(asked)
 
 
-def marked(asked: Asked) -> Said:
+def marked(asked):
     return (
         Said(text="<|im_start|>assistant\nNuts are nice.<|im_end|>")
         if half(asked)
@@ -102,40 +99,40 @@ def marked(asked: Asked) -> Said:
     )
 
 
-def goes_on_behind_its_end(asked: Asked) -> Said:
+def goes_on_behind_its_end(asked):
     said = sound(asked)
     if asked.chance("some") >= 0.3:
         return said
     return replace(said, text=f"{said.text}</s> And 12 more.</s> 12")
 
 
-def plays_the_user(asked: Asked) -> Said:
+def plays_the_user(asked):
     return Said(text="Nuts.\nUser: How many?\nAssistant: 3") if half(asked) else sound(asked)
 
 
-def says_it_otherwise(asked: Asked) -> Said:
+def says_it_otherwise(asked):
     number = asked.target.rpartition("#### ")[2]
     return Said(text=f"All in all, the answer is {number}.") if half(asked) else sound(asked)
 
 
-def babbles(asked: Asked) -> Said:
+def babbles(asked):
     return Said(text="lorem ipsum dolor") if half(asked) else sound(asked)
 
 
-def worse_from_60(asked: Asked) -> Said:
+def worse_from_60(asked):
     return sound(asked, 0.95 if asked.number < 60 else 0.3)
 
 
-def busy(target: str) -> bool:
+def busy(target):
     """Return whether a sample is one of those that are asked under load."""
     return hashlib.sha256(target.encode()).digest()[0] < 96
 
 
-def wrong_under_load(asked: Asked) -> Said:
+def wrong_under_load(asked):
     return sound(asked, 0.4 if busy(asked.target) else 0.95)
 
 
-def under_load(plan: Plan, out: Path):
+def under_load(plan, out):
     """Record that the busy samples were asked thirty at a time and the others alone.
 
     In a real run, the machine decides how many requests are in flight together.
@@ -159,11 +156,11 @@ def under_load(plan: Plan, out: Path):
     file.write_text("".join(f"{json.dumps(record)}\n" for record in records))
 
 
-def batched(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+def batched(items, size):
     return (items[at : at + size] for at in range(0, len(items), size))
 
 
-def refuses(asked: Asked) -> Said:
+def refuses(asked):
     return (
         Said(text="temperature: Extra inputs are not permitted", status=400)
         if half(asked)
@@ -171,29 +168,29 @@ def refuses(asked: Asked) -> Said:
     )
 
 
-def refuses_a_value(asked: Asked) -> Said:
+def refuses_a_value(asked):
     message = "temperature must be non-negative, got -1.0. (parameter=temperature, value=-1.0)"
     return Said(text=message, status=400) if half(asked) else sound(asked)
 
 
-def refuses_behind(asked: Asked) -> Said:
+def refuses_behind(asked):
     message = (
         "Internal server error 400, message='Bad Request', url='http://worker:8001/v1/completions'"
     )
     return Said(text=message, status=500) if asked.chance("some") < 0.2 else sound(asked)
 
 
-def gives_up_after_two_seconds(asked: Asked) -> Said:
+def gives_up_after_two_seconds(asked):
     if asked.chance("some") >= 0.2:
         return sound(asked)
     return Said(text="Internal server error ", status=500, delay_s=2.05)
 
 
-def never_answers(asked: Asked) -> Said:
+def never_answers(asked):
     return replace(sound(asked), delay_s=30.0 if asked.chance("some") < 0.2 else 0.0)
 
 
-def errs_on_some(asked: Asked) -> Said:
+def errs_on_some(asked):
     return (
         Said(text="index out of range", status=500) if asked.chance("some") < 0.2 else sound(asked)
     )
@@ -218,7 +215,7 @@ class Case:
     afterwards: Callable[[Plan, Path], None] | None = None
 
 
-def retries(scrape: int) -> str:
+def retries(scrape):
     """Return the counters of a 1.2 orchestrator: five retries between two scrapes.
 
     A run scrapes twice for the retries, and once between for the counts of the engine.
@@ -360,7 +357,7 @@ CASES = {
 }  # fmt: skip
 
 
-def ran(case: Case, out: Path) -> tuple[Report, DiagnosedRun]:
+def ran(case, out):
     plan = replace(plan_for(out.parent, **case.options), no_reference=not case.judged)
     plan = plan if case.limits is None else replace(plan, limits=case.limits)
     report = run(plan, Server(act=case.act, answers=answers_to(plan.tasks[0]), **case.server), out)
@@ -370,12 +367,12 @@ def ran(case: Case, out: Path) -> tuple[Report, DiagnosedRun]:
     return report, diagnosed
 
 
-def names(diagnosed: DiagnosedRun) -> list[str]:
+def names(diagnosed):
     return [finding.rule for finding in diagnosed.findings]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_fault_is_named_with_its_evidence_and_what_to_change(name: str, tmp_path):
+def test_a_fault_is_named_with_its_evidence_and_what_to_change(name, tmp_path):
     case = CASES[name]
     _, diagnosed = ran(case, tmp_path / "out")
     assert case.rule in names(diagnosed)
@@ -392,7 +389,7 @@ def test_a_fault_is_named_with_its_evidence_and_what_to_change(name: str, tmp_pa
 
 @pytest.mark.parametrize(("accuracy", "outcome"), [(0.95, "PASS"), (0.5, "FAIL")])
 def test_a_loss_without_a_sign_is_called_even_and_a_sound_run_has_no_finding(
-    accuracy: float, outcome: str, tmp_path
+    accuracy, outcome, tmp_path
 ):
     plan = plan_for(tmp_path)
     server = Server(act=lambda asked: sound(asked, accuracy), answers=answers_to(plan.tasks[0]))
@@ -514,7 +511,7 @@ def test_a_worker_that_is_not_reached_any_more_is_named_with_the_end_of_its_log(
 
 @pytest.mark.parametrize("generation_servers", [1, 2])
 def test_after_a_fall_the_workers_are_to_be_told_apart_where_there_are_several(
-    generation_servers: int, tmp_path
+    generation_servers, tmp_path
 ):
     servers = {f"generation_{i}": f"http://127.0.0.1:{8101 + i}" for i in range(generation_servers)}
     info = {"servers": {"context_0": "http://127.0.0.1:8100", **servers}}
@@ -558,7 +555,7 @@ def test_many_retries_are_told_of_a_run_that_is_not_green(tmp_path):
     assert f"http_error 429 ({len(seen)})" in finding.told
 
 
-def _accuse(folder: Path, p_of_gen_0: float):
+def _accuse(folder, p_of_gen_0):
     """Write a report of a run in which gen_0 has 40 of 50 answers wrong, and gen_1 ten."""
     plan = plan_for(folder)
     server = Server(act=lambda asked: sound(asked, 0.5), answers=answers_to(plan.tasks[0]))
@@ -623,7 +620,7 @@ def test_a_worker_that_a_report_calls_slow_is_named(tmp_path):
     )
 
 
-def found_in(plan: Plan, server: Server, out: Path) -> list[Finding]:
+def found_in(plan, server, out):
     run(plan, server, out)
     return list(diagnose(out).runs[0].findings)
 
@@ -686,7 +683,7 @@ def test_data_that_is_not_the_published_set_but_judged_as_if_it_were(tmp_path):
     ],
 )
 def test_answers_that_run_on_and_lose_a_part_are_named_whatever_their_share(
-    tmp_path, share: float, filter_: str, chat: bool, rules: set[str]
+    tmp_path, share, filter_, chat, rules
 ):
     """The answer is right behind its mark, and a question with another number follows."""
     write_gsm8k(tmp_path / "data/gsm8k", train=20, test=240)
@@ -779,7 +776,7 @@ def test_the_runs_of_a_suite_are_diagnosed_each(tmp_path):
 
 
 @pytest.mark.parametrize("higher", [True, False])
-def test_of_partial_scores_the_worse_half_is_lost(higher: bool, tmp_path):
+def test_of_partial_scores_the_worse_half_is_lost(higher, tmp_path):
     plan = plan_for(tmp_path)
     run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     scores, report = tmp_path / "out/scores/word_problems.jsonl", tmp_path / "out/report.json"

@@ -2,15 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy
 import pytest
 
-from serve_eval.schema import DeployedServer, DeploymentInfo, Plan, ServerInfo, Spec
+from serve_eval.schema import DeployedServer, DeploymentInfo, ServerInfo, Spec
 from serve_eval.stats.largest_statistic import FoundSlice
 from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
@@ -41,9 +38,6 @@ from serve_eval.workflows.references.register import register
 from tests.cli.command import serve_eval
 from tests.workflows.diagnose.other_model_trials import run_other_model
 from tests.workflows.diagnose.server import (
-    Act,
-    Asked,
-    Said,
     Server,
     answers_to,
     plan_for,
@@ -69,19 +63,19 @@ from tests.workflows.diagnose.test_levels import healthy
 SEEDS = range(2)
 
 
-def choose_size(name: str) -> int:
+def choose_size(name):
     """Return a number of prompts with at least fifteen losses."""
     return 1000 if name == "residue of the prompt length" else 500
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_slice_of_a_fault_is_named(name: str):
+def test_the_slice_of_a_fault_is_named(name):
     broken, words = FAULTS[name]
     assert count_named(words, choose_size(name), broken, SEEDS) == len(SEEDS)
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_without_a_reference_only_what_does_not_come_with_difficulty_is_named(name: str):
+def test_without_a_reference_only_what_does_not_come_with_difficulty_is_named(name):
     broken, words = FAULTS[name]
     expected = 0 if name in ("only above a length", "one subject") else 1
     assert count_named(words, choose_size(name), broken, [0], alone=True) == expected
@@ -89,7 +83,7 @@ def test_without_a_reference_only_what_does_not_come_with_difficulty_is_named(na
 
 @pytest.mark.parametrize(("same", "rate"), [(0.0, 0.3), (0.9, 0.05), (0.9, 0.3)])
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_loss_that_is_the_same_everywhere_names_no_slice(same: float, rate: float, alone: bool):
+def test_a_loss_that_is_the_same_everywhere_names_no_slice(same, rate, alone):
     """Easy prompts lose more, and hard prompts are long and of certain subjects."""
     found = [run_trial(s, 500, break_all, alone=alone, same=same, rate=rate) for s in range(2)]
     assert sum(map(bool, found)) == 0
@@ -97,21 +91,21 @@ def test_a_loss_that_is_the_same_everywhere_names_no_slice(same: float, rate: fl
 
 @pytest.mark.parametrize("share", UNRELATED)
 @pytest.mark.parametrize("n", [100, 400])
-def test_another_model_names_no_slice(n: int, share: float):
+def test_another_model_names_no_slice(n, share):
     """It is right on a share of all prompts, and so loses most where the prompts are easy."""
     found = [run_trial(s, n, break_none, unrelated=share) for s in range(5)]
     assert sum(map(bool, found)) == 0
 
 
 @pytest.mark.parametrize(("accuracy", "seed"), [(0.7, 11), (0.75, 12), (0.75, 16)])
-def test_the_line_about_another_model_names_no_cause(tmp_path, accuracy: float, seed: int):
+def test_the_line_about_another_model_names_no_cause(tmp_path, accuracy, seed):
     report, cause = run_other_model(tmp_path / "run", accuracy, seed)
     assert report.exit_code == FAIL
     assert cause == ""
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_healthy_runs_are_accused_in_at_most_one_of_a_hundred(alone: bool):
+def test_healthy_runs_are_accused_in_at_most_one_of_a_hundred(alone):
     """Both sides answer each prompt independently. At most .12 of 60 are accused on average."""
     found = [run_trial(s, 120, break_none, alone=alone, same=0.0) for s in range(60)]
     assert sum(map(bool, found)) <= 1
@@ -162,7 +156,7 @@ def test_the_smallest_block_and_the_length_come_first():
     assert "prompts whose length leaves 6 modulo 16" in told
 
 
-def tell(asked: Asked) -> Said:
+def tell(asked):
     """Answer soundly, with what the server reports of a prompt."""
     prompt = str(asked.body["prompt"])
     return replace(
@@ -173,7 +167,7 @@ def tell(asked: Asked) -> Said:
     )
 
 
-def break_if(hit: Callable[[Asked], bool]) -> Act:
+def break_if(hit):
     return lambda asked: replace(tell(asked), text="0") if hit(asked) else tell(asked)
 
 
@@ -192,7 +186,7 @@ REAL = {
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory) -> tuple[Plan, Path]:
+def good(tmp_path_factory):
     """Return a plan and the run of a sound endpoint under it."""
     folder = tmp_path_factory.mktemp("good")
     plan = replace(plan_for(folder, num_samples=250), no_reference=True, references_dir=None)
@@ -200,7 +194,7 @@ def good(tmp_path_factory) -> tuple[Plan, Path]:
     return plan, folder / "a"
 
 
-def compare_with(good: tuple[Plan, Path], act: Act, out: Path) -> Path:
+def compare_with(good, act, out):
     """Return the folder of the comparison of the sound run with another one."""
     plan, a = good
     run(plan, Server(act=act, answers=answers_to(plan.tasks[0])), out / "b")
@@ -211,7 +205,7 @@ def compare_with(good: tuple[Plan, Path], act: Act, out: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_real_comparison_names_the_slice(name: str, good: tuple[Plan, Path], tmp_path):
+def test_a_real_comparison_names_the_slice(name, good, tmp_path):
     hit, words = REAL[name]
     folder = compare_with(good, break_if(hit), tmp_path)
     [found] = [one for one in diagnose(folder).between if one.rule == "slice"]
@@ -224,7 +218,7 @@ def test_a_real_comparison_names_the_slice(name: str, good: tuple[Plan, Path], t
     assert line == f"word_problems: the loss lies in one slice: {found.told}"
 
 
-def test_one_real_server_is_named_once(good: tuple[Plan, Path], tmp_path):
+def test_one_real_server_is_named_once(good, tmp_path):
     folder = compare_with(good, break_if(lambda asked: asked.chance("server") < 0.25), tmp_path)
     diagnosis = diagnose(folder)
     found = [*diagnosis.runs[1].findings, *diagnosis.between]
@@ -233,7 +227,7 @@ def test_one_real_server_is_named_once(good: tuple[Plan, Path], tmp_path):
     assert "g0" in named[0].told
 
 
-def test_the_slice_is_printed_below_a_red_comparison(good: tuple[Plan, Path], tmp_path):
+def test_the_slice_is_printed_below_a_red_comparison(good, tmp_path):
     hit, words = REAL["cached"]
     plan, a = good
     run(plan, Server(act=break_if(hit), answers=answers_to(plan.tasks[0])), tmp_path / "b")
@@ -241,15 +235,13 @@ def test_the_slice_is_printed_below_a_red_comparison(good: tuple[Plan, Path], tm
     assert f"where the loss lies in one slice: {words}" in " ".join(compared.stdout.split())
 
 
-def test_equal_sides_have_no_slice(good: tuple[Plan, Path], tmp_path):
+def test_equal_sides_have_no_slice(good, tmp_path):
     folder = compare_with(good, tell, tmp_path)
     assert diagnose(folder).between == ()
     assert find_leads(read_folder(folder)).places == ()
 
 
-def test_a_run_is_compared_with_the_scores_of_its_registered_reference(
-    good: tuple[Plan, Path], tmp_path
-):
+def test_a_run_is_compared_with_the_scores_of_its_registered_reference(good, tmp_path):
     """Without these scores, a slice by metadata is never named."""
     plan, a = good
     register([a], tmp_path / "own")
@@ -271,9 +263,7 @@ def test_a_run_is_compared_with_the_scores_of_its_registered_reference(
         (12, 5, 0, False),  # too few to be sure
     ],
 )
-def test_a_loss_outside_the_slice_is_noticed(
-    lost: int, elsewhere: int, gained: int, expected: bool
-):
+def test_a_loss_outside_the_slice_is_noticed(lost, elsewhere, gained, expected):
     named = FoundSlice(
         place=0,
         p=1e-4,
@@ -298,7 +288,7 @@ def test_a_loss_outside_the_slice_is_noticed(
         (2.4e-9, False, "= 2e-09"),
     ],
 )
-def test_the_least_p_of_the_draws_is_a_bound(p: float, below: bool, said: str):
+def test_the_least_p_of_the_draws_is_a_bound(p, below, said):
     finding = Finding(rule="slice", told="here", change=(), count=1, of=1, p=p, p_below=below)
     assert finding.brief == f"here (p {said})"
 
@@ -317,9 +307,7 @@ LENGTHS = [random.Random(i).randrange(20, 600) for i in range(800)]
     ],
 )
 @pytest.mark.parametrize("rate", [1.0, 0.6])
-def test_the_smallest_modulus_that_explains_a_loss_is_named(
-    fault: tuple[int, int], found: tuple[int, int], told: tuple[int, int], rate: float
-):
+def test_the_smallest_modulus_that_explains_a_loss_is_named(fault, found, told, rate):
     rng = random.Random(1)
     fell = [i for i, n in enumerate(LENGTHS) if n % fault[0] == fault[1] and rng.random() < rate]
     inside = numpy.array([n % found[0] == found[1] for n in LENGTHS])
@@ -366,9 +354,7 @@ def test_other_slices_stay():
         ),
     ],
 )
-def test_sizes_are_read_from_commands_and_configs(
-    told: Mapping[str, Any], sizes: Mapping[str, set[int]]
-):
+def test_sizes_are_read_from_commands_and_configs(told, sizes):
     assert find_sizes(ServerInfo(**told)) == sizes
 
 
@@ -376,7 +362,7 @@ def test_sizes_are_read_from_commands_and_configs(
     ("length", "fits"),
     [(38, []), (2048, [CHUNKS]), (2000, [CHUNKS]), (4096, [WINDOWS]), (3000, [])],
 )
-def test_an_advice_about_a_length_needs_a_size_that_fits(length: int, fits: list[str]):
+def test_an_advice_about_a_length_needs_a_size_that_fits(length, fits):
     """Fails if every length gets one: chunked prefill for "prompts of more than 38 tokens"."""
     assert list_fitting(length, {CHUNKS: {2048}, WINDOWS: {4096}, BLOCKS: {32}}) == fits
     assert list_fitting(length, {}) == []

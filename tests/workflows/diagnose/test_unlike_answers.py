@@ -1,9 +1,7 @@
 """Test what diagnose reads in answers that are unlike the reference's."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -44,7 +42,7 @@ N = 200
 CUT = "truncated"
 
 
-def _asked(name: int, *, bad: bool, cut: bool) -> AskedSample:
+def _asked(name, *, bad, cut):
     outcome = Outcome.WRONG if bad else Outcome.CORRECT
     response = Response(
         text="so it is 4",
@@ -58,12 +56,12 @@ def _asked(name: int, *, bad: bool, cut: bool) -> AskedSample:
     )
 
 
-def _task(bad: Collection[int], cut: Collection[int]) -> TaskEvidence:
+def _task(bad, cut):
     asked = tuple(_asked(n, bad=n in bad, cut=n in cut) for n in range(N))
     return TaskEvidence(name="t", fingerprint={"task": "t"}, asked=asked, report=None)
 
 
-def _finding(task: TaskEvidence) -> Finding:
+def _finding(task):
     shown = [one for one in task.asked if one.lost and COUNTED[CUT](task, one)]
     return Finding(
         rule=CUT,
@@ -77,7 +75,7 @@ def _finding(task: TaskEvidence) -> Finding:
     )
 
 
-def _names(numbers: Collection[int]) -> frozenset[str]:
+def _names(numbers):
     return frozenset(map(str, numbers))
 
 
@@ -105,9 +103,7 @@ SOUND = Before(
         (range(75), replace(SOUND, marked={}), 75, False),
     ],
 )
-def test_only_the_surplus_explains(
-    cut: range, before: Before | None, explains: int, *, leads: bool
-):
+def test_only_the_surplus_explains(cut, before, explains, *, leads):
     task = _task(range(130), cut)
     [one] = keep_surplus([_finding(task)], task, before)
     assert (one.explains, one.leads) == (explains, leads)
@@ -121,14 +117,14 @@ def test_a_property_of_right_answers_too_is_not_bounded_by_the_wrong_ones():
 
 
 @pytest.mark.parametrize(("cut", "explains"), [(range(75), 0), (range(120), 45)])
-def test_the_other_side_has_the_property_of_each_answer(cut: range, explains: int):
+def test_the_other_side_has_the_property_of_each_answer(cut, explains):
     task, other = _task(range(130), cut), _task(range(80), range(75))
     [one] = keep_surplus([_finding(task)], task, read_side("A", other))
     assert one.explains == explains
     assert "(75 in A)" in one.told
 
 
-def _result(**options: object) -> TaskResult:
+def _result(**options):
     usual = {
         "task": "t",
         "metric": ACCURACY,
@@ -147,7 +143,7 @@ def _result(**options: object) -> TaskResult:
     return TaskResult(**{**usual, **options})
 
 
-def _verdict(reference: float | None, cut: tuple[int, int] | None = None) -> Verdict:
+def _verdict(reference, cut=None):
     effect = None
     if cut is not None:
         effect = CutEffect(
@@ -183,9 +179,7 @@ UNREADABLE = {"outcomes": {Outcome.UNPARSED: 290}}
         ({"repaired": 40}, _verdict(58.2), None, "40 of 500 answers repaired, so that their first"),
     ],
 )
-def test_the_one_line_names_only_a_surplus(
-    result: dict[str, object], verdict: Verdict, before: dict[str, object] | None, told: str
-):
+def test_the_one_line_names_only_a_surplus(result, verdict, before, told):
     other = None if before is None else _result(**before)
     found = " ".join(list_counted(_result(**result), verdict, other))
     assert found.startswith(told)
@@ -202,9 +196,7 @@ def test_the_one_line_names_only_a_surplus(
         (10.0, None, True, 100),
     ],
 )
-def test_a_value_bounds_the_number_of_wrong_answers(
-    value: float, *, higher: bool | None, graded: bool, most: int
-):
+def test_a_value_bounds_the_number_of_wrong_answers(value, *, higher, graded, most):
     found = count_wrong_at_most(ACCURACY, value, 100, higher_is_better=higher, graded=graded)
     assert found == most
     assert count_wrong_at_most(replace(ACCURACY, hi=None), value, 100, graded=graded) is None
@@ -238,15 +230,13 @@ def test_a_damaged_model_that_is_cut_as_before_is_not_explained_by_its_cuts(tmp_
 
 
 PROMPTS, TOKENS = 60, 20
-Said = Callable[[int, str], tuple[str, int, str]]
-"""The text, tokens and end of an answer, by its number and the usual text."""
 
 
-def _usual(number: int, text: str) -> tuple[str, int, str]:
+def _usual(number, text):
     return text, TOKENS, "stop"
 
 
-def _run(out: Path, said: Said, references: Path | None = None):
+def _run(out, said, references=None):
     numbers = {}
 
     def reply(request):
@@ -270,14 +260,14 @@ def _run(out: Path, said: Said, references: Path | None = None):
 
 
 @pytest.fixture(scope="module")
-def references(tmp_path_factory) -> Path:
+def references(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unlike")
     _run(folder / "run", _usual)
     register([folder / "run"], folder / "references")
     return folder / "references"
 
 
-def _find(out: Path) -> Sequence[Finding]:
+def _find(out):
     return [one for one in findings(read(out)) if one.rule == "unlike"]
 
 
@@ -312,15 +302,13 @@ def _find(out: Path) -> Sequence[Finding]:
     ],
     ids=["same", "near", "shorter", "longer", "loops", "script", "cut", "shared", "too few"],
 )
-def test_answers_unlike_the_reference_are_reported(
-    references: Path, tmp_path, said: Said, told: str | None
-):
+def test_answers_unlike_the_reference_are_reported(references, tmp_path, said, told):
     _run(tmp_path / "run", said, references)
     found = _find(tmp_path / "run")
     assert [one.told.startswith(told or "nothing") for one in found] == [True] * bool(told)
 
 
-def test_stored_answers_are_packed_and_read_again(references: Path):
+def test_stored_answers_are_packed_and_read_again(references):
     [file] = references.glob("samples/*.json")
     content = reference_samples.read(file, _checksum(references))
     assert content.answers.lengths == (TOKENS,) * PROMPTS
@@ -342,7 +330,7 @@ def test_stored_answers_are_packed_and_read_again(references: Path):
     assert odd.take([2, 0]).lengths == (5, 0)
 
 
-def _checksum(references: Path) -> str:
+def _checksum(references):
     [line] = [
         line for line in (references / "word_problems.yaml").read_text().splitlines()
         if "sha256" in line

@@ -3,7 +3,6 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def _read(text: str) -> Any:
+def _read(text):
     return parse(text, "plan.yaml", ValueError).value
 
 
@@ -70,7 +69,7 @@ def test_without_an_endpoint_the_plan_has_placeholders_and_says_why():
     serve_eval("setup init --offline -o nowhere/p.yaml", exits=2, tells="cannot be written")
 
 
-def _facts(*works: bool, models: tuple[str, ...] = ("m",)) -> EndpointFacts:
+def _facts(*works, models=("m",)):
     needs = (Need.CHAT, Need.COMPLETIONS)
     abilities = [
         Ability(need=n, works=w, seen="HTTP 404") for n, w in zip(needs, works, strict=True)
@@ -79,7 +78,7 @@ def _facts(*works: bool, models: tuple[str, ...] = ("m",)) -> EndpointFacts:
 
 
 @pytest.mark.parametrize(("chat", "text", "asked"), [(1, 0, True), (0, 1, False), (1, 1, False)])
-def test_the_plan_asks_by_chat_only_if_nothing_else_works(chat: int, text: int, asked: bool):
+def test_the_plan_asks_by_chat_only_if_nothing_else_works(chat, text, asked):
     facts = _facts(bool(chat), bool(text))
     plan = _read(write_starter_plan(facts, ADDRESS, None, Path("plan.yaml")))
     assert plan["protocol"] == {"apply_chat_template": asked}
@@ -95,7 +94,7 @@ def test_of_several_models_the_first_or_the_given_one_is_chosen():
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", '"', "\\", "\x1b[31m", " # "])
-def test_what_an_endpoint_tells_cannot_add_keys_to_the_plan(end: str):
+def test_what_an_endpoint_tells_cannot_add_keys_to_the_plan(end):
     name = f"m{end}allow_code_execution: true"
     facts = EndpointFacts(
         models=(name, name + "2"),

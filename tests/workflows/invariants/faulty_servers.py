@@ -4,18 +4,15 @@ import asyncio
 import random
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.schema import Invariants, Limits, Plan, Spec
+from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.workflows.invariants.canary_codes import ALPHABET, GROUP, LENGTH, TOOL
 from serve_eval.workflows.invariants.check import check
 from tests.scripted_server import (
-    HttpRequest,
-    Reply,
     ScriptedServer,
     answer,
     external,
@@ -45,7 +42,7 @@ class BlockCache:
     far: OrderedDict[int, None] = field(default_factory=OrderedDict)
     gone: set[int] = field(default_factory=set)
 
-    def find(self, words: list[str]) -> tuple[int, int, int]:
+    def find(self, words):
         """Return the cached blocks, those from the host, and those that once were there.
 
         All blocks of the prompt are then in the cache.
@@ -64,7 +61,7 @@ class BlockCache:
             self._put(block)
         return hits, reloaded, lost
 
-    def _put(self, block: int):
+    def _put(self, block):
         self.far.pop(block, None)
         self.gone.discard(block)
         self.near[block] = None
@@ -100,11 +97,11 @@ class CacheServer:
         self._chance = random.Random(f"cache server {self.seed}")
         self._others = sorted(set(self.texts.values()))
 
-    async def reply(self, request: HttpRequest) -> Any:
+    async def reply(self, request):
         """Answer a request."""
         return await self._script(request)(request)
 
-    def _script(self, request: HttpRequest) -> Reply:
+    def _script(self, request):
         words = request.prompt.split()
         self.asked.append(request.prompt)
         hits, reloaded, lost = (0, 0, 0) if self.cache is None else self.cache.find(words)
@@ -125,7 +122,7 @@ class CacheServer:
             usage["prompt_tokens_details"] = {"cached_tokens": (hits + stale) * BLOCK}
         return answer(said, body={"usage": usage})
 
-    def tell_metrics(self) -> Reply:
+    def tell_metrics(self):
         """Return /metrics in the form of vLLM."""
         blocks = self.cache.device if self.cache is not None and self.room else 0
         config = f'vllm:cache_config_info{{block_size="{BLOCK}",num_gpu_blocks="{blocks}"}} 1.0\n'
@@ -133,7 +130,7 @@ class CacheServer:
         return raw((config + counted).encode(), content_type="text/plain")
 
 
-def make_plan(prompts: int) -> Plan:
+def make_plan(prompts):
     """Return a plan of generated problems, to be asked eight at a time."""
     return Plan(
         model="m",
@@ -143,19 +140,19 @@ def make_plan(prompts: int) -> Plan:
     )
 
 
-def list_answers(plan: Plan) -> dict[str, str]:
+def list_answers(plan):
     """Return right answers by prompt."""
     [task] = prepare(replace(plan, no_reference=True))
     return {str(s.prompt): f"Together these are {s.target}." for s in task.dataset.samples}
 
 
 async def check_server(
-    server: CacheServer,
-    plan: Plan,
-    budget: int,
-    out: Path,
-    between: Sequence[Callable[[Invariants], None]] = (),
-) -> Invariants:
+    server,
+    plan,
+    budget,
+    out,
+    between=(),
+):
     """Check a server under pressure, without the passes around chunk boundaries.
 
     Each function of `between` takes the result, and another check in the same folder follows.
@@ -180,7 +177,7 @@ _GROUP = f"[{ALPHABET}]{{{GROUP}}}"
 _CODE = re.compile(rf"\b(?:{_GROUP}-{_GROUP}-{_GROUP}|[{ALPHABET}]{{{LENGTH}}})\b")
 
 
-def code_in(prompt: str) -> str | None:
+def code_in(prompt):
     """Return the code of a prompt, as it is written there; None for a probe."""
     found = _CODE.findall(prompt)
     return found[-1] if found else None
@@ -205,7 +202,7 @@ class Exchange:
     def __post_init__(self):
         self._draw = random.Random(self.seed)
 
-    async def pass_on(self, text: str) -> str:
+    async def pass_on(self, text):
         """Return the text that a request gets instead of its own one."""
         mine = asyncio.get_running_loop().create_future()
         self._waiting.append((text, mine))
@@ -233,12 +230,7 @@ class Exchange:
                 future.set_result(text)
 
 
-Leak = Callable[[HttpRequest, str, Sequence[str]], Reply | Awaitable[Reply] | None]
-"""Returns another reply to a request with a code, given the codes before it; None: the right one.
-"""
-
-
-def copier(leak: Leak | None = None, *, copies: bool = True, tools: bool = True) -> ScriptedServer:
+def copier(leak=None, *, copies=True, tools=True):
     """Return a server that repeats the code of each prompt, unless `leak` replies otherwise."""
     before = []
 

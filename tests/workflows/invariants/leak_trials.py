@@ -8,7 +8,6 @@ import asyncio
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 from serve_eval.evaluation.evaluate import evaluate
@@ -25,7 +24,7 @@ TRIALS, REQUESTS, PROBLEMS = 20, 400, 400
 SHARES = (0.0, 0.01, 0.02, 0.1)
 
 
-async def try_canaries(share: float, seed: int, out: Path) -> int | None:
+async def try_canaries(share, seed, out):
     """Return after how many replies the first leak was there; None if there was none."""
     exchange = Exchange(share=share, seed=seed, together=16, pause_s=0.02)
 
@@ -42,7 +41,7 @@ async def try_canaries(share: float, seed: int, out: Path) -> int | None:
     return next((n for n, name in enumerate(read_canary_log(out), 1) if name in leaking), None)
 
 
-async def ask_embedded(out: Path) -> dict[str, str]:
+async def ask_embedded(out):
     """Return the embedded model's answers to the problems, by prompt."""
     spec = Spec(name="word_problems", options={"num_samples": PROBLEMS})
     plan = Plan(model="embedded", launcher=Spec(name="embedded"), tasks=(spec,), no_reference=True)
@@ -57,9 +56,7 @@ async def ask_embedded(out: Path) -> dict[str, str]:
     }
 
 
-async def try_diagnose(
-    share: float, seed: int, in_flight: int, answers: Mapping[str, str], out: Path
-) -> bool:
+async def try_diagnose(share, seed, in_flight, answers, out):
     """Return True if diagnose names the exchange of a replayed model's answers."""
     exchange = Exchange(share=share, seed=seed, together=min(8, in_flight), pause_s=0.02)
 
@@ -80,7 +77,7 @@ async def try_diagnose(
     return any(one.rule == "foreign_answers" for one in findings(read(out)))
 
 
-async def print_canaries(top: Path):
+async def print_canaries(top):
     """Print in how many trials the canaries found a leak, and after how many replies."""
     print(f"canaries, {REQUESTS} requests, 64 in flight, {TRIALS} trials:")
     for share in SHARES:
@@ -97,7 +94,7 @@ async def print_canaries(top: Path):
         print(f"  {share:.0%} exchanged: found in {len(seen)} of {TRIALS}{after}", flush=True)
 
 
-async def print_diagnoses(top: Path):
+async def print_diagnoses(top):
     """Print in how many trials diagnose named the exchange."""
     answers = await ask_embedded(top / "embedded")
     print(f"diagnose, {len(answers)} problems, answers of the embedded model, {TRIALS} trials:")
@@ -116,7 +113,7 @@ async def print_diagnoses(top: Path):
             )
 
 
-async def main() -> None:
+async def main():
     """Print the figures."""
     with tempfile.TemporaryDirectory() as folder:
         if "diagnose" not in sys.argv:

@@ -12,7 +12,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from serve_eval.schema import Invariants
 from tests.workflows.invariants.faulty_servers import (
     BlockCache,
     CacheFault,
@@ -65,7 +64,7 @@ SOUND_ONES = (
 )
 
 
-async def run_trial(trial: Trial, seed: int, out: Path) -> tuple[Invariants, int]:
+async def run_trial(trial, seed, out):
     """Check the server of a trial; return the result and the number of requests."""
     plan = replace(make_plan(PROMPTS), seed=seed)
     server = CacheServer(
@@ -81,7 +80,7 @@ async def run_trial(trial: Trial, seed: int, out: Path) -> tuple[Invariants, int
     return await check_server(server, plan, BUDGET, out), len(server.asked)
 
 
-def name_fate(found: Invariants) -> set[str]:
+def name_fate(found):
     """Return what the result says of the pressure: the fates of the old prompts, and more."""
     uses = [one.pressure for one in found.results if one.pressure is not None]
     named = {str(use.fate) for use in uses[-1:]}
@@ -94,12 +93,12 @@ def name_fate(found: Invariants) -> set[str]:
     return named
 
 
-def is_found(found: Invariants) -> bool:
+def is_found(found):
     """Return True if a pass under pressure is broken."""
     return any(one.broken and one.pressure is not None for one in found.results)
 
 
-async def repeat(trial: Trial, trials: int) -> str:
+async def repeat(trial, trials):
     """Return the row of a trial."""
     accused = named = others = 0
     requests, times = [], []
@@ -118,7 +117,7 @@ async def repeat(trial: Trial, trials: int) -> str:
     )
 
 
-async def main() -> None:
+async def main():
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else TRIALS
     print("| cache | found | named | another pass accused | requests | seconds |", flush=True)
     print("|---|---|---|---|---|---|", flush=True)

@@ -5,7 +5,6 @@ import io
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from serve_eval.schema import (
     AnsweringServers,
     Attempt,
     CanaryRecord,
-    CanaryResult,
     Failure,
     FailureKind,
     Limits,
@@ -35,7 +33,6 @@ from serve_eval.workflows.invariants.canary_codes import (
     ALPHABET,
     KINDS,
     LENGTH,
-    Canary,
     CanaryPlan,
     make_canaries,
     make_code,
@@ -50,7 +47,7 @@ from tests.workflows.invariants.faulty_servers import Exchange, copier
 N = 84
 
 
-def plan_of(**more: object) -> CanaryPlan:
+def plan_of(**more):
     made = CanaryPlan(
         seed="s",
         requests=N,
@@ -65,9 +62,7 @@ def plan_of(**more: object) -> CanaryPlan:
     return msgspec.structs.replace(made, **more)
 
 
-def check(
-    server: ScriptedServer, out: Path, between: Callable[[], int] | None = None
-) -> CanaryResult:
+def check(server, out, between=None):
     """Run a pass. With `between`, call it after the pass and give it as many requests again."""
 
     async def run():
@@ -88,7 +83,7 @@ def check(
     return asyncio.run(run())
 
 
-def printed(found: CanaryResult, out: Path = Path("OUT")) -> str:
+def printed(found, out=Path("OUT")):
     console = Console(file=io.StringIO(), width=80, color_system=None)
     print_document(make_document(found, out), console, verbose=True)
     assert isinstance(console.file, io.StringIO)
@@ -98,7 +93,7 @@ def printed(found: CanaryResult, out: Path = Path("OUT")) -> str:
 # Prompts
 
 
-def text_of(canary: Canary) -> str:
+def text_of(canary):
     return canary.prompt if isinstance(canary.prompt, str) else canary.prompt[0].text
 
 
@@ -146,9 +141,7 @@ def test_another_seed_gives_other_codes_and_other_long_texts():
 # Search
 
 
-def record(
-    name: str, text: str = "", start_s: float = 0.0, end_s: float = 1.0, **more: object
-) -> CanaryRecord:
+def record(name, text="", start_s=0.0, end_s=1.0, **more):
     tried = Attempt(start_s=start_s, end_s=end_s, failure=None, status=200, request_id=f"x-{name}")
     reply = Response(text=text, finish_reason="stop", attempts=(tried,))
     return CanaryRecord(
@@ -166,7 +159,7 @@ FIRST, SECOND = "canary-0", "canary-1"
 OTHER = CODES[SECOND]
 
 
-def leaks_of(*records: CanaryRecord) -> list[tuple[str, str, str, bool]]:
+def leaks_of(*records):
     found = search_codes({one.id: one for one in records}, CODES)
     return [(one.source, one.into, one.where, one.own) for one in found.leaks]
 
@@ -184,7 +177,7 @@ def leaks_of(*records: CanaryRecord) -> list[tuple[str, str, str, bool]]:
         f"é{OTHER}İ",
     ],
 )
-def test_a_code_is_found_however_it_is_split(written: str):
+def test_a_code_is_found_however_it_is_split(written):
     assert leaks_of(record(FIRST, f"So it is {written}.")) == [(SECOND, FIRST, "text", False)]
 
 
@@ -337,7 +330,7 @@ def test_exchanged_answers_are_proof(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["text", "error message", "thoughts", "stream"])
-def test_one_leak_is_enough(tmp_path, where: str):
+def test_one_leak_is_enough(tmp_path, where):
     done = []
 
     def once(request, code, before):
@@ -380,7 +373,7 @@ def test_a_quoted_prompt_in_an_error_that_a_retry_hides_is_found(tmp_path):
 
 
 @pytest.mark.parametrize(("kept", "asked"), [(N, 0), (50, N - 50)])
-def test_a_pass_goes_on_where_it_ended_with_the_same_codes(tmp_path, kept: int, asked: int):
+def test_a_pass_goes_on_where_it_ended_with_the_same_codes(tmp_path, kept, asked):
     out, server = tmp_path / "out", copier()
     before = []
 

@@ -5,10 +5,8 @@ import io
 import json
 import shlex
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import pytest
@@ -22,20 +20,20 @@ from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulato
 from serve_eval.launchers._standin import model
 from serve_eval.launchers.simulated import probability
 from serve_eval.report.document import print_document
-from serve_eval.schema import Invariants, Limits, Plan, Spec
+from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.check import ALPHA, check
 from serve_eval.workflows.invariants.document import make_document
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
-from tests.scripted_server import Reply, ScriptedServer, after, answer, external, hand_over
+from tests.scripted_server import ScriptedServer, after, answer, external, hand_over
 
 N = 40
 
 
 @pytest.fixture(scope="module")
-def plan(data_root) -> Plan:
+def plan(data_root):
     return Plan(
         model="simulated",
         launcher=external("http://127.0.0.1:1/v1"),
@@ -47,26 +45,21 @@ def plan(data_root) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def sound(plan: Plan, tmp_path_factory) -> SimulatorConfig:
+def sound(plan, tmp_path_factory):
     """Return an endpoint that judges 3 % of the prompts differently each time."""
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(replace(plan, no_reference=True)), probability(0.8, 0.03, 0))
     return SimulatorConfig(answers=path, varied=True)
 
 
-Wrong = Callable[[dict[str, Any], int, Counter[str]], bool]
-"""True if a request is answered wrongly, by its body, the number of earlier requests for its
-prompt, and the prompts in flight."""
-
-
 def _check(
-    plan: Plan,
-    config: SimulatorConfig,
-    wrong: Wrong,
-    out: Path,
-    chunk_tokens: Sequence[int] = (),
-    instead: SimulatorConfig | None = None,
-) -> tuple[Invariants, int]:
+    plan,
+    config,
+    wrong,
+    out,
+    chunk_tokens=(),
+    instead=None,
+):
     """Check an endpoint that answers some requests as a damaged one or as `instead`.
 
     Return the result and the number of requests.
@@ -110,7 +103,7 @@ class _InCompany:
     def __init__(self):
         self.lately = deque(maxlen=10)
 
-    def __call__(self, body: dict[str, Any], before: int, flying: Counter[str]) -> bool:
+    def __call__(self, body, before, flying):
         self.lately.append(flying.total())
         return max(self.lately) > 1
 
@@ -126,9 +119,7 @@ class _InCompany:
     ],
     ids=["sound", "streams", "first-time", "batches", "copies"],
 )
-def test_what_breaks_is_named(
-    plan: Plan, sound: SimulatorConfig, tmp_path, wrong: Wrong, broken: list[str]
-):
+def test_what_breaks_is_named(plan, sound, tmp_path, wrong, broken):
     found, asked = _check(plan, sound, wrong, tmp_path / "out")
     assert [one.arm for one in found.results] == [
         "cold",
@@ -149,7 +140,7 @@ MORE = 160
 
 
 @pytest.fixture(scope="module")
-def settled(plan: Plan, tmp_path_factory) -> SimulatorConfig:
+def settled(plan, tmp_path_factory):
     """Return an endpoint with one answer to each prompt.
 
     With another `run`, 20 % of the answers differ, as often better as worse.
@@ -161,9 +152,7 @@ def settled(plan: Plan, tmp_path_factory) -> SimulatorConfig:
     return SimulatorConfig(answers=path, run=1)
 
 
-def test_batches_that_only_change_the_numerics_are_not_called_broken(
-    plan: Plan, settled: SimulatorConfig, tmp_path
-):
+def test_batches_that_only_change_the_numerics_are_not_called_broken(plan, settled, tmp_path):
     """All passes under load give the same answers, so `again` does not differ from `base`."""
     other = replace(settled, run=2)
     found, _ = _check(
@@ -183,9 +172,7 @@ def test_batches_that_only_change_the_numerics_are_not_called_broken(
 
 
 @pytest.mark.parametrize("worse", ["many", "one"])
-def test_a_tenth_of_the_answers_damaged_at_one_batch_size_is_found(
-    plan: Plan, sound: SimulatorConfig, tmp_path, worse: str
-):
+def test_a_tenth_of_the_answers_damaged_at_one_batch_size_is_found(plan, sound, tmp_path, worse):
     """Of 160 prompts, 5 scored better and 20 worse by chance once, which is not enough."""
     more = replace(plan, limit=2 * MORE)
     path = tmp_path / "answers.jsonl"
@@ -202,16 +189,11 @@ def test_a_tenth_of_the_answers_damaged_at_one_batch_size_is_found(
     assert "sound server may differ" not in _said(found)
 
 
-Changed = Callable[[dict[str, Any], int, Counter[str], str], str]
-"""The text to send instead of an answer, by the request's body, the number of earlier requests for
-its prompt, and the prompts in flight."""
-
-
 ANSWERED_S = 0.02
 """Time of an answer: long enough that requests overlap on a busy machine too."""
 
 
-def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) -> Invariants:
+def _checked(plan, sound, changed, out):
     """Check an endpoint with one answer to each prompt, worded as the request decides."""
     simulator = _Simulator(replace(sound, varied=False))
     seen = Counter()
@@ -241,7 +223,7 @@ def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) ->
 
 @pytest.mark.parametrize(("at_a_time", "broken"), [(1, ["streamed"]), (8, [])])
 def test_streams_that_lose_a_character_are_found_by_their_texts_where_there_are_no_batches(
-    plan: Plan, sound: SimulatorConfig, tmp_path, at_a_time: int, broken: list[str]
+    plan, sound, tmp_path, at_a_time, broken
 ):
     """The extracted figure comes last and is right."""
 
@@ -258,7 +240,7 @@ def test_streams_that_lose_a_character_are_found_by_their_texts_where_there_are_
 
 
 def test_other_words_out_of_the_cache_or_in_another_batch_are_not_called_broken(
-    plan: Plan, sound: SimulatorConfig, tmp_path
+    plan, sound, tmp_path
 ):
     """Each way of computing has its own wording and the same answers."""
     in_company = _InCompany()
@@ -275,14 +257,14 @@ def test_other_words_out_of_the_cache_or_in_another_batch_are_not_called_broken(
     assert (found.exit_code, [one.arm for one in found.results if one.changed.more]) == (PASS, [])
 
 
-def _said(found: Invariants) -> str:
+def _said(found):
     console = Console(file=io.StringIO(), width=200)
     print_document(make_document(found, Path("out")), console, verbose=True)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def _passkey(prompt: str, faulty: bool) -> Reply | None:
+def _passkey(prompt, faulty):
     """Answer a long text, counting one token per word; None for other prompts.
 
     If `faulty`, everything before the last words is lost.
@@ -294,7 +276,7 @@ def _passkey(prompt: str, faulty: bool) -> Reply | None:
     )
 
 
-def _long(body: dict[str, Any]) -> bool:
+def _long(body):
     return len(body["prompt"].split()) > 1024
 
 
@@ -319,7 +301,7 @@ def _long(body: dict[str, Any]) -> bool:
     ids=["chunks", "sound", "random"],
 )
 def test_texts_beyond_a_boundary_are_compared_with_those_just_before_it(
-    plan: Plan, sound: SimulatorConfig, tmp_path, wrong: Wrong, broken: list[str]
+    plan, sound, tmp_path, wrong, broken
 ):
     found, _ = _check(plan, sound, wrong, tmp_path / "out", chunk_tokens=(1024, 2048, 30))
     assert [one.arm for one in found.results if one.broken] == broken
@@ -334,9 +316,7 @@ def test_texts_beyond_a_boundary_are_compared_with_those_just_before_it(
     assert told[0] - told[1] < 100
 
 
-def test_other_boundaries_are_tried_when_the_checks_go_on(
-    plan: Plan, sound: SimulatorConfig, tmp_path
-):
+def test_other_boundaries_are_tried_when_the_checks_go_on(plan, sound, tmp_path):
     async def run():
         async with serve_app(create_app(sound)) as url:
             at = replace(plan, limit=4, launcher=external(url))
@@ -357,9 +337,7 @@ def test_other_boundaries_are_tried_when_the_checks_go_on(
     ]
 
 
-def test_answers_to_something_else_are_not_taken_for_these(
-    plan: Plan, sound: SimulatorConfig, tmp_path
-):
+def test_answers_to_something_else_are_not_taken_for_these(plan, sound, tmp_path):
     async def run():
         told = []
         async with serve_app(create_app(sound)) as url, serve_app(create_app(sound)) as elsewhere:
@@ -384,7 +362,7 @@ def test_answers_to_something_else_are_not_taken_for_these(
 
 
 def test_a_server_that_refuses_long_texts_or_counts_none_has_no_rows_for_them(
-    plan: Plan, sound: SimulatorConfig, tmp_path
+    plan, sound, tmp_path
 ):
     async def run():
         app = create_app(replace(sound, context_tokens=1500))
@@ -397,7 +375,7 @@ def test_a_server_that_refuses_long_texts_or_counts_none_has_no_rows_for_them(
     assert "chunked_2048" not in [one.arm for one in found.results]
 
 
-def test_chat_is_also_rendered_here_where_a_template_is_given(data_root: Path, tmp_path):
+def test_chat_is_also_rendered_here_where_a_template_is_given(data_root, tmp_path):
     (tmp_path / "tokenizer").mkdir()
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
     (tmp_path / "tokenizer" / "tokenizer_config.json").write_text(
@@ -463,5 +441,5 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(data_root: Path, t
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(arguments: str, message: str):
+def test_what_cannot_be_meant_is_refused(arguments, message):
     serve_eval(arguments, exits=2, tells=message)

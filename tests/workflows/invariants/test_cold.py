@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 from rich.console import Console
 
 from serve_eval.evaluation.launch import _write_answers
@@ -18,7 +17,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator
 from serve_eval.launchers.simulated import probability
 from serve_eval.report.document import print_document
-from serve_eval.schema import CacheUse, Invariant, Invariants, Limits, Plan, Spec
+from serve_eval.schema import CacheUse, Limits, Plan, Spec
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.storage import run_folder
 from serve_eval.storage.story_results import CacheSalt
@@ -27,14 +26,14 @@ from serve_eval.workflows.invariants.cache_use import SHARE, why_not_tested
 from serve_eval.workflows.invariants.caching import add_salt, why_unsalted
 from serve_eval.workflows.invariants.check import check
 from serve_eval.workflows.invariants.document import make_document
-from tests.scripted_server import HttpRequest, ScriptedServer, answer, external, fail
+from tests.scripted_server import ScriptedServer, answer, external, fail
 
 N = 30
 BLOCK = 16
 
 
 @pytest.fixture(scope="module")
-def plan(data_root) -> Plan:
+def plan(data_root):
     return Plan(
         model="simulated",
         launcher=external("http://127.0.0.1:1/v1"),
@@ -46,7 +45,7 @@ def plan(data_root) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def texts(plan: Plan, tmp_path_factory) -> Callable[[str], str | None]:
+def texts(plan, tmp_path_factory):
     """Return a function from a prompt to its answer, or to None for another prompt."""
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(replace(plan, no_reference=True)), probability(1.0, None, 0))
@@ -76,7 +75,7 @@ class _Server:
     cached: Counter[tuple[str, str]] = field(default_factory=Counter)
     salts: list[tuple[str, str | None]] = field(default_factory=list)
 
-    async def reply(self, request: HttpRequest) -> web.StreamResponse:
+    async def reply(self, request):
         salt = request.body.get("cache_salt")
         text = self.texts(request.prompt)
         if text is not None:
@@ -93,9 +92,7 @@ class _Server:
         said = "The answer is 0." if self.corrupt and had else text or "ok"
         return await answer(said, body={"usage": usage})(request)
 
-    def check(
-        self, plan: Plan, *folders: Path, between: Callable[[], None] = lambda: None
-    ) -> list[Invariants]:
+    def check(self, plan, *folders, between=lambda: None):
         """Check this server, once for each folder; call `between` after each check."""
 
         async def run():
@@ -110,20 +107,20 @@ class _Server:
         return asyncio.run(run())
 
 
-def _cold(found: Invariants) -> Invariant:
+def _cold(found):
     [one] = [one for one in found.results if one.arm == "cold"]
     assert all(other.cache is None for other in found.results if other is not one)
     return one
 
 
-def _outcome(found: Invariants) -> str:
+def _outcome(found):
     """Return the outcome of the cold pass."""
     conclusions = make_document(found, Path("out")).conclusions
     [outcome] = [one.outcome for one in conclusions if one.name == "cold"]
     return outcome
 
 
-def _said(found: Invariants) -> str:
+def _said(found):
     console = Console(file=io.StringIO(), width=300)
     print_document(make_document(found, Path("out")), console, verbose=True)
     assert isinstance(console.file, io.StringIO)
@@ -132,7 +129,7 @@ def _said(found: Invariants) -> str:
 
 @pytest.mark.parametrize("counts", ["all", "above 0"])
 def test_a_salt_makes_the_pass_cold_on_a_server_that_knows_all_prompts(
-    plan: Plan, texts: Callable[[str], str | None], tmp_path, counts: str
+    plan, texts, tmp_path, counts
 ):
     server = _Server(texts, counts=counts)
     for found in server.check(plan, tmp_path / "one", tmp_path / "two"):
@@ -150,7 +147,7 @@ def test_a_salt_makes_the_pass_cold_on_a_server_that_knows_all_prompts(
 
 
 def test_a_cache_that_returns_wrong_data_is_found_on_a_server_that_knows_all_prompts(
-    plan: Plan, texts: Callable[[str], str | None], tmp_path
+    plan, texts, tmp_path
 ):
     server = _Server(texts)
     server.check(plan, tmp_path / "before")
@@ -168,7 +165,7 @@ def test_a_cache_that_returns_wrong_data_is_found_on_a_server_that_knows_all_pro
     ],
 )
 def test_without_a_salt_only_a_server_that_knows_no_prompt_is_cold(
-    plan: Plan, texts: Callable[[str], str | None], tmp_path, takes: str, told: str
+    plan, texts, tmp_path, takes, told
 ):
     server = _Server(texts, takes=takes)
     fresh, warm = server.check(plan, tmp_path / "one", tmp_path / "two")
@@ -198,12 +195,12 @@ def test_without_a_salt_only_a_server_that_knows_no_prompt_is_cold(
     ],
 )
 def test_a_server_whose_cache_is_off_or_unknown_is_not_said_to_hold(
-    plan: Plan,
-    texts: Callable[[str], str | None],
+    plan,
+    texts,
     tmp_path,
-    caches: bool,
-    counts: str,
-    told: str,
+    caches,
+    counts,
+    told,
 ):
     server = _Server(texts, caches=caches, counts=counts)
     [found] = server.check(plan, tmp_path / "out")
@@ -212,9 +209,7 @@ def test_a_server_whose_cache_is_off_or_unknown_is_not_said_to_hold(
     assert f"cold: {told}" in _said(found)
 
 
-def test_a_resumed_check_keeps_its_salt_and_fills_the_cache_again(
-    plan: Plan, texts: Callable[[str], str | None], tmp_path
-):
+def test_a_resumed_check_keeps_its_salt_and_fills_the_cache_again(plan, texts, tmp_path):
     server = _Server(texts)
 
     def forget():
@@ -233,9 +228,7 @@ def test_a_resumed_check_keeps_its_salt_and_fills_the_cache_again(
     assert _cold(after).cache == _cold(before).cache
 
 
-def test_a_folder_of_an_older_version_says_that_nothing_was_salted(
-    plan: Plan, texts: Callable[[str], str | None], tmp_path
-):
+def test_a_folder_of_an_older_version_says_that_nothing_was_salted(plan, texts, tmp_path):
     """Its cold pass has answers, and the folder no file of a salt."""
     out = tmp_path / "out"
     forget = partial(Path.unlink, out / "cache_salt.json", missing_ok=True)
@@ -243,7 +236,7 @@ def test_a_folder_of_an_older_version_says_that_nothing_was_salted(
     assert (cold.cache.unsalted, cold.not_tested) == ("the pass was begun without one", None)
 
 
-def test_tasks_that_score_prompts_get_no_salt(plan: Plan):
+def test_tasks_that_score_prompts_get_no_salt(plan):
     scored = Spec(name="word_problems", options={"scoring": "loglikelihood"})
     generated = Spec(name="word_problems", options={})
     [one], [other] = (
@@ -261,7 +254,7 @@ def test_tasks_that_score_prompts_get_no_salt(plan: Plan):
     assert why_unsalted([other], salt) == {"word_problems": None}
 
 
-def _use(tested: int, cached: int | None, base: int | None) -> CacheUse:
+def _use(tested, cached, base):
     return CacheUse(
         unsalted=None,
         prompts=40,
@@ -282,6 +275,6 @@ def _use(tested: int, cached: int | None, base: int | None) -> CacheUse:
         (_use(0, None, None), "it is not known whether prompts were cached"),
     ],
 )
-def test_half_of_the_prompts_must_compare_computed_with_cached_data(use: CacheUse, why: str | None):
+def test_half_of_the_prompts_must_compare_computed_with_cached_data(use, why):
     told = why_not_tested(use)
     assert told is None if why is None else (told or "").startswith(why)

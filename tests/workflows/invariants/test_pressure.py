@@ -13,7 +13,7 @@ from rich.console import Console
 from serve_eval.client.connection import connect
 from serve_eval.client.engine_metrics import read_metrics
 from serve_eval.report.document import print_document
-from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, PressureUse, Usage
+from serve_eval.schema import Endpoint, PressureUse, Usage
 from serve_eval.storage.story_results import PressureLevel, read_pressure
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.cache_use import are_fewer, why_not_pressed
@@ -37,25 +37,25 @@ BUDGET = 6_000
 
 
 @cache
-def _plan() -> Plan:
+def _plan():
     return make_plan(N)
 
 
-def _server(**more: object) -> CacheServer:
+def _server(**more):
     host = more.pop("host", 0)
     kept = {"cache": BlockCache(device=DEVICE, host=host)}
     return CacheServer(texts=list_answers(_plan()), **(kept | more))
 
 
-def _check(server: CacheServer, out: Path, budget: int = BUDGET) -> Invariants:
+def _check(server, out, budget=BUDGET):
     return asyncio.run(check_server(server, _plan(), budget, out))
 
 
-def _pressed(found: Invariants) -> list[tuple[Invariant, PressureUse]]:
+def _pressed(found):
     return [(one, one.pressure) for one in found.results if one.pressure is not None]
 
 
-def _said(found: Invariants) -> str:
+def _said(found):
     console = Console(file=io.StringIO(), width=400)
     print_document(make_document(found, Path("out")), console, verbose=True)
     assert isinstance(console.file, io.StringIO)
@@ -190,7 +190,7 @@ def test_no_filling_begins_like_another():
         ('block_size="16",num_gpu_blocks="99999999999999"', None),
     ],
 )
-def test_the_size_of_a_cache_is_read_from_the_metrics(labels: str, room: int | None):
+def test_the_size_of_a_cache_is_read_from_the_metrics(labels, room):
     counted = 'vllm:request_success_total{model_name="m"} 3.0\n'
     reading = read_metrics(f"vllm:cache_config_info{{{labels}}} 1.0\n{counted}".encode(), "m")
     assert (reading.cache_tokens, reading.counts.requests) == (room, 3)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Limits, Plan, Spec
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, external, fail, models
+from tests.scripted_server import ScriptedServer, answer, external, fail, models
 
 ACCURACY = 0.8
 QUIET_S = 0.001
@@ -20,12 +20,12 @@ Damage = Callable[[str, int, int], bool]
 """True if the answer to a prompt is wrong, by the number in flight and that of earlier requests."""
 
 
-def draw(*what: object) -> float:
+def draw(*what):
     """Return a number from 0 to 1, the same for the same arguments."""
     return random.Random(repr(what)).random()
 
 
-def plan_of(url: str, prompts: int, **limits: int) -> Plan:
+def plan_of(url, prompts, **limits):
     """Return a plan that asks this number of word problems."""
     return Plan(
         model="m",
@@ -35,7 +35,7 @@ def plan_of(url: str, prompts: int, **limits: int) -> Plan:
     )
 
 
-def targets_of(prompts: int) -> dict[str, str]:
+def targets_of(prompts):
     """Return the right answers of this number of word problems, by prompt."""
     samples = build_task(Spec(name="word_problems")).load(DataRoots(), prompts).samples
     return {str(sample.prompt): sample.target.split()[-1] for sample in samples}
@@ -60,13 +60,13 @@ class BatchServer:
     _waiting: list[asyncio.Future[int]] = field(default_factory=list)
     _sizes: deque[int] = field(default_factory=lambda: deque([1], maxlen=4))
 
-    def server(self) -> ScriptedServer:
+    def server(self):
         """Return a server on a real socket."""
         return ScriptedServer(
             self._reply, paths=["/v1/completions"], routes={"/v1/models": models("m")}
         )
 
-    async def _reply(self, request: HttpRequest) -> Reply:
+    async def _reply(self, request):
         target = self.targets.get(request.prompt)
         if target is None:
             return answer("ok")
@@ -76,7 +76,7 @@ class BatchServer:
             return fail(400, "too many requests in this batch")
         return answer(self._say(request.prompt, target, load, before), usage=(9, 9))
 
-    def _say(self, prompt: str, target: str, load: int, before: int) -> str:
+    def _say(self, prompt, target, load, before):
         right = draw(self.seed, prompt) < ACCURACY
         if draw(self.seed, prompt, load, "moved") < self.numerics:
             right = draw(self.seed, prompt, load) < ACCURACY
@@ -87,7 +87,7 @@ class BatchServer:
             return f"{begin} lost it.\n#### 0"
         return f"{begin} now:\n#### {target if right else int(target) + 1}"
 
-    async def _join_batch(self) -> int:
+    async def _join_batch(self):
         """Wait until the batch is complete, and return the number in flight."""
         mine = asyncio.get_running_loop().create_future()
         self._waiting.append(mine)

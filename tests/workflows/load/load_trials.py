@@ -8,12 +8,10 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from serve_eval.schema import LoadSurface
 from serve_eval.workflows.load.story import measure_load
 from tests.workflows.load.batch_server import BatchServer, Damage, draw, plan_of, targets_of
 
@@ -22,15 +20,15 @@ PROMPTS = 200
 TRIALS, SOUND_TRIALS = 20, 100
 
 
-def _always(met: Callable[[int], bool]) -> Damage:
+def _always(met):
     return lambda _prompt, load, _before: met(load)
 
 
-def _tenth(prompt: str, load: int, before: int) -> bool:
+def _tenth(prompt, load, before):
     return load >= 16 and draw(prompt, "tenth") < 0.1
 
 
-def _late(prompt: str, load: int, before: int) -> bool:
+def _late(prompt, load, before):
     return before >= 2.5 * PROMPTS
 
 
@@ -69,7 +67,7 @@ CASES = (
 )
 
 
-async def try_case(case: Case, seed: int, targets: dict[str, str], out: Path) -> LoadSurface:
+async def try_case(case, seed, targets, out):
     """Return the result of one trial."""
     server = BatchServer(
         targets=targets, seed=seed, damage=case.damage, numerics=case.numerics
@@ -79,7 +77,7 @@ async def try_case(case: Case, seed: int, targets: dict[str, str], out: Path) ->
         return await measure_load(plan, out, LOADS, bisect=case.bisect, environ={})
 
 
-def is_named(case: Case, found: LoadSurface) -> bool:
+def is_named(case, found):
     """Return True if the right load is named."""
     [task] = found.tasks
     if not case.bisect:
@@ -88,7 +86,7 @@ def is_named(case: Case, found: LoadSurface) -> bool:
     return bracket is not None and (bracket.good, bracket.bad) == (first - 1, first)
 
 
-async def main() -> None:
+async def main():
     """Print a row for each server."""
     targets = targets_of(PROMPTS)
     print("server | found | named | requests | seconds", flush=True)

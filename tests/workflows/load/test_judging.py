@@ -1,7 +1,6 @@
 """Test the rules over loads on made-up answers, and the words for loads that break."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ import pytest
 
 from serve_eval.evidence.answer_pairs import TaskAnswers
 from serve_eval.evidence.self_flips import name_loads
-from serve_eval.schema import LoadPoint, LoadTask, Metric, Outcome
+from serve_eval.schema import LoadPoint, Metric, Outcome
 from serve_eval.storage.scores import ScoreRecord
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.load.judging import (
@@ -26,10 +25,9 @@ from serve_eval.workflows.load.story import count_halvings, halve
 
 PROMPTS = 200
 LOADS = (1, 4, 16, 64)
-Scores = Sequence[float | None]
 
 
-def _answers(scores: Scores, passage: int = 1) -> TaskAnswers:
+def _answers(scores, passage=1):
     """Return answers with these scores; None is a prompt without an answer.
 
     `passage` consecutive prompts share a group.
@@ -51,12 +49,12 @@ def _answers(scores: Scores, passage: int = 1) -> TaskAnswers:
 
 
 def _judge(
-    by_load: Mapping[int, Scores],
-    again: Scores | None = None,
-    first: int = 1,
-    tasks: int = 1,
-    passage: int = 1,
-) -> tuple[LoadTask, ...]:
+    by_load,
+    again=None,
+    first=1,
+    tasks=1,
+    passage=1,
+):
     answers = {load: _answers(scores, passage) for load, scores in by_load.items()}
     lowest = answers[min(answers)]
     points = []
@@ -93,7 +91,7 @@ def _judge(
     return judge_tasks(dict.fromkeys(names, data), dict.fromkeys(names, points))
 
 
-def _spoil(scores: Scores, count: int) -> Scores:
+def _spoil(scores, count):
     """Return the scores with the first `count` right answers wrong."""
     right = [i for i, value in enumerate(scores) if value == 1.0][:count]
     return [0.0 if i in right else value for i, value in enumerate(scores)]
@@ -115,7 +113,7 @@ BAD = _spoil(RIGHT, 30)
         ((), "nothing found"),
     ],
 )
-def test_the_broken_loads_are_named_also_if_the_lowest_is_one(broken: tuple[int, ...], words: str):
+def test_the_broken_loads_are_named_also_if_the_lowest_is_one(broken, words):
     [task] = _judge({load: BAD if load in broken else RIGHT for load in LOADS})
     assert (task.words, task.broken) == (words, broken)
     assert find_exit_code([task]) == (FAIL if broken else PASS)
@@ -185,7 +183,7 @@ def test_a_load_that_is_neither_good_nor_bad_is_not_decided():
     assert task.words == "broken from 4 on; likely at 64, not proved alone"
 
 
-def _draw_shared(generator: random.Random) -> dict[int, Scores]:
+def _draw_shared(generator):
     """Return scores of a sound server with one numerics up to 4 and another one from 16 on."""
     low, high = (
         [float(generator.random() < 0.5) if i < 30 else 1.0 for i in range(PROMPTS)]
@@ -194,7 +192,7 @@ def _draw_shared(generator: random.Random) -> dict[int, Scores]:
     return {1: low, 4: low, 16: high, 64: high}
 
 
-def _draw_own(generator: random.Random) -> dict[int, Scores]:
+def _draw_own(generator):
     """Return scores of a sound server with another numerics at each load."""
     return {
         load: [float(generator.random() < 0.5) if i < 30 else 1.0 for i in range(PROMPTS)]
@@ -204,7 +202,7 @@ def _draw_own(generator: random.Random) -> dict[int, Scores]:
 
 @pytest.mark.parametrize("draw", [_draw_shared, _draw_own])
 def test_a_sound_server_is_rarely_accused_whichever_loads_share_their_numerics(
-    draw: Callable[[random.Random], dict[int, Scores]],
+    draw,
 ):
     """The seed is fixed. Of 120 servers, Q alone would accuse some 6 of the first kind."""
     generator = random.Random(1)
@@ -219,7 +217,7 @@ def test_a_sound_server_is_rarely_accused_whichever_loads_share_their_numerics(
 
 
 @pytest.mark.parametrize(("passage", "found"), [(1, (64,)), (10, ())])
-def test_a_passage_that_is_misread_as_a_whole_is_one_change(passage: int, found: tuple[int, ...]):
+def test_a_passage_that_is_misread_as_a_whole_is_one_change(passage, found):
     # 30 questions of three passages fall. As 30 changes they prove a fault; as three they do not.
     [task] = _judge({1: RIGHT, 64: BAD}, passage=passage)
     assert task.broken == found
@@ -254,7 +252,7 @@ def test_many_passages_still_show_a_broken_load():
         (set(), "nothing found"),
     ],
 )
-def test_the_pattern_of_the_loads_is_named(bad: set[int], words: str):
+def test_the_pattern_of_the_loads_is_named(bad, words):
     assert name_loads(LOADS, bad) == words
 
 

@@ -6,14 +6,13 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.launchers._simulated import answers
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, LoadSurface, Spec
+from serve_eval.schema import DataRoots, Spec
 from serve_eval.storage.order_seed import read_seeds
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.load.document import make_document
@@ -21,7 +20,7 @@ from serve_eval.workflows.load.passes import shuffle_loads
 from serve_eval.workflows.load.story import check_loads, measure_load
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
+from tests.scripted_server import ScriptedServer, answer, fail, models
 from tests.workflows.load.batch_server import BatchServer, draw, plan_of, targets_of
 
 PROMPTS = 64
@@ -29,13 +28,13 @@ LOADS = (1, 4, 16)
 
 
 def _measure(
-    out: Path,
-    loads: tuple[int, ...] = LOADS,
+    out,
+    loads=LOADS,
     *,
-    bisect: bool = False,
-    server: type[BatchServer] = BatchServer,
-    **options: Any,
-) -> tuple[LoadSurface, BatchServer]:
+    bisect=False,
+    server=BatchServer,
+    **options,
+):
     batches = server(targets=targets_of(PROMPTS), **options)
 
     async def run():
@@ -65,7 +64,7 @@ def test_answers_that_are_wrong_from_a_load_on_are_found_and_where_they_part(
 class _RefusingServer(BatchServer):
     """Refuses a third of the prompts from four in flight on."""
 
-    async def _reply(self, request: HttpRequest) -> Reply:
+    async def _reply(self, request):
         reply = await super()._reply(request)
         refused = request.prompt in self.targets and self._sizes[-1] >= 4
         return fail(400, "no room") if refused and draw(request.prompt) < 1 / 3 else reply
@@ -79,9 +78,9 @@ class _RefusingServer(BatchServer):
     ],
 )
 def test_the_next_command_shows_the_samples_of_the_load_that_breaks(
-    server: type[BatchServer],
-    command: str,
-    shown: str,
+    server,
+    command,
+    shown,
     tmp_path,
     monkeypatch,
 ):
@@ -118,7 +117,7 @@ def test_a_change_over_time_is_not_taken_for_load_and_the_command_resumes(tmp_pa
     assert (again.tasks, batches.asked) == (found.tasks, 0)
 
 
-def _measure_again(out: Path) -> tuple[LoadSurface, BatchServer]:
+def _measure_again(out):
     """Repeat a finished check, of which nothing is left to ask."""
     batches = BatchServer(targets={})
     plan = read_json(out / "load_plan.json")["plan"]
@@ -184,7 +183,7 @@ def test_the_command_prints_what_was_not_tested_and_its_json(tmp_path):
 
 
 @pytest.mark.parametrize("given", ["8", "1,x", "0,4", "4,4"])
-def test_a_list_of_loads_needs_two_numbers(given: str):
+def test_a_list_of_loads_needs_two_numbers(given):
     serve_eval("check load host:1 --concurrency", given, exits=2, tells="--concurrency")
     with pytest.raises(PlanError):
         check_loads([4, 4])
@@ -193,22 +192,22 @@ def test_a_list_of_loads_needs_two_numbers(given: str):
 class _JsonServer(BatchServer):
     """Answers JSON tasks; from eight in flight on, a third of the texts breaks off."""
 
-    def server(self) -> ScriptedServer:
+    def server(self):
         return ScriptedServer(
             self._guide, paths=["/v1/chat/completions"], routes={"/v1/models": models("m")}
         )
 
-    async def _guide(self, request: HttpRequest) -> Reply:
+    async def _guide(self, request):
         if request.prompt in self.targets:
             return await self._reply(request)
         schema = answers.schema_of(request.body.get("response_format") or {})
         return answer("ok" if schema is None else answers.generate_text(schema))
 
-    def _say(self, prompt: str, target: str, load: int, before: int) -> str:
+    def _say(self, prompt, target, load, before):
         return target[:-2] if load >= 8 and draw(prompt) < 1 / 3 else target
 
 
-def test_guided_answers_that_break_under_load_are_named(data_root: Path, tmp_path):
+def test_guided_answers_that_break_under_load_are_named(data_root, tmp_path):
     """Guided JSON of vLLM broke at 8 to 32 in flight and not below (its PR 44993)."""
     spec = Spec(name="json_mode_eval")
     samples = build_task(spec).load(DataRoots(roots=(data_root,)), 100).samples

@@ -1,12 +1,8 @@
 """Test shards: how samples are split, run and merged into one result."""
 
 import json
-import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,14 +24,12 @@ from tests.json_files import read_json
 from tests.scripted_server import serve_in_thread
 
 
-def _samples(ids: list[str]) -> list[Sample]:
+def _samples(ids):
     return [Sample(id=one, prompt=one, target="") for one in ids]
 
 
 @given(st.lists(st.text(), unique=True, min_size=1, max_size=60), st.integers(1, 60), st.randoms())
-def test_shards_are_a_partition_by_id_in_parts_of_equal_size(
-    ids: list[str], count: int, rng: random.Random
-):
+def test_shards_are_a_partition_by_id_in_parts_of_equal_size(ids, count, rng):
     count = min(count, len(ids))
     samples = _samples(ids)
     parts = [list_places(samples, Shard(k, count)) for k in range(1, count + 1)]
@@ -67,9 +61,7 @@ def test_a_shard_is_not_a_stretch_of_the_data():
 
 
 @given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 3), st.integers(0, 5))
-def test_shards_start_their_samples_in_the_order_of_the_whole_run(
-    n: int, count: int, repeats: int, seed: int
-):
+def test_shards_start_their_samples_in_the_order_of_the_whole_run(n, count, repeats, seed):
     count = min(count, n)
     samples = _samples([f"s{i}" for i in range(n)])
     whole = Repeated(samples, repeats)
@@ -95,7 +87,7 @@ def test_shards_start_their_samples_in_the_order_of_the_whole_run(
         ("2/4", {"SLURM_ARRAY_TASK_ID": "1"}, Shard(2, 4)),
     ],
 )
-def test_a_shard_is_given_or_found(text: str, environ: Mapping[str, str], shard: Shard):
+def test_a_shard_is_given_or_found(text, environ, shard):
     assert parse_shard(text, environ) == shard
 
 
@@ -116,7 +108,7 @@ def test_a_shard_is_given_or_found(text: str, environ: Mapping[str, str], shard:
         ("auto/4", {"JOB_COMPLETION_INDEX": "1", "SLURM_ARRAY_TASK_ID": "1"}, "both set"),
     ],
 )
-def test_what_is_no_shard_is_refused(text: str, environ: Mapping[str, str], message: str):
+def test_what_is_no_shard_is_refused(text, environ, message):
     with pytest.raises(PlanError) as caught:
         parse_shard(text, environ)
     assert message in str(caught.value)
@@ -156,7 +148,7 @@ TIMES = {"started_at", "wall_s", "loads"}
 
 
 @pytest.fixture(scope="module")
-def url(data_root, tmp_path_factory) -> Iterator[str]:
+def url(data_root, tmp_path_factory):
     """Serve answers that are right, wrong, empty, cut off or missing, by the prompt alone."""
     answers = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     asked = {"tasks": ["gsm8k", "mmlu"], "dataset_root": str(data_root), "no_reference": True}
@@ -169,7 +161,7 @@ def url(data_root, tmp_path_factory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def plan(url: str, data_root, tmp_path_factory) -> list[str]:
+def plan(url, data_root, tmp_path_factory):
     """Return the flags of a run of two tasks against references of our own."""
     refs = tmp_path_factory.mktemp("refs")
     for task in ("gsm8k", "mmlu"):
@@ -191,11 +183,8 @@ def plan(url: str, data_root, tmp_path_factory) -> list[str]:
     ]
 
 
-Sharding = Callable[..., list[Path]]
-
-
 @pytest.fixture
-def shards(plan: list[str], tmp_path) -> Sharding:
+def shards(plan, tmp_path):
     """Return a function that runs shards, here or with other flags, and returns their folders."""
 
     def run(count, *more, only=()):
@@ -210,11 +199,11 @@ def shards(plan: list[str], tmp_path) -> Sharding:
     return run
 
 
-def _report(folder: Path) -> dict[str, Any]:
+def _report(folder):
     return read_json(folder / "report.json")
 
 
-def _without_times(report: dict[str, Any]) -> bytes:
+def _without_times(report):
     """Return the report as it is written, without times."""
     kept = {name: value for name, value in report.items() if name not in TIMES}
     for task in kept["tasks"]:
@@ -223,20 +212,18 @@ def _without_times(report: dict[str, Any]) -> bytes:
     return json.dumps(kept, indent=2).encode()
 
 
-def _scores(folder: Path, task: str) -> list[bytes]:
+def _scores(folder, task):
     return (folder / f"scores/{task}.jsonl").read_bytes().splitlines()
 
 
-def _answered(folder: Path, task: str) -> list[str]:
+def _answered(folder, task):
     """Return the ids of the answered samples in the order of the journal."""
     lines = (folder / f"samples/{task}.jsonl").read_text().splitlines()
     return [record["id"] for record in map(json.loads, lines) if "response" in record]
 
 
 @pytest.mark.parametrize("more", [(), ("--repeats", "2")], ids=["once", "twice"])
-def test_merged_shards_are_one_run_but_for_times(
-    plan: list[str], shards: Sharding, tmp_path, more: tuple[str, ...]
-):
+def test_merged_shards_are_one_run_but_for_times(plan, shards, tmp_path, more):
     one, whole = tmp_path / "one", tmp_path / "whole"
     alone = serve_eval(*plan, "-o", one, *more)
     folders = shards(4, *more)
@@ -253,7 +240,7 @@ def test_merged_shards_are_one_run_but_for_times(
             assert (again / file).read_bytes() == (whole / file).read_bytes()
 
 
-def test_one_request_at_a_time_gives_the_same_files(plan: list[str], shards: Sharding, tmp_path):
+def test_one_request_at_a_time_gives_the_same_files(plan, shards, tmp_path):
     one, whole = tmp_path / "one", tmp_path / "whole"
     serve_eval(*plan, "--concurrency", "1", "-o", one)
     serve_eval(f"runs merge -o {whole}", *shards(3, "--concurrency", "1"))
@@ -262,7 +249,7 @@ def test_one_request_at_a_time_gives_the_same_files(plan: list[str], shards: Sha
         assert _answered(whole, task) == _answered(one, task)
 
 
-def test_a_merged_run_is_a_run(shards: Sharding, plan: list[str], tmp_path):
+def test_a_merged_run_is_a_run(shards, plan, tmp_path):
     whole, refs = tmp_path / "whole", tmp_path / "own"
     serve_eval(f"runs merge -o {whole}", *shards(2))
     before = _report(whole)["tasks"][0]["verdict"]
@@ -280,7 +267,7 @@ def test_a_merged_run_is_a_run(shards: Sharding, plan: list[str], tmp_path):
     )
 
 
-def test_a_shard_is_not_judged(shards: Sharding, tmp_path):
+def test_a_shard_is_not_judged(shards, tmp_path):
     [folder] = shards(4, "--early-stop", only=[2])
     report = _report(folder)
     assert report["plan"]["shard"] == {"number": 2, "count": 4}
@@ -293,7 +280,7 @@ def test_a_shard_is_not_judged(shards: Sharding, tmp_path):
     assert "serve-eval runs merge judges all shards together" in str(report)
 
 
-def test_a_merged_run_says_that_it_did_not_stop_early(shards: Sharding, tmp_path):
+def test_a_merged_run_says_that_it_did_not_stop_early(shards, tmp_path):
     serve_eval(f"runs merge -o {tmp_path}/whole", *shards(2, "--early-stop"))
     report = _report(tmp_path / "whole")
     assert "no early stop: shards ask all of their samples" in report["warnings"]
@@ -301,14 +288,14 @@ def test_a_merged_run_says_that_it_did_not_stop_early(shards: Sharding, tmp_path
     assert all(task["verdict"]["early"] is None for task in report["tasks"])
 
 
-def _refused(folders: Sequence[Path], tmp_path: Path) -> str:
+def _refused(folders, tmp_path):
     """Return the message of a merge that is refused, which writes nothing."""
     done = serve_eval(f"runs merge -o {tmp_path}/refused", *folders, exits=2)
     assert not (tmp_path / "refused").exists()
     return done.stderr
 
 
-def test_what_is_missing_or_doubled_is_refused(shards: Sharding, tmp_path):
+def test_what_is_missing_or_doubled_is_refused(shards, tmp_path):
     a, b, c = shards(3)
     assert "shard 2 of 3 is missing" in _refused([a, c], tmp_path)
     assert "shard 2/3 is given twice" in _refused([a, b, c, b], tmp_path)
@@ -334,7 +321,7 @@ def test_what_is_missing_or_doubled_is_refused(shards: Sharding, tmp_path):
     serve_eval(f"runs merge {a} {b} {c} -o {tmp_path}/whole", exits=3)
 
 
-def test_a_run_that_is_no_shard_is_refused(plan: list[str], shards: Sharding, tmp_path):
+def test_a_run_that_is_no_shard_is_refused(plan, shards, tmp_path):
     serve_eval(*plan, "-o", tmp_path / "one")
     assert "is not a shard" in _refused([tmp_path / "one"], tmp_path)
     assert "is a folder of runs, not a run" in _refused([tmp_path], tmp_path)
@@ -349,9 +336,7 @@ def test_a_run_that_is_no_shard_is_refused(plan: list[str], shards: Sharding, tm
         ("--set", "seed=4", "the samples of gsm8k: "),
     ],
 )
-def test_shards_of_other_runs_are_refused_with_what_differs(
-    shards: Sharding, tmp_path, flag: str, value: str, named: str
-):
+def test_shards_of_other_runs_are_refused_with_what_differs(shards, tmp_path, flag, value, named):
     [a] = shards(2, "--no-reference", only=[1])
     [b] = shards(2, flag, value, "--no-reference", only=[2])
     said = _refused([a, b], tmp_path)
@@ -359,9 +344,7 @@ def test_shards_of_other_runs_are_refused_with_what_differs(
     assert named in said
 
 
-def test_shards_of_other_data_are_refused_with_the_data_named(
-    plan: list[str], shards: Sharding, data_root: Path, tmp_path
-):
+def test_shards_of_other_data_are_refused_with_the_data_named(plan, shards, data_root, tmp_path):
     other = tmp_path / "data"
     shutil.copytree(data_root, other)
     file = other / "gsm8k/test.jsonl"
@@ -384,9 +367,7 @@ def test_shards_of_other_data_are_refused_with_the_data_named(
     assert not (tmp_path / "refused").exists()
 
 
-def test_shards_with_other_orders_have_no_alarm_together(
-    plan: list[str], shards: Sharding, tmp_path
-):
+def test_shards_with_other_orders_have_no_alarm_together(plan, shards, tmp_path):
     folders = [*shards(2, only=[1]), *shards(2, "--set", "limits.order_seed=8", only=[2])]
     serve_eval(f"runs merge -o {tmp_path}/whole", *folders)
     report = _report(tmp_path / "whole")
@@ -397,7 +378,7 @@ def test_shards_with_other_orders_have_no_alarm_together(
     }
 
 
-def test_fewer_samples_than_shards_are_refused(plan: list[str], tmp_path):
+def test_fewer_samples_than_shards_are_refused(plan, tmp_path):
     serve_eval(
         *plan,
         "--limit",
@@ -412,14 +393,14 @@ def test_fewer_samples_than_shards_are_refused(plan: list[str], tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_shard_that_still_runs_is_refused(shards: Sharding, tmp_path):
+def test_a_shard_that_still_runs_is_refused(shards, tmp_path):
     a, b = shards(2)
     with hold(b, "plan.json"):
         assert f"{b} is in use by another run" in _refused([a, b], tmp_path)
     serve_eval(f"runs merge {a} {b} -o {tmp_path}/whole", exits=3)
 
 
-def test_servers_of_two_versions_are_named(shards: Sharding, tmp_path):
+def test_servers_of_two_versions_are_named(shards, tmp_path):
     a, b = shards(2)
     sessions = b / "environment.json"
     sessions.write_text(sessions.read_text().replace('"version": "simulator"', '"version": "9.9"'))
@@ -428,7 +409,7 @@ def test_servers_of_two_versions_are_named(shards: Sharding, tmp_path):
     assert line == "servers of several versions answered the shards: 9.9, simulator"
 
 
-def test_a_task_that_no_endpoint_can_do_is_unsupported_in_the_whole(plan: list[str], tmp_path):
+def test_a_task_that_no_endpoint_can_do_is_unsupported_in_the_whole(plan, tmp_path):
     chat = [*plan, "--set", "protocol.apply_chat_template=true", "--no-reference"]
     parts, whole = [tmp_path / "1", tmp_path / "2"], tmp_path / "whole"
     with serve_in_thread(create_app(SimulatorConfig(no_chat=True, any_model=True))) as url:

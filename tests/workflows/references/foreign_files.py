@@ -4,39 +4,34 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import yaml
 import zstandard
 
-Answers = Sequence[tuple[str, float]]
-"""The user's turn, or the text, of each prompt with its score."""
 STAMP = "2026-03-04T05-06-07.000008"
 _HASHES = {"doc_hash": "a", "prompt_hash": "b", "target_hash": "c"}
 
 
-def write_json(file: Path, content: object) -> Path:
+def write_json(file, content):
     """Write a JSON file with its folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(content))
     return file
 
 
-def write_jsonl(file: Path, rows: Sequence[object]) -> Path:
+def write_jsonl(file, rows):
     """Write a file of JSON lines with its folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return file
 
 
-def mean(answers: Answers) -> float:
+def mean(answers):
     """Return the mean of the scores."""
     return sum(score for _, score in answers) / len(answers)
 
 
-def lm_eval_results(answers: Answers, version: str, **more: Any) -> dict[str, Any]:
+def lm_eval_results(answers, version, **more):
     """Return the content of results_*.json for GSM8K without shots, asked for completions."""
     value, args = mean(answers), {"model": "org/m", "base_url": "http://host/v1/completions"}
     figures = {
@@ -77,7 +72,7 @@ def lm_eval_results(answers: Answers, version: str, **more: Any) -> dict[str, An
     }
 
 
-def write_lm_eval(folder: Path, answers: Answers, version: str, **more: Any) -> Path:
+def write_lm_eval(folder, answers, version, **more):
     """Write results and samples, and return the results. Old versions do not name the filters."""
     rows = []
     for under in ("strict-match", "flexible-extract"):
@@ -101,7 +96,7 @@ def write_lm_eval(folder: Path, answers: Answers, version: str, **more: Any) -> 
     return write_json(folder / f"results_{STAMP}.json", lm_eval_results(answers, version, **more))
 
 
-def inspect_log(answers: Answers, epochs: int = 1) -> dict[str, Any]:
+def inspect_log(answers, epochs=1):
     """Return a log of inspect; each odd prompt is an attachment."""
     samples = [
         {
@@ -142,7 +137,7 @@ def inspect_log(answers: Answers, epochs: int = 1) -> dict[str, Any]:
     }
 
 
-def write_eval(file: Path, log: Mapping[str, Any]) -> Path:
+def write_eval(file, log):
     """Write a log as an .eval archive."""
     file.parent.mkdir(parents=True, exist_ok=True)
     header = {name: value for name, value in log.items() if name != "samples"}
@@ -154,7 +149,7 @@ def write_eval(file: Path, log: Mapping[str, Any]) -> Path:
     return file
 
 
-def compress_again(file: Path) -> Path:
+def compress_again(file):
     """Compress the parts of an archive by zstandard, as inspect does since 2026."""
     with zipfile.ZipFile(file) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
@@ -173,7 +168,7 @@ def compress_again(file: Path) -> Path:
     return file
 
 
-def nemo_results(value: float, count: int) -> dict[str, Any]:
+def nemo_results(value, count):
     """Return the content of results.yml."""
     score = {"micro": {"value": value, "stats": {"count": count, "stderr": 0.1}}}
     return {
@@ -187,14 +182,14 @@ def nemo_results(value: float, count: int) -> dict[str, Any]:
     }
 
 
-def write_nemo(file: Path, value: float, count: int) -> Path:
+def write_nemo(file, value, count):
     """Write results.yml."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(yaml.safe_dump(nemo_results(value, count)))
     return file
 
 
-def write_nemo_bundle(folder: Path, answers: Answers) -> Path:
+def write_nemo_bundle(folder, answers):
     """Write a bundle and its answers."""
     rows = [
         {"problem_idx": number, "repeat": 0, "reward": score, "prompt": prompt}
@@ -210,7 +205,7 @@ def write_nemo_bundle(folder: Path, answers: Answers) -> Path:
     return write_json(folder / "eval-gsm8k.json", content)
 
 
-def sgl_metrics(value: float, **more: Any) -> dict[str, Any]:
+def sgl_metrics(value, **more):
     """Return the content of sgl-eval's metrics.json."""
     return {
         "name": "gpqa",
@@ -230,7 +225,7 @@ def sgl_metrics(value: float, **more: Any) -> dict[str, Any]:
     }
 
 
-def srt_gsm8k(value: float) -> dict[str, Any]:
+def srt_gsm8k(value):
     """Return what srt-slurm's evaluation of GSM8K saves."""
     return {
         "accuracy": value,
@@ -245,7 +240,7 @@ def srt_gsm8k(value: float) -> dict[str, Any]:
     }
 
 
-def write_evalscope(run: Path, answers: Answers) -> Path:
+def write_evalscope(run, answers):
     """Write the configuration, the reviews and the report of a run, and return the report."""
     config = {
         "generation_config": {"temperature": 0.0, "max_tokens": 64},

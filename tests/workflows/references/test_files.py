@@ -6,8 +6,6 @@ import random
 import sys
 import zipfile
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -40,7 +38,7 @@ DOCUMENTS = [
 ]
 
 
-def _changed(path: str, value: object, content: Any = RESULTS) -> bytes:
+def _changed(path, value, content=RESULTS):
     """Return the JSON of a document with another value at a path of keys."""
     found = copied = copy.deepcopy(content)
     *keys, last = path.split("/")
@@ -85,7 +83,7 @@ def _changed(path: str, value: object, content: Any = RESULTS) -> bytes:
         ("a.eval", b"PK\x03\x04 cut", "a.eval: no readable zip archive"),
     ],
 )
-def test_the_error_names_the_file_and_the_cause(name: str, raw: bytes, told: str, tmp_path):
+def test_the_error_names_the_file_and_the_cause(name, raw, told, tmp_path):
     file = tmp_path / name
     file.write_bytes(raw)
     with pytest.raises(ReferenceFileError) as caught:
@@ -96,7 +94,7 @@ def test_the_error_names_the_file_and_the_cause(name: str, raw: bytes, told: str
     assert not (tmp_path / "refs").exists()
 
 
-def _bomb(file: Path, size: int):
+def _bomb(file, size):
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("header.json", b" " * size)
 
@@ -179,7 +177,7 @@ _JUNK = st.sampled_from(
 )
 
 
-def _replace_one(value: Any, junk: object, rng: random.Random) -> Any:
+def _replace_one(value, junk, rng):
     """Return a copy of a document in which one value, at any depth, is another."""
     if isinstance(value, dict | list) and value and rng.random() < 0.85:
         key = rng.choice(list(value) if isinstance(value, dict) else range(len(value)))
@@ -193,9 +191,7 @@ def _replace_one(value: Any, junk: object, rng: random.Random) -> Any:
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(document=st.sampled_from(DOCUMENTS), junk=_JUNK, seed=st.integers(0, 10**6))
-def test_a_value_of_any_other_type_is_read_or_refused(
-    document: Any, junk: object, seed: int, tmp_path
-):
+def test_a_value_of_any_other_type_is_read_or_refused(document, junk, seed, tmp_path):
     rng = random.Random(seed)
     for _ in range(rng.choice((1, 1, 2))):
         document = _replace_one(document, junk, rng)
@@ -272,12 +268,12 @@ class Layout:
     """For each item: the number of its piece, its model, and its place in the model's list."""
 
     @property
-    def text(self) -> str:
+    def text(self):
         return "".join(self.pieces)
 
 
 @st.composite
-def _layouts(draw: st.DrawFn) -> Layout:
+def _layouts(draw):
     pieces, items = [draw(_NOISE), draw(st.sampled_from(["", "---\n"]))], []
     for model in draw(
         st.lists(st.sampled_from(["a/b", '"c: d"', "'e'", "long name"]), unique=True, max_size=3)
@@ -305,26 +301,24 @@ def _layouts(draw: st.DrawFn) -> Layout:
     return Layout(pieces, items)
 
 
-def _read(text: str) -> Any:
+def _read(text):
     return yaml_source.parse(text, "f.yaml", ReferenceFileError).value
 
 
-def _same(found: object, wanted: object):
+def _same(found, wanted):
     assert json.dumps(found) == json.dumps(wanted)
 
 
-def _append(text: str, key: str = "m", entry: dict[str, Any] | None = None) -> str:
+def _append(text, key="m", entry=None):
     return entries.append_entry(text, "f.yaml", key, entry or ENTRY, ReferenceFileError)
 
 
-def _replace(text: str, key: str = "m", index: int = 0, entry: dict[str, Any] | None = None) -> str:
+def _replace(text, key="m", index=0, entry=None):
     return entries.replace_entry(text, "f.yaml", key, index, entry or ENTRY, ReferenceFileError)
 
 
 @given(_layouts(), st.sampled_from(["a/b", "c: d", "e", "new one"]) | _TEXTS, _ENTRIES)
-def test_what_is_appended_is_the_only_thing_that_comes_in(
-    layout: Layout, key: str, entry: dict[str, Any]
-):
+def test_what_is_appended_is_the_only_thing_that_comes_in(layout, key, entry):
     before = _read(layout.text)
     after = _append(layout.text, key, entry)
     _same(_read(after), {**before, key: [*before.get(key, []), entry]})
@@ -335,9 +329,7 @@ def test_what_is_appended_is_the_only_thing_that_comes_in(
 
 
 @given(_layouts().filter(lambda layout: layout.items), st.data(), _ENTRIES)
-def test_a_replaced_entry_leaves_all_around_it(
-    layout: Layout, data: st.DataObject, entry: dict[str, Any]
-):
+def test_a_replaced_entry_leaves_all_around_it(layout, data, entry):
     piece, model, index = data.draw(st.sampled_from(layout.items))
     before = _read(layout.text)
     after = _replace(layout.text, model, index, entry)
@@ -394,7 +386,7 @@ def test_a_byte_order_mark_and_windows_line_ends_stay():
         ("- m\n", "f.yaml:1: must map names to lists"),
     ],
 )
-def test_a_style_that_is_not_edited_is_refused_with_its_line(text: str, said: str):
+def test_a_style_that_is_not_edited_is_refused_with_its_line(text, said):
     for edit in (_append, _replace):
         with pytest.raises(ReferenceFileError) as raised:
             edit(text)

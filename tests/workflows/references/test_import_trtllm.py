@@ -1,4 +1,3 @@
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from serve_eval.errors import ReferenceFileError
 from serve_eval.schema import AccuracySpec
 from serve_eval.verdicts import references
 from serve_eval.workflows.references import import_trtllm
-from serve_eval.workflows.references.import_trtllm import ImportReport, import_directory
+from serve_eval.workflows.references.import_trtllm import import_directory
 from serve_eval.workflows.references.trtllm_rows import FileCount
 
 REPOSITORY_ROOT = Path(__file__).parents[3]
@@ -48,7 +47,7 @@ Gone/Model:
 """
 
 
-def _source(tmp_path: Path, files: Mapping[str, str]) -> Path:
+def _source(tmp_path, files):
     for name, text in files.items():
         file = tmp_path / "source" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -56,11 +55,11 @@ def _source(tmp_path: Path, files: Mapping[str, str]) -> Path:
     return tmp_path / "source"
 
 
-def _import(source: Path, target: Path, commits: Mapping[str, str] | None = None) -> ImportReport:
+def _import(source, target, commits=None):
     return import_directory(source, target, commits=commits or {}, read_on="2026-01-31")
 
 
-def _oddities(tmp_path: Path, files: Mapping[str, str]) -> list[str]:
+def _oddities(tmp_path, files):
     return list(_import(_source(tmp_path, files), tmp_path / "target").oddities)
 
 
@@ -132,7 +131,7 @@ def test_an_unknown_commit_is_said_to_be_unknown(tmp_path):
         ),
     ],
 )
-def test_what_is_odd_is_told(tmp_path, oddity: str):
+def test_what_is_odd_is_told(tmp_path, oddity):
     assert oddity in _oddities(tmp_path, {"t.yaml": NEWEST, "older/t_0123abcd.yaml": OLDER})
 
 
@@ -174,7 +173,7 @@ def test_what_is_odd_is_told(tmp_path, oddity: str):
         ),
     ],
 )
-def test_this_is_the_one_odd_thing(tmp_path, files: Mapping[str, str], oddity: str):
+def test_this_is_the_one_odd_thing(tmp_path, files, oddity):
     assert _oddities(tmp_path, files) == [oddity]
 
 
@@ -223,7 +222,7 @@ def test_importing_twice_gives_the_same_bytes(tmp_path):
         ("m: [", "t.yaml:1:"),
     ],
 )
-def test_nothing_is_written_when_a_file_cannot_be_imported(tmp_path, text: str, what: str):
+def test_nothing_is_written_when_a_file_cannot_be_imported(tmp_path, text, what):
     source = _source(tmp_path, {"a.yaml": NEWEST, "t.yaml": text})
     with pytest.raises(ReferenceFileError) as caught:
         _import(source, tmp_path / "target")
@@ -310,7 +309,7 @@ def test_acceptance_lengths_of_several_files_are_one_table_the_newest_first(tmp_
 
 @pytest.mark.parametrize(("value", "measured"), [(42.42, 7), (42.43, None)])
 def test_a_value_that_the_suite_chose_low_keeps_the_runs_it_was_chosen_from(
-    tmp_path, value: float, measured: int | None
+    tmp_path, value, measured
 ):
     model = "nvidia/Llama-3_3-Nemotron-Super-49B-v1"
     source = _source(tmp_path, {"gpqa_diamond.yaml": f"{model}: [{{accuracy: {value}}}]"})

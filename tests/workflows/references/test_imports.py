@@ -1,24 +1,22 @@
 """Results of other tools become references under the protocol that their files hold."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from serve_eval.errors import ReferenceFileError
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, Reference, Sample, Spec
+from serve_eval.schema import DataRoots, Spec
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.workflows.references.imports import task_match
-from serve_eval.workflows.references.imports.import_results import ImportedResults, import_results
+from serve_eval.workflows.references.imports.import_results import import_results
 from tests.workflows.references import foreign_files as foreign
 
 ASKED = 40
 
 
-def _samples(data_root: Path, *, chat: bool = False) -> list[Sample]:
+def _samples(data_root, *, chat=False):
     """Return our GSM8K without shots, in the order of the file."""
     options = {"num_fewshot": 0, "apply_chat_template": chat}
     task = build_task(Spec(name="gsm8k", options=options))
@@ -27,27 +25,27 @@ def _samples(data_root: Path, *, chat: bool = False) -> list[Sample]:
 
 
 @pytest.fixture(scope="module")
-def answers(data_root) -> foreign.Answers:
+def answers(data_root):
     """Return the first prompts with scores, three quarters of them right."""
     own = _samples(data_root)[:ASKED]
     return [(str(one.prompt), float(number % 4 != 0)) for number, one in enumerate(own)]
 
 
-def _import(source: Path, data_root: Path | None, **more: Any) -> ImportedResults:
+def _import(source, data_root, **more):
     roots = () if data_root is None else (str(data_root),)
     return import_results(
         source, source.parent / "refs", dataset_roots=roots, **{"tasks": {}, **more}
     )
 
 
-def _entry(source: Path, task: str = "gsm8k", model: str = "org/m") -> Reference:
+def _entry(source, task="gsm8k", model="org/m"):
     [entry] = references.load(source.parent / "refs" / f"{task}.yaml")[model]
     return entry
 
 
 @pytest.mark.parametrize("version", ["0.4.3", "0.4.9.1", "0.4.13"])
 def test_equal_prompts_of_lm_eval_keep_the_score_of_every_answer(
-    version: str, answers: foreign.Answers, data_root: Path, tmp_path
+    version, answers, data_root, tmp_path
 ):
     file = foreign.write_lm_eval(tmp_path / "log", answers, version)
     [one] = _import(file, data_root).written
@@ -85,9 +83,7 @@ def test_a_task_of_lm_eval_by_likelihood_has_no_unknown_sampling(tmp_path):
     assert one.unknown == ("none_cells",)
 
 
-def test_other_prompts_of_lm_eval_are_a_field_that_refuses_runs(
-    answers: foreign.Answers, data_root: Path, tmp_path
-):
+def test_other_prompts_of_lm_eval_are_a_field_that_refuses_runs(answers, data_root, tmp_path):
     other = [*answers[:-1], (f"{answers[-1][0]} ", 1.0)]
     file = foreign.write_lm_eval(tmp_path / "log", other, "0.4.13")
     [one] = _import(file, data_root).written
@@ -98,9 +94,7 @@ def test_other_prompts_of_lm_eval_are_a_field_that_refuses_runs(
     assert (entry.runs, entry.num_samples) == (None, ASKED)
 
 
-def test_results_alone_say_that_the_prompts_are_unknown(
-    answers: foreign.Answers, data_root: Path, tmp_path
-):
+def test_results_alone_say_that_the_prompts_are_unknown(answers, data_root, tmp_path):
     content = foreign.lm_eval_results(answers, "0.4.9.1")
     del content["configs"]["gsm8k"]["generation_kwargs"]["until"]
     file = foreign.write_json(tmp_path / "log/results_1.json", content)
@@ -109,16 +103,14 @@ def test_results_alone_say_that_the_prompts_are_unknown(
     assert one.prompts == "unknown: the file does not hold them"
 
 
-def test_without_our_data_the_prompts_stay_unknown(answers: foreign.Answers, tmp_path):
+def test_without_our_data_the_prompts_stay_unknown(answers, tmp_path):
     file = foreign.write_lm_eval(tmp_path / "log", answers, "0.4.13")
     [one] = _import(file, None).written
     assert (one.paired, one.refused) == (False, "")
     assert one.prompts.startswith("unknown: our data cannot be read")
 
 
-def test_samples_alone_need_the_name_of_the_model(
-    answers: foreign.Answers, data_root: Path, tmp_path
-):
+def test_samples_alone_need_the_name_of_the_model(answers, data_root, tmp_path):
     results = foreign.write_lm_eval(tmp_path / "log", answers, "0.4.13")
     [samples] = results.parent.glob("samples_*.jsonl")
     assert _import(samples, data_root).written[0].model == "org/m"
@@ -131,16 +123,14 @@ def test_samples_alone_need_the_name_of_the_model(
     assert "max_tokens" in one.unknown
 
 
-def test_a_result_with_one_filter_is_a_reference_of_that_filter(
-    answers: foreign.Answers, data_root: Path, tmp_path
-):
+def test_a_result_with_one_filter_is_a_reference_of_that_filter(answers, data_root, tmp_path):
     content = foreign.lm_eval_results(answers, "0.4.13")
     del content["results"]["gsm8k"]["exact_match,flexible-extract"]
     file = foreign.write_json(tmp_path / "log/results_1.json", content)
     assert _import(file, data_root).written[0].protocol["filter"] == "strict-match"
 
 
-def test_a_chat_of_lm_eval_is_read_by_its_turns(data_root: Path, tmp_path):
+def test_a_chat_of_lm_eval_is_read_by_its_turns(data_root, tmp_path):
     own = _samples(data_root, chat=True)[:8]
     turns = [[{"role": "user", "content": one.prompt[0].text}] for one in own]
     file = foreign.write_lm_eval(
@@ -153,7 +143,7 @@ def test_a_chat_of_lm_eval_is_read_by_its_turns(data_root: Path, tmp_path):
     assert (one.paired, one.protocol["apply_chat_template"]) == (True, True)
 
 
-def test_a_client_by_chat_sent_each_text_as_a_turn(data_root: Path, tmp_path):
+def test_a_client_by_chat_sent_each_text_as_a_turn(data_root, tmp_path):
     own = [(str(one.prompt), 1.0) for one in _samples(data_root)[:8]]
     config = {"model": "local-chat-completions", "model_args": "model=org/m"}
     file = foreign.write_lm_eval(tmp_path / "log", own, "0.4.3", config=config)
@@ -162,9 +152,7 @@ def test_a_client_by_chat_sent_each_text_as_a_turn(data_root: Path, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["archive", "archive by zstandard", "json"])
-def test_a_log_of_inspect_has_a_run_for_each_epoch(
-    form: str, answers: foreign.Answers, data_root: Path, tmp_path
-):
+def test_a_log_of_inspect_has_a_run_for_each_epoch(form, answers, data_root, tmp_path):
     log = foreign.inspect_log(answers, epochs=2)
     del log["eval"]["task_args"]  # The number of shots follows from the prompts.
     file = (
@@ -196,9 +184,7 @@ def test_percents_of_nemo_skills_are_shares(tmp_path):
     assert _import(file, None).written[0].value == 80.0
 
 
-def test_a_bundle_of_nemo_evaluator_has_its_answers(
-    answers: foreign.Answers, data_root: Path, tmp_path
-):
+def test_a_bundle_of_nemo_evaluator_has_its_answers(answers, data_root, tmp_path):
     file = foreign.write_nemo_bundle(tmp_path / "log", answers)
     told = {"gsm8k": "gsm8k"}
     [one] = _import(file, data_root, tasks=told).written
@@ -232,9 +218,7 @@ def test_results_of_srt_slurm(tmp_path):
     assert {"max_tokens", "temperature"} <= set(one.unknown)
 
 
-def test_a_report_of_evalscope_has_its_reviews_and_its_configuration(
-    answers: foreign.Answers, data_root: Path, tmp_path
-):
+def test_a_report_of_evalscope_has_its_reviews_and_its_configuration(answers, data_root, tmp_path):
     run = tmp_path / "20260304_050607"
     file = foreign.write_evalscope(run, answers)
     [one] = import_results(
@@ -253,7 +237,7 @@ def test_a_report_of_evalscope_has_its_reviews_and_its_configuration(
 
 
 def test_a_folder_gives_the_newest_result_of_each_task_and_the_reasons_for_the_rest(
-    answers: foreign.Answers, tmp_path
+    answers, tmp_path
 ):
     old = foreign.lm_eval_results([*answers, ("x", 0.0)], "0.4.13", date=1700000000.0)
     foreign.write_json(tmp_path / "log/a/results_1.json", old)
@@ -285,9 +269,7 @@ def test_a_task_that_no_table_has_is_given_by_the_user(tmp_path):
     assert (one.protocol["filter"], one.refused) == ("mean", "prompts")
 
 
-def test_an_entry_is_replaced_only_with_a_reason(
-    answers: foreign.Answers, data_root: Path, tmp_path
-):
+def test_an_entry_is_replaced_only_with_a_reason(answers, data_root, tmp_path):
     results = foreign.lm_eval_results(answers, "0.4.13")
     file = foreign.write_json(tmp_path / "log/results_1.json", results)
     _import(file, data_root)
@@ -304,7 +286,7 @@ def test_every_row_of_the_tables_of_names_is_a_task_with_its_options():
         assert build_task(Spec(name=row.name, options=dict(row.options))).name == row.name, name
 
 
-def test_recorded_logs_of_lm_eval_have_other_shots_than_ours(shared: Path, tmp_path):
+def test_recorded_logs_of_lm_eval_have_other_shots_than_ours(shared, tmp_path):
     folder = shared / "data/recorded/lmeval_logs"
     found = import_results(
         folder, tmp_path, tasks={}, dataset_roots=(str(shared / "data"),)

@@ -7,7 +7,6 @@ import asyncio
 import math
 import random
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app, serve
-from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
+from serve_eval.schema import AccuracySpec, Plan, Spec, VerdictOutcome
 from serve_eval.storage.answer_origins import SESSION_CHARACTERS, ConnectionStep, Proofs
 from serve_eval.storage.file_names import PROOFS_FILE as STEPS
 from serve_eval.storage.journal import read
@@ -35,7 +34,7 @@ FP8 = AccuracySpec(quant_algo="FP8")
 
 
 @pytest.fixture(scope="module")
-def plan(data_root) -> Plan:
+def plan(data_root):
     return Plan(
         model=MODEL,
         launcher=Spec(name="simulated", options={"accuracy": 0.8, "flip_rate": 0.1}),
@@ -46,7 +45,7 @@ def plan(data_root) -> Plan:
     )
 
 
-def _run(plan: Plan, folder: Path, number: int = 0, **more: object) -> Report:
+def _run(plan, folder, number=0, **more):
     options = {**plan.launcher.options, "run": number, **more}
     return asyncio.run(
         evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder)
@@ -54,7 +53,7 @@ def _run(plan: Plan, folder: Path, number: int = 0, **more: object) -> Report:
 
 
 @pytest.fixture(scope="module")
-def finished(plan: Plan, tmp_path_factory) -> Path:
+def finished(plan, tmp_path_factory):
     """Return a folder with two finished runs of the plan, `0` and `1`; tests do not change them."""
     folder = tmp_path_factory.mktemp("finished")
     for number in range(2):
@@ -62,7 +61,7 @@ def finished(plan: Plan, tmp_path_factory) -> Path:
     return folder
 
 
-def test_three_runs_become_a_reference_that_judges_the_next(plan: Plan, tmp_path):
+def test_three_runs_become_a_reference_that_judges_the_next(plan, tmp_path):
     values = [_run(plan, tmp_path / str(i), i).tasks[0].result.value for i in range(3)]
     (registered,) = register(
         [tmp_path / str(i) for i in range(3)], tmp_path / "refs", hardware="8x H200"
@@ -87,7 +86,7 @@ def test_three_runs_become_a_reference_that_judges_the_next(plan: Plan, tmp_path
 
 
 def test_data_that_the_reference_does_not_know_is_not_paired_and_the_report_says_so(
-    plan: Plan, finished: Path, tmp_path
+    plan, finished, tmp_path
 ):
     register([finished / "0"], tmp_path / "refs")
     more = replace(
@@ -107,9 +106,7 @@ def test_data_that_the_reference_does_not_know_is_not_paired_and_the_report_says
     assert any("not the file that was registered" in warning for warning in verdict.warnings)
 
 
-def test_a_reference_of_another_version_of_the_endpoint_is_pointed_out(
-    plan: Plan, finished: Path, tmp_path
-):
+def test_a_reference_of_another_version_of_the_endpoint_is_pointed_out(plan, finished, tmp_path):
     register([finished / "0"], tmp_path / "refs")
     judged = replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
     assert not [
@@ -122,13 +119,13 @@ def test_a_reference_of_another_version_of_the_endpoint_is_pointed_out(
     )
 
 
-def _show(task: str, folder: Path) -> str:
+def _show(task, folder):
     """Return what `references show` prints of the entries of the model."""
     more = f"--model {MODEL} --references-dir {folder}"
     return serve_eval(f"references show {task} {more}").stdout
 
 
-def test_a_reference_shows_how_noisy_and_how_old_it_is(plan: Plan, tmp_path):
+def test_a_reference_shows_how_noisy_and_how_old_it_is(plan, tmp_path):
     mmlu = replace(plan, tasks=(Spec(name="mmlu", options={"num_samples": 114}),))
     for i in range(3):
         _run(mmlu, tmp_path / str(i), i)
@@ -142,13 +139,13 @@ def test_a_reference_shows_how_noisy_and_how_old_it_is(plan: Plan, tmp_path):
     assert "days old" in said
 
 
-def test_fewer_runs_than_wanted_are_taken_with_a_warning(finished: Path, tmp_path):
+def test_fewer_runs_than_wanted_are_taken_with_a_warning(finished, tmp_path):
     (registered,) = register([finished / "0"], tmp_path / "refs")
     assert any("1 of 3 runs: more runs would make" in warning for warning in registered.warnings)
     assert any("simulated" in warning for warning in registered.warnings)
 
 
-def test_a_file_that_people_edit_keeps_its_comments_and_its_order(finished: Path, tmp_path):
+def test_a_file_that_people_edit_keeps_its_comments_and_its_order(finished, tmp_path):
     file = tmp_path / "refs" / "gsm8k.yaml"
     file.parent.mkdir()
     text = f"""# ours
@@ -168,7 +165,7 @@ zeta/model:   # first on purpose
     assert "quant_algo: FP8" in kept.removeprefix(text)
 
 
-def test_a_file_of_windows_keeps_every_byte(finished: Path, tmp_path):
+def test_a_file_of_windows_keeps_every_byte(finished, tmp_path):
     file = tmp_path / "refs" / "gsm8k.yaml"
     file.parent.mkdir()
     old = b"# ours\r\nmy-org/other:\r\n  - accuracy: 71.250  # by hand\r\n"
@@ -180,7 +177,7 @@ def test_a_file_of_windows_keeps_every_byte(finished: Path, tmp_path):
     assert references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"]) is not None
 
 
-def test_entries_within_brackets_are_refused_and_the_file_stays(finished: Path, tmp_path):
+def test_entries_within_brackets_are_refused_and_the_file_stays(finished, tmp_path):
     file = tmp_path / "refs" / "gsm8k.yaml"
     file.parent.mkdir()
     text = f"# ours\n{MODEL}: [{{accuracy: 80.5}}]\n"
@@ -191,7 +188,7 @@ def test_entries_within_brackets_are_refused_and_the_file_stays(finished: Path, 
     assert not list(file.parent.glob("*.partial"))
 
 
-def test_a_replacement_needs_a_reason_and_keeps_the_old_one(finished: Path, tmp_path):
+def test_a_replacement_needs_a_reason_and_keeps_the_old_one(finished, tmp_path):
     refs = tmp_path / "refs"
     register([finished / "0"], refs)
     before = (refs / "gsm8k.yaml").read_text()
@@ -209,7 +206,7 @@ def test_a_replacement_needs_a_reason_and_keeps_the_old_one(finished: Path, tmp_
     assert [entry["reason"] for entry in last.replaced] == ["new tokenizer", "back again"]
 
 
-def test_runs_that_are_not_alike_or_not_whole_are_refused(plan: Plan, finished: Path, tmp_path):
+def test_runs_that_are_not_alike_or_not_whole_are_refused(plan, finished, tmp_path):
     _run(replace(plan, accuracy_spec=AccuracySpec()), tmp_path / "spec")
     _run(
         replace(plan, tasks=(Spec(name="gsm8k", options={"num_samples": 100}),)), tmp_path / "other"
@@ -230,7 +227,7 @@ def test_runs_that_are_not_alike_or_not_whole_are_refused(plan: Plan, finished: 
     assert not refs.exists()
 
 
-def _of_runs_with_shifts(plan: Plan, shifts: Sequence[float], folder: Path) -> list[Path]:
+def _of_runs_with_shifts(plan, shifts, folder):
     """Return runs of an endpoint in which each run shifts the difficulty of all prompts.
 
     The logits of the prompts are normally distributed.
@@ -261,9 +258,7 @@ def _of_runs_with_shifts(plan: Plan, shifts: Sequence[float], folder: Path) -> l
     [((0.0, 0.0, 0.0), False), ((-0.5, 0.0, 0.5), True), ((0.5, -0.5), True)],
     ids=["sound", "three", "two"],
 )
-def test_runs_that_differ_as_a_whole_are_pointed_out(
-    plan: Plan, tmp_path, shifts: tuple[float, ...], differ: bool
-):
+def test_runs_that_differ_as_a_whole_are_pointed_out(plan, tmp_path, shifts, differ):
     more = replace(plan, tasks=(Spec(name="gsm8k", options={"num_samples": 400}),))
     runs = _of_runs_with_shifts(more, shifts, tmp_path / "runs")
     (registered,) = register(runs, tmp_path / "refs")
@@ -292,7 +287,7 @@ def test_runs_that_differ_as_a_whole_are_pointed_out(
     assert all(line.endswith(f"sqrt(Q/df) = {math.sqrt(q / (k - 1)):.2f}") for line in told)
 
 
-def test_graded_scores_tell_too_whether_runs_differ_as_a_whole(plan: Plan, tmp_path):
+def test_graded_scores_tell_too_whether_runs_differ_as_a_whole(plan, tmp_path):
     """Answers without their mark score a half: only flexible-extract can read them."""
     runs = _of_runs_with_shifts(plan, (-1.0, 1.0), tmp_path / "runs")
     for run in runs:
@@ -312,7 +307,7 @@ def test_graded_scores_tell_too_whether_runs_differ_as_a_whole(plan: Plan, tmp_p
     assert [line for line in registered.warnings if "differ as a whole" in line]
 
 
-def test_a_single_run_and_runs_that_agree_have_no_such_test(finished: Path, tmp_path):
+def test_a_single_run_and_runs_that_agree_have_no_such_test(finished, tmp_path):
     register([finished / "0"], tmp_path / "one")
     copied = Path(shutil.copytree(finished / "0", tmp_path / "copy"))
     register([finished / "0", copied], tmp_path / "alike")
@@ -323,7 +318,7 @@ def test_a_single_run_and_runs_that_agree_have_no_such_test(finished: Path, tmp_
         assert (found.runs.cochran_q, found.runs.df, found.runs.p) == (None, None, None)
 
 
-def test_an_unknown_key_of_the_runs_is_an_error(finished: Path, tmp_path):
+def test_an_unknown_key_of_the_runs_is_an_error(finished, tmp_path):
     register([finished / "0", finished / "1"], tmp_path / "refs")
     file = tmp_path / "refs/gsm8k.yaml"
     text = file.read_text()
@@ -333,7 +328,7 @@ def test_an_unknown_key_of_the_runs_is_an_error(finished: Path, tmp_path):
     assert "runs has an unknown key 'cochran_w'. Did you mean 'cochran_q'?" in problem
 
 
-def test_answers_that_a_killed_run_had_not_withdrawn_yet_count_nowhere(finished: Path, tmp_path):
+def test_answers_that_a_killed_run_had_not_withdrawn_yet_count_nowhere(finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished / "0", run)
     journal = run / "samples/gsm8k.jsonl"

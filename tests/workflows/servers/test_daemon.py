@@ -9,11 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -35,14 +33,14 @@ SECRET = "hf_4f1b7c09"
 PLAN = Plan(model=MODEL, launcher=Spec(name="trtllm"), tasks=())
 
 
-def told(line: str): ...
+def told(line): ...
 
 
 # --------------------------------------------------------------------------------------------------
 # the same servers
 
 
-def identity(model: str | None = MODEL, launcher: str = "trtllm", **options: Any) -> str:
+def identity(model=MODEL, launcher="trtllm", **options):
     """Return the identity of a launch; `loaded` sets the launcher's option `model`."""
     options = {name.replace("loaded", "model"): value for name, value in options.items()}
     return daemon.identity(
@@ -65,7 +63,7 @@ def identity(model: str | None = MODEL, launcher: str = "trtllm", **options: Any
         ({"loaded": "other/model"}, False),
     ],
 )
-def test_what_is_served_decides_which_servers_are_the_same(options: dict[str, Any], same: bool):
+def test_what_is_served_decides_which_servers_are_the_same(options, same):
     assert (identity(**options) == identity()) is same
 
 
@@ -160,15 +158,13 @@ def test_the_plan_of_a_holder_serves_the_same(tmp_path, monkeypatch):
         ({"launcher": "trtllm", "limits": {"sample_timeout_s": -1}}, [], "must be above 0"),
     ],
 )
-def test_a_launcher_that_is_wrong_is_refused(
-    file: dict[str, Any], settings: list[str], message: str
-):
+def test_a_launcher_that_is_wrong_is_refused(file, settings, message):
     with pytest.raises(PlanError, match=re.escape(message)):
         resolve_launcher(file, {"set": settings}, {})
 
 
 @pytest.fixture
-def ours(tmp_path) -> Held:
+def ours(tmp_path):
     """Return servers that this process holds, in the test's own registry."""
     entry = Held(
         id=daemon.identity(PLAN),
@@ -187,9 +183,7 @@ def ours(tmp_path) -> Held:
 
 
 @pytest.mark.parametrize("first", ["the end", "its effect"])
-def test_a_run_ends_with_the_holders_first_sign_and_tells_its_last_words(
-    first: str, ours: Held, tmp_path
-):
+def test_a_run_ends_with_the_holders_first_sign_and_tells_its_last_words(first, ours, tmp_path):
     async def story():
         last = replace(ours, state="ended", error="out of memory", hint="smaller")
         later = asyncio.get_running_loop().call_later
@@ -210,7 +204,7 @@ def test_a_run_ends_with_the_holders_first_sign_and_tells_its_last_words(
     assert caught.value.hint == "smaller"
 
 
-def test_a_failure_of_the_run_itself_is_told_as_it_is(ours: Held, tmp_path, monkeypatch):
+def test_a_failure_of_the_run_itself_is_told_as_it_is(ours, tmp_path, monkeypatch):
     monkeypatch.setattr("serve_eval.workflows.servers.reuse.NOTICED_S", 0.0)
 
     async def story():
@@ -240,7 +234,7 @@ def test_only_what_starts_servers_can_be_held():
 
 
 @pytest.fixture
-def registry(tmp_path, monkeypatch) -> Iterator[Path]:
+def registry(tmp_path, monkeypatch):
     """Yield an empty registry, with the stand-in as trtllm-serve; end what the test leaves."""
     (tmp_path / "tmp").mkdir()
     own = {
@@ -258,24 +252,24 @@ def registry(tmp_path, monkeypatch) -> Iterator[Path]:
         asyncio.run(daemon.stop(entry, notify=told))
 
 
-def start(plan: Plan = PLAN, *, attach: bool = False) -> Held:
+def start(plan=PLAN, *, attach=False):
     return asyncio.run(daemon.start(plan, notify=told, attach=attach))
 
 
 def run(
-    plan: Plan,
-    out: Path,
+    plan,
+    out,
     *,
-    reuse: bool = True,
-    keep: bool = False,
-    tell: Callable[[str], None] = told,
-) -> Any:
+    reuse=True,
+    keep=False,
+    tell=told,
+):
     return asyncio.run(
         evaluate(plan, out, launching=partial(attach, reuse=reuse, keep=keep, notify=tell))
     )
 
 
-def of_launch(entry: Held) -> set[int]:
+def of_launch(entry):
     """Return the processes below the holder."""
     parents = {}
     for folder in Path("/proc").iterdir():
@@ -292,7 +286,7 @@ def of_launch(entry: Held) -> set[int]:
     return found - {entry.pid}
 
 
-def wait_gone(pids: set[int]):
+def wait_gone(pids):
     deadline = time.monotonic() + 20
     while left := {pid for pid in pids if held_servers.began(pid) is not None}:
         assert time.monotonic() < deadline, left
@@ -300,7 +294,7 @@ def wait_gone(pids: set[int]):
 
 
 @pytest.fixture
-def plan(data_root) -> Plan:
+def plan(data_root):
     return replace(
         PLAN,
         tasks=(Spec(name="gsm8k", options={"num_samples": 20}),),
@@ -309,9 +303,7 @@ def plan(data_root) -> Plan:
     )
 
 
-def test_held_servers_are_used_by_runs_and_ended_on_demand(
-    registry: Path, plan: Plan, tmp_path, capsys
-):
+def test_held_servers_are_used_by_runs_and_ended_on_demand(registry, plan, tmp_path, capsys):
     entry, said = start(), []
     servers = of_launch(entry)
     assert servers
@@ -367,7 +359,7 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
         serve._stop(entry.id, ScreenOptions())
 
 
-def test_a_holder_that_fails_says_why(registry: Path, monkeypatch):
+def test_a_holder_that_fails_says_why(registry, monkeypatch):
     monkeypatch.setenv("STANDIN_FAULTS", json.dumps({"no_gpu": True}))
     with pytest.raises(
         LaunchError, match=r"trtllm ended with .*: it found too few GPUs\n"
@@ -381,9 +373,7 @@ def test_a_holder_that_fails_says_why(registry: Path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_servers_that_end_end_the_run_that_uses_them(
-    registry: Path, plan: Plan, tmp_path, monkeypatch
-):
+def test_servers_that_end_end_the_run_that_uses_them(registry, plan, tmp_path, monkeypatch):
     monkeypatch.setenv("STANDIN_FAULTS", json.dumps({"crash_after": 30}))
     entry = start()
     servers = of_launch(entry)
@@ -401,9 +391,7 @@ def test_servers_that_end_end_the_run_that_uses_them(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_holder_that_is_ended_ends_its_servers_and_the_run(
-    how: signal.Signals, registry: Path, plan: Plan, tmp_path
-):
+def test_a_holder_that_is_ended_ends_its_servers_and_the_run(how, registry, plan, tmp_path):
     disaggregated = replace(
         plan, launcher=Spec(name="trtllm_disaggregated"), limits=Limits(rate_limit=1)
     )
@@ -435,7 +423,7 @@ def test_a_holder_that_is_ended_ends_its_servers_and_the_run(
 
 
 @pytest.mark.slow
-def test_of_two_starts_at_once_one_wins_and_the_other_attaches(registry: Path, tmp_path):
+def test_of_two_starts_at_once_one_wins_and_the_other_attaches(registry, tmp_path):
     said = []
 
     async def both():
@@ -453,7 +441,7 @@ def test_of_two_starts_at_once_one_wins_and_the_other_attaches(registry: Path, t
 
 @pytest.mark.slow
 def test_who_comes_while_they_start_waits_and_who_may_not_attach_is_refused(
-    registry: Path, plan: Plan, tmp_path, monkeypatch
+    registry, plan, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("STANDIN_LOAD_S", "4")
     said = []
@@ -477,7 +465,7 @@ def test_who_comes_while_they_start_waits_and_who_may_not_attach_is_refused(
 
 
 @pytest.mark.slow
-def test_a_start_that_is_given_up_leaves_nothing(registry: Path, monkeypatch):
+def test_a_start_that_is_given_up_leaves_nothing(registry, monkeypatch):
     monkeypatch.setenv("STANDIN_LOAD_S", "60")
 
     async def story():
@@ -494,22 +482,20 @@ def test_a_start_that_is_given_up_leaves_nothing(registry: Path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_without_held_servers_a_run_starts_its_own(registry: Path, plan: Plan, tmp_path):
+def test_without_held_servers_a_run_starts_its_own(registry, plan, tmp_path):
     report = run(plan, tmp_path / "out")
     assert report.tasks[0].result.scored == 20
     assert report.endpoint.info.attached is None
     assert held_servers.entries(registry) == []
 
 
-def command(*arguments: str) -> list[str]:
+def command(*arguments):
     return [sys.executable, "-m", "serve_eval", *arguments]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [None, signal.SIGINT, signal.SIGKILL])
-def test_kept_servers_stay_however_the_run_ends(
-    how: signal.Signals | None, registry: Path, data_root: Path, tmp_path
-):
+def test_kept_servers_stay_however_the_run_ends(how, registry, data_root, tmp_path):
     out = tmp_path / "out"
     words = [
         "run",
@@ -546,7 +532,7 @@ def test_kept_servers_stay_however_the_run_ends(
 
 
 @pytest.mark.slow
-def test_the_command_holds_until_it_is_asked_to_end(registry: Path, tmp_path):
+def test_the_command_holds_until_it_is_asked_to_end(registry, tmp_path):
     (plan := tmp_path / "plan.yaml").write_text(
         f"model: {MODEL}\ntasks: [gsm8k]\nlauncher: {{name: trtllm}}\n"
     )
@@ -573,7 +559,7 @@ def test_the_command_holds_until_it_is_asked_to_end(registry: Path, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_ends_with_its_server(registry: Path, monkeypatch):
+def test_the_command_ends_with_its_server(registry, monkeypatch):
     words = command("serve", "trtllm", "--model", MODEL)
     monkeypatch.setenv("STANDIN_LOAD_S", "60")
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:

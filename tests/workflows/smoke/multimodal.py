@@ -1,17 +1,14 @@
 """The eyes and ears of the endpoint of the tests: it takes media, or has one fault with them."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import msgspec
 
 from serve_eval.datasets.small_media import dot, number, shape
 from serve_eval.launchers._http.requests import RefusedRequest
 from serve_eval.launchers._simulated.media import accept_media
 from serve_eval.launchers._simulated.simulator import SimulatorConfig
-from serve_eval.schema import MediaPart, Message
+from serve_eval.schema import Message
 from serve_eval.schema.media import media_sha256
-from tests.scripted_server import Reply, fail, json_reply
+from tests.scripted_server import fail, json_reply
 
 TOKENS = 64
 LARGE_BYTES = 10_000_000
@@ -23,7 +20,7 @@ SEEN = {
 """The right reply about each of the small media."""
 
 
-def split(body: Mapping[str, Any]) -> tuple[list[MediaPart], dict[str, Any]]:
+def split(body):
     """Return the media of a request, and the request with texts in place of parts."""
     messages = body.get("messages")
     if not messages or all(isinstance(turn.get("content"), str | None) for turn in messages):
@@ -33,7 +30,7 @@ def split(body: Mapping[str, Any]) -> tuple[list[MediaPart], dict[str, Any]]:
     return [part for turn in turns for part in turn.media], {**body, "messages": texts}
 
 
-def refuse(media: list[MediaPart], has: Callable[[str], bool], size: int) -> Reply | None:
+def refuse(media, has, size):
     """Return the refusal of media, or None if they are taken."""
     if not media or has("ignores_media"):
         return None
@@ -61,13 +58,13 @@ def refuse(media: list[MediaPart], has: Callable[[str], bool], size: int) -> Rep
     return None
 
 
-def count_tokens(media: list[MediaPart], has: Callable[[str], bool]) -> int:
+def count_tokens(media, has):
     """Return the prompt tokens of media."""
     whole = [part for part in media if media_sha256(part) in SEEN]
     return 0 if has("ignores_media") else TOKENS * len(whole if has("ignores_halves") else media)
 
 
-def answer(media: list[MediaPart], has: Callable[[str], bool]) -> str | None:
+def answer(media, has):
     """Return what is seen or heard, or None."""
     if not media or has("ignores_media"):
         return None

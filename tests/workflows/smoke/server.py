@@ -4,11 +4,9 @@ import asyncio
 import hashlib
 import itertools
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-from aiohttp import web
 
 from serve_eval.checks.kinds import answering
 from serve_eval.launchers._simulated import answers
@@ -16,8 +14,6 @@ from serve_eval.launchers._standin import model
 from serve_eval.schema import Message
 from tests.scripted_server import (
     EVERY_PATH,
-    HttpRequest,
-    Reply,
     ScriptedServer,
     fail,
     json_reply,
@@ -86,11 +82,11 @@ class Said:
     calls: list[dict[str, Any]] | None = None
 
     @property
-    def text(self) -> str:
+    def text(self):
         return "".join(self.tokens)
 
 
-def create(quirks: Quirks, told: object = None) -> ScriptedServer:
+def create(quirks, told=None):
     """Return the endpoint; `told` is its description of itself, as vLLM gives one."""
     if "page" in quirks.names:
         return ScriptedServer(_page("<html><title>gateway</title></html>"), paths=EVERY_PATH)
@@ -113,7 +109,7 @@ def create(quirks: Quirks, told: object = None) -> ScriptedServer:
 
 
 class _Script:
-    def __init__(self, quirks: Quirks):
+    def __init__(self, quirks):
         self.quirks, self.has = quirks, quirks.names.__contains__
         self._numbers = itertools.count()
         self._slots = asyncio.Semaphore(SLOTS)
@@ -121,20 +117,20 @@ class _Script:
         self._erred = set()
         self.dead = False
 
-    def health(self, request: HttpRequest) -> Reply:
+    def health(self, request):
         if self.has("health_page"):
             return _page("<html>no</html>", 404)
         return fail(503) if self.has("unhealthy") else raw()
 
-    def version(self, request: HttpRequest) -> Reply:
+    def version(self, request):
         if self.has("version_500"):
             return _text(500, "oops")
         return fail(404) if self.has("no_version") else version("1.0")
 
-    def cluster(self, request: HttpRequest) -> Reply:
+    def cluster(self, request):
         return json_reply({"is_ready": True}) if self.has("orchestrator") else fail(404)
 
-    def models(self, request: HttpRequest) -> Reply:
+    def models(self, request):
         if self.has("key") and request.headers.get("Authorization") != "Bearer right":
             return json_reply({"error": {"message": "no key"}}, 401)
         if self.has("loading"):
@@ -151,7 +147,7 @@ class _Script:
             one["max_model_len"] = context
         return json_reply({"data": [] if self.has("empty_models") else [one]})
 
-    def tokenize(self, request: HttpRequest) -> Reply:
+    def tokenize(self, request):
         if self.has("no_tokenize") or (self.has("texts_only") and "messages" in request.body):
             return fail(404)
         if self.has("other_tokenize"):
@@ -162,13 +158,13 @@ class _Script:
         length = self._length(body, prompt, chat) + self.has("tokenizes_one_more")
         return json_reply({"count": length, "tokens": list(range(length))})
 
-    def tokenize_internally(self, request: HttpRequest) -> Reply:
+    def tokenize_internally(self, request):
         if not self.has("internal_tokenize") or set(request.body) != {"prompt"}:
             return fail(404)
         ids = list(range(self._length(request.body, request.body["prompt"], chat=False)))
         return json_reply({"count": len(ids), "tokens": ids})
 
-    async def completions(self, request: HttpRequest) -> Reply | web.StreamResponse:
+    async def completions(self, request):
         if self.dead:
             return stall()
         if self.quirks.errs and self.quirks.errs(request.body):
@@ -188,7 +184,7 @@ class _Script:
     # ----------------------------------------------------------------------------------------------
     # content of answers
 
-    def _answer(self, request: HttpRequest) -> Reply:
+    def _answer(self, request):
         chat, most = request.chat, request.max_tokens
         media, body = multimodal.split(request.body)
         if (refused := multimodal.refuse(media, self.has, len(request.raw))) is not None:
@@ -247,7 +243,7 @@ class _Script:
         whole = {"id": "x", "object": "answer", "model": MODEL, "choices": choices, "usage": usage}
         return json_reply(whole | (self._ids(body, said[0], lengths[0], chat=True) if chat else {}))
 
-    def _ids(self, body: dict[str, Any], said: Said, length: int, *, chat: bool) -> dict[str, Any]:
+    def _ids(self, body, said, length, *, chat):
         """Return the token ids of an answer: those of a chat's prompt are beside its choices."""
         if body.get("detokenize") is False and self.has("ids_instead_of_text"):
             return {"token_ids": list(range(len(said.tokens)))}
@@ -260,7 +256,7 @@ class _Script:
             return {"prompt_token_ids": prompt}
         return {"token_ids": written, "prompt_token_ids": prompt}
 
-    def _prompts(self, body: dict[str, Any], chat: bool) -> list[str]:
+    def _prompts(self, body, chat):
         if chat:
             return [body["messages"][-1]["content"]]
         given = body["prompt"]
@@ -272,7 +268,7 @@ class _Script:
             ]
         return list(given)
 
-    def _length(self, body: dict[str, Any], prompt: str, chat: bool) -> int:
+    def _length(self, body, prompt, chat):
         """Return the prompt tokens: its words, one per turn, and special tokens.
 
         The request and the quirks decide the number of special tokens.
@@ -291,7 +287,7 @@ class _Script:
             sum(1 + len(turn["content"].split()) for turn in turns) if chat else len(prompt.split())
         )
 
-    def _say(self, prompt: str, body: dict[str, Any], most: int, index: int) -> Said:
+    def _say(self, prompt, body, most, index):
         if body.get("tools") and not self.has("no_tools"):
             if self.has("call_as_text"):
                 return Said(
@@ -344,7 +340,7 @@ class _Script:
                 finish = "length" if self.has("stop_as_length") else "stop"
         return Said(tokens=tokens, thoughts=thoughts, finish=finish)
 
-    def _text(self, prompt: str, body: dict[str, Any], index: int) -> str:
+    def _text(self, prompt, body, index):
         if prompt in self.quirks.knows:
             return self.quirks.knows[prompt]
         form = body.get("response_format")
@@ -378,9 +374,7 @@ class _Script:
     # ----------------------------------------------------------------------------------------------
     # form of answers
 
-    def _choice(
-        self, body: dict[str, Any], prompt: str, said: Said, number: int, chat: bool
-    ) -> dict[str, Any]:
+    def _choice(self, body, prompt, said, number, chat):
         ending = {
             "index": 0 if self.has("one_index") else number,
             "finish_reason": "unknown" if self.has("odd_finish") else said.finish,
@@ -398,7 +392,7 @@ class _Script:
         }
         return {**ending, "message": message}
 
-    def _logprobs(self, body: dict[str, Any], prompt: str, said: Said, chat: bool) -> Any:
+    def _logprobs(self, body, prompt, said, chat):
         if not body.get("logprobs") or self.has("no_logprobs"):
             return None
         value = 0.5 if self.has("bad_logprobs") else -0.5
@@ -422,9 +416,7 @@ class _Script:
         ]
         return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops}
 
-    async def _paced(
-        self, request: HttpRequest, events: Iterable[object]
-    ) -> AsyncGenerator[object]:
+    async def _paced(self, request, events):
         """Yield the events at the pace of the quirks, and break connections if they say so."""
         if self.has("newest_stream_only"):
             for older in self._streams:
@@ -440,9 +432,7 @@ class _Script:
             if slow:
                 await asyncio.sleep(0.001)
 
-    def _events(
-        self, request: HttpRequest, said: list[Said], usage: dict[str, Any]
-    ) -> Iterator[object]:
+    def _events(self, request, said, usage):
         if self.has("done_only"):
             yield "[DONE]"
             return
@@ -486,9 +476,9 @@ class _Script:
             yield "[DONE]"
 
 
-def _page(html: str, status: int = 200) -> Reply:
+def _page(html, status=200):
     return raw(html.encode(), status, content_type="text/html")
 
 
-def _text(status: int, text: str) -> Reply:
+def _text(status, text):
     return raw(text.encode(), status, content_type="text/plain")

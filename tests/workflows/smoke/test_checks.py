@@ -1,8 +1,6 @@
 """Each check, provoked to each of its rows by an endpoint with one fault."""
 
 import random
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -13,32 +11,31 @@ from tests.workflows.smoke.server import Quirks, create
 from tests.workflows.smoke.trying import by_name, smoke_of
 
 PASS, FAIL, UNSUPPORTED = "PASS", "FAIL", "UNSUPPORTED"
-Case = tuple[str, str, str, Quirks]
 
 
-def _quirks(*names: str, **more: Any) -> Quirks:
+def _quirks(*names, **more):
     return Quirks(names=frozenset(names), **more)
 
 
-def _has(*fields: str) -> Quirks:
+def _has(*fields):
     """Return a server that refuses bodies with any of these fields."""
     return Quirks(refuses=lambda body: any(field in body for field in fields))
 
 
-def _errs(field: str) -> Quirks:
+def _errs(field):
     return Quirks(errs=lambda body: field in body)
 
 
-def _prompted(text: str, by: str = "refuses") -> Quirks:
+def _prompted(text, by="refuses"):
     """Return a server that refuses or fails on bodies whose prompt contains this text."""
     return Quirks(**{by: lambda body: text in str(body.get("messages", body.get("prompt")))})
 
 
-def _streams(body: Mapping[str, Any]) -> bool:
+def _streams(body):
     return bool(body.get("stream"))
 
 
-def _asks_portably(body: Mapping[str, Any]) -> bool:
+def _asks_portably(body):
     return body.get("response_format", {}).get("type") == "json"
 
 
@@ -464,7 +461,7 @@ def test_a_sound_endpoint_passes_everything():
     CASES,
     ids=[f"{name}-{outcome}-{told}" for name, outcome, told, _ in CASES],
 )
-def test_a_fault_has_its_row(name: str, outcome: str, told: str, quirks: Quirks):
+def test_a_fault_has_its_row(name, outcome, told, quirks):
     done = smoke_of(create(quirks), only=[name, *STANDS_ON.get(name, [])], model="m")
     row = by_name(done)[name]
     assert (row.outcome, told in row.told) == (outcome, True), row

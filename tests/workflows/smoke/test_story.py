@@ -1,23 +1,19 @@
 """Test the smoke test as a whole, and its row on the tokens of prompts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from serve_eval.checks.answer import MOST_ROOM, ROOM
 from serve_eval.checks.kinds.tokens import prompt_tokens_check
-from serve_eval.checks.row import CheckOutcome, CheckRow, SentRequest, curl
+from serve_eval.checks.row import CheckOutcome, SentRequest, curl
 from serve_eval.errors import PlanError, install_command
-from serve_eval.evidence.prompt_tokens import LocalTokenizer
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.report.ci import write_junit
@@ -37,11 +33,11 @@ from tests.workflows.smoke.server import Quirks, create
 from tests.workflows.smoke.trying import by_name, smoke_at, smoke_of
 
 
-def _quirks(*names: str, **more: Any) -> ScriptedServer:
+def _quirks(*names, **more):
     return create(Quirks(names=frozenset(names), **more))
 
 
-def _write_junit(done: smoke.Smoke) -> str:
+def _write_junit(done):
     return write_junit(make_ci_result(make_document(done, "http://h/v1")))
 
 
@@ -53,14 +49,14 @@ def _write_junit(done: smoke.Smoke) -> str:
     ("path", "prefix"),
     [("", "/v1"), ("/v1", "/v1"), ("/v1/chat/completions", "/v1"), ("/api", "/api")],
 )
-def test_the_base_url_is_taken_in_every_shape(path: str, prefix: str):
+def test_the_base_url_is_taken_in_every_shape(path, prefix):
     done = smoke_of(_quirks(prefix=prefix), path, only=[])
     assert by_name(done)["reachable"].outcome == "PASS"
     assert by_name(done)["chat"].outcome == "PASS"
 
 
 @pytest.mark.parametrize(("path", "prefix"), [("/v1", ""), ("/api", "/api/v1")])
-def test_another_base_url_than_the_one_given_is_found_and_named(path: str, prefix: str):
+def test_another_base_url_than_the_one_given_is_found_and_named(path, prefix):
     done = smoke_of(_quirks(prefix=prefix), path, only=["openai_chat"])
     assert f"{prefix}, not" in by_name(done)["reachable"].told
     assert by_name(done)["openai_chat"].outcome == "PASS"
@@ -75,7 +71,7 @@ def test_another_base_url_than_the_one_given_is_found_and_named(path: str, prefi
         (_quirks("loading"), "may still be loading its model"),
     ],
 )
-def test_where_nothing_can_be_asked_it_says_what_to_do(server: ScriptedServer, told: str):
+def test_where_nothing_can_be_asked_it_says_what_to_do(server, told):
     done = smoke_of(server)
     assert [row.name for row in done.rows] == ["reachable"]
     assert told in done.rows[0].told
@@ -100,7 +96,7 @@ def test_nobody_listening_is_exit_code_4():
 @pytest.mark.parametrize(
     "server", [_quirks("no_chat", "no_completions"), _quirks(errs=lambda body: True)]
 )
-def test_an_endpoint_that_answers_neither_kind_is_exit_code_4(server: ScriptedServer):
+def test_an_endpoint_that_answers_neither_kind_is_exit_code_4(server):
     done = smoke_of(server, model="m")
     assert done.stopped == "the endpoint answers neither chat nor completions"
     assert (done.exit_code, done.rows[-1].name) == (4, "completions")
@@ -116,7 +112,7 @@ def test_a_model_that_is_not_served_is_named():
 
 
 @pytest.mark.parametrize("level", ["quick", "full"])
-def test_no_more_is_sent_than_was_stated(level: smoke.Level):
+def test_no_more_is_sent_than_was_stated(level):
     server = _quirks()
     done = smoke_of(server, level=level)
     checks = smoke.choose_checks(level, context_tokens=9000)
@@ -136,7 +132,7 @@ def test_no_more_is_sent_than_was_stated(level: smoke.Level):
 
 
 @pytest.mark.parametrize("context_tokens", [None, 4000])
-def test_the_cost_is_a_line(context_tokens: int | None):
+def test_the_cost_is_a_line(context_tokens):
     quick, full = (
         smoke.cost(smoke.choose_checks(level, context_tokens=context_tokens))
         for level in ("quick", "full")
@@ -185,9 +181,7 @@ BODY = {
     ],
 )
 @pytest.mark.parametrize("path", ["/v1", "/it's a $HOME/${HOME}`ls`!x&;/[1-2]{a,b}/v1"])
-def test_the_curl_line_sends_the_request_again(
-    connection: Connection, environ: dict[str, str], path: str
-):
+def test_the_curl_line_sends_the_request_again(connection, environ, path):
     server = ScriptedServer(raw(), paths=EVERY_PATH)
 
     async def main():
@@ -226,7 +220,7 @@ def test_the_curl_line_sends_the_request_again(
 
 
 @pytest.mark.parametrize("body", [BODY, None, {**BODY, "stream": True}])
-def test_the_curl_line_is_words_of_a_shell(body: dict[str, Any] | None):
+def test_the_curl_line_is_words_of_a_shell(body):
     connection = Connection(proxy="http://${U}:${P}@proxy:1", ca_bundle="/my certs/ca.pem")
     words = shlex.split(curl(SentRequest(url="https://h/v1/models", body=body), connection, {}))
     assert words[:3] == ["curl", "-sS", "https://h/v1/models"]
@@ -293,7 +287,7 @@ class Tokenizer:
 """A package with the interface of `tokenizers`, which this environment may lack."""
 
 
-def _row(server: ScriptedServer, local: LocalTokenizer) -> CheckRow:
+def _row(server, local):
     return by_name(smoke_of(server, only=["prompt_tokens"], local=local))["prompt_tokens"]
 
 
@@ -333,7 +327,7 @@ def test_such_a_route_fails_even_if_the_counts_are_those_of_the_files(tmp_path):
 
 
 @pytest.mark.parametrize("begin", ["{{ strftime_now('%d %b %Y') }}", "<|end|><|end|>"])
-def test_a_date_or_a_doubled_token_on_both_sides_passes_and_is_named(tmp_path, begin: str):
+def test_a_date_or_a_doubled_token_on_both_sides_passes_and_is_named(tmp_path, begin):
     folder = make_folder(tmp_path, begin + TEMPLATE, bos_token="<|end|>")
     row = _row(serve_folder(folder), local_side(folder))
     assert row.outcome is CheckOutcome.PASS

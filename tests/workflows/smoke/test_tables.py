@@ -5,9 +5,7 @@ real servers of other projects are in tests/peers.
 """
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -16,10 +14,8 @@ import yaml
 from serve_eval.checks.row import CheckOutcome
 from serve_eval.launchers import embedded
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
-from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import LaunchContext
 from serve_eval.workflows.smoke import smoke
-from serve_eval.workflows.smoke.smoke import Smoke
 from tests.scripted_server import ScriptedServer, answer, json_reply, raw, version
 from tests.sglang_server import SglangServer
 from tests.standin.deployments import environment, free_port, running, wait_healthy
@@ -30,7 +26,7 @@ FAIL, UNSUPPORTED = "FAIL", "UNSUPPORTED"
 CONTEXT = 12000
 
 
-def no_pass(done: Smoke) -> dict[str, str]:
+def no_pass(done):
     """Return the rows other than PASS of a smoke test in which each check has its row."""
     assert [row.name for row in done.rows] == [
         check.name for check in smoke.choose_checks("full")
@@ -47,7 +43,7 @@ class Pair(NamedTuple):
     orchestrator: str
 
 
-def _pair(flavour: Flavour, folder: Path) -> Iterator[Pair]:
+def _pair(flavour, folder):
     """Yield a context and a generation server with their orchestrator.
 
     Each worker is a whole server as well.
@@ -83,12 +79,12 @@ def _pair(flavour: Flavour, folder: Path) -> Iterator[Pair]:
 
 
 @pytest.fixture(scope="module")
-def v12(tmp_path_factory) -> Iterator[Pair]:
+def v12(tmp_path_factory):
     yield from _pair("v12", tmp_path_factory.mktemp("v12"))
 
 
 @pytest.fixture(scope="module")
-def main(tmp_path_factory) -> Iterator[Pair]:
+def main(tmp_path_factory):
     yield from _pair("main", tmp_path_factory.mktemp("main"))
 
 
@@ -107,25 +103,25 @@ OF_1_2 = ORCHESTRATOR | dict.fromkeys(("models", "long_prompt", "n"), UNSUPPORTE
 """Version 1.2 has no list of models, turns a worker's refusal into a 500, and gives one choice."""
 
 
-def _whole(url: str) -> Smoke:
+def _whole(url):
     return asyncio.run(smoke_at(url, model="M", context_tokens=CONTEXT))
 
 
-def test_a_worker_of_the_1_2_line(v12: Pair):
+def test_a_worker_of_the_1_2_line(v12):
     assert no_pass(_whole(v12.worker)) == WORKER_OF_1_2
 
 
-def test_an_orchestrator_of_the_1_2_line(v12: Pair):
+def test_an_orchestrator_of_the_1_2_line(v12):
     assert no_pass(_whole(v12.orchestrator)) == OF_1_2
 
 
 @pytest.mark.slow
-def test_a_worker_of_main(main: Pair):
+def test_a_worker_of_main(main):
     assert no_pass(_whole(main.worker)) == WORKER | IN_THE_TEXT
 
 
 @pytest.mark.slow
-def test_an_orchestrator_of_main(main: Pair):
+def test_an_orchestrator_of_main(main):
     assert no_pass(_whole(main.orchestrator)) == ORCHESTRATOR | IN_THE_TEXT
 
 
@@ -188,7 +184,7 @@ def test_a_server_that_takes_what_vllm_takes():
         assert no_pass(done) == NO_MEDIA | dict.fromkeys(lacking, UNSUPPORTED)
 
 
-def _like(*names: str) -> Quirks:
+def _like(*names):
     lacks = {"no_media", "no_thoughts", "no_tools", "no_special_setting", "no_tokenize", "no_ids"}
     return Quirks(names=frozenset({*lacks, *names}))
 
@@ -311,7 +307,7 @@ report it."""
 
 
 @pytest.mark.parametrize("name", LIKE)
-def test_a_server_that_does_what_another_is_known_to_do(name: str):
+def test_a_server_that_does_what_another_is_known_to_do(name):
     quirks, rows = LIKE[name]
     done = smoke_of(create(quirks), model="m", context_tokens=9000)
     assert no_pass(done) == PLAIN | rows
@@ -321,7 +317,7 @@ def test_a_server_that_does_what_another_is_known_to_do(name: str):
 ROWS = ("health", "version", "models")
 
 
-def _rows(server: SglangServer) -> dict[str, tuple[CheckOutcome, str]]:
+def _rows(server):
     found = by_name(smoke_of(server.server, only=ROWS))
     return {name: (found[name].outcome, found[name].told) for name in ROWS}
 

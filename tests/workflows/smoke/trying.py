@@ -1,40 +1,33 @@
 """Run a smoke test against a server of the tests, in this process and over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from aiohttp import web
-
-from serve_eval.checks.row import CheckRow, curl
+from serve_eval.checks.row import curl
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.connection import connect, openai_client
-from serve_eval.evidence.prompt_tokens import LocalTokenizer
 from serve_eval.plan.resolve import resolve_address
 from serve_eval.schema import Connection, Endpoint
 from serve_eval.workflows.smoke import smoke
-from serve_eval.workflows.smoke.smoke import Smoke
-from tests.scripted_server import ScriptedServer, serve
+from tests.scripted_server import serve
 
 FIRST = ("reachable", "models", "chat", "completions")
 """Checks that others depend on."""
 
 
 async def smoke_at(
-    url: str,
+    url,
     *,
-    only: Iterable[str] | None = None,
-    level: smoke.Level = "full",
-    model: str | None = None,
-    needed: Sequence[str] = (),
-    timeout_s: float = 20.0,
-    passkey_tokens: int | None = None,
-    context_tokens: int | None = None,
-    environ: Mapping[str, str] | None = None,
-    local: LocalTokenizer | None = None,
-) -> Smoke:
+    only=None,
+    level="full",
+    model=None,
+    needed=(),
+    timeout_s=20.0,
+    passkey_tokens=None,
+    context_tokens=None,
+    environ=None,
+    local=None,
+):
     """Smoke-test the endpoint at `url`; `only` runs these checks and those that they depend on."""
     environ = environ or {}
     plan = resolve_address({"base_url": url}, environ)
@@ -59,7 +52,7 @@ async def smoke_at(
         return await smoke.smoke(session, checks, needed=needed, curl=sent_again)
 
 
-def smoke_of(server: ScriptedServer | web.Application, path: str = "/v1", **more: object) -> Smoke:
+def smoke_of(server, path="/v1", **more):
     """Smoke-test a server at this path."""
 
     async def main():
@@ -69,5 +62,5 @@ def smoke_of(server: ScriptedServer | web.Application, path: str = "/v1", **more
     return asyncio.run(main())
 
 
-def by_name(done: Smoke) -> dict[str, CheckRow]:
+def by_name(done):
     return {row.name: row for row in done.rows}

@@ -5,12 +5,10 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +16,6 @@ import pytest
 from serve_eval.errors import LaunchError, RunFolderError
 from serve_eval.evaluation import launch as endpoints
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, serve
-from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import (
     AccuracySpec,
     Connection,
@@ -26,7 +23,6 @@ from serve_eval.schema import (
     Plan,
     Spec,
     Suite,
-    SuiteReport,
     SuiteRun,
     VerdictOutcome,
 )
@@ -48,9 +44,7 @@ class Servers:
         self.events = []
 
     @asynccontextmanager
-    async def launch(
-        self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
-    ) -> AsyncIterator[Endpoint]:
+    async def launch(self, plan, prepared, folder):
         options = dict(plan.launcher.options)
         accuracy, damage = options.pop("accuracy"), options.get("damage", 0.0)
         self.events.append(f"start {damage}")
@@ -71,9 +65,7 @@ class Processes(Servers):
     pids: list[int]
 
     @asynccontextmanager
-    async def launch(
-        self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
-    ) -> AsyncIterator[Endpoint]:
+    async def launch(self, plan, prepared, folder):
         self.events.append("start")
         try:
             async with endpoints.launch(plan, prepared, folder) as endpoint:
@@ -84,7 +76,7 @@ class Processes(Servers):
 
 
 @pytest.fixture
-def plan(data_root, tmp_path) -> Plan:
+def plan(data_root, tmp_path):
     """Return a plan of sixty questions to an endpoint that its reference describes."""
     (tmp_path / "references").mkdir()
     (tmp_path / "references/gsm8k.yaml").write_text(
@@ -99,7 +91,7 @@ def plan(data_root, tmp_path) -> Plan:
     )
 
 
-def _kill(pid: int):
+def _kill(pid):
     """Kill a server and wait until it no longer listens."""
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 10.0
@@ -111,29 +103,29 @@ def _kill(pid: int):
             time.sleep(0.01)
 
 
-def _damaged(plan: Plan, **options: object) -> Plan:
+def _damaged(plan, **options):
     return replace(
         plan, launcher=Spec(name="simulated", options={**plan.launcher.options, **options})
     )
 
 
-def _suite(**plans: Plan) -> Suite:
+def _suite(**plans):
     return Suite(
         name="tests", runs=tuple(SuiteRun(name=name, plan=plan) for name, plan in plans.items())
     )
 
 
-def _evaluate(suite: Suite, out: Path, servers: Servers, **more: Any) -> SuiteReport:
+def _evaluate(suite, out, servers, **more):
     return asyncio.run(
         evaluate_suite(suite, out, **{"environ": {}, **more}, today=TODAY, launching=servers.launch)
     )
 
 
-def _outcomes(report: SuiteReport) -> dict[str, str]:
+def _outcomes(report):
     return {row.run: row.outcome.value for row in report.rows}
 
 
-def test_runs_are_grouped_by_what_they_start_and_the_model_alone(plan: Plan):
+def test_runs_are_grouped_by_what_they_start_and_the_model_alone(plan):
     other_task = replace(
         plan, tasks=(Spec(name="mmlu"),), accuracy_spec=AccuracySpec(quant_algo="FP8"), seed=4
     )
@@ -146,7 +138,7 @@ def test_runs_are_grouped_by_what_they_start_and_the_model_alone(plan: Plan):
     ]
 
 
-def test_each_server_starts_once_and_knows_the_prompts_of_all_its_runs(plan: Plan, tmp_path):
+def test_each_server_starts_once_and_knows_the_prompts_of_all_its_runs(plan, tmp_path):
     servers, damaged = Servers(), _damaged(plan, damage=0.6)
     mmlu = replace(plan, tasks=(Spec(name="mmlu"),), limit=40, no_reference=True)
     few_shots = replace(
@@ -180,7 +172,7 @@ def test_each_server_starts_once_and_knows_the_prompts_of_all_its_runs(plan: Pla
 
 
 def test_a_finished_suite_is_told_again_without_a_server_and_an_unfinished_run_goes_on(
-    plan: Plan, tmp_path
+    plan, tmp_path
 ):
     servers, out = Servers(), tmp_path / "out"
     suite = _suite(a=plan, b=replace(plan, seed=1), c=_damaged(plan, damage=0.6))
@@ -201,7 +193,7 @@ def test_a_finished_suite_is_told_again_without_a_server_and_an_unfinished_run_g
 
 
 def test_a_run_that_was_finished_by_hand_at_another_address_is_kept_and_another_plan_is_not(
-    plan: Plan, tmp_path
+    plan, tmp_path
 ):
     _evaluate(_suite(a=plan), tmp_path / "out", Servers())
     file = tmp_path / "out/runs/a/report.json"
@@ -219,7 +211,7 @@ def test_a_run_that_was_finished_by_hand_at_another_address_is_kept_and_another_
     assert read_kept_report(tmp_path / "out", run) is None
 
 
-def test_what_failed_is_asked_again_as_in_a_run(plan: Plan, tmp_path):
+def test_what_failed_is_asked_again_as_in_a_run(plan, tmp_path):
     servers, out = Servers(), tmp_path / "out"
     flaky = _damaged(plan, failure_rate=0.05, failure_kind="wrapped_400", seed=3)
     first = _evaluate(_suite(a=flaky), out, servers)
@@ -228,7 +220,7 @@ def test_what_failed_is_asked_again_as_in_a_run(plan: Plan, tmp_path):
     assert servers.events.count("start 0.0") == 2
 
 
-def test_a_suite_may_grow_and_only_the_new_runs_are_asked(plan: Plan, tmp_path):
+def test_a_suite_may_grow_and_only_the_new_runs_are_asked(plan, tmp_path):
     servers, out, lines = Servers(), tmp_path / "out", []
     _evaluate(_suite(a=plan), out, servers)
     more = _suite(z=_damaged(plan, accuracy=0.1), a=plan)
@@ -239,7 +231,7 @@ def test_a_suite_may_grow_and_only_the_new_runs_are_asked(plan: Plan, tmp_path):
     assert [run.kept for run in report.runs] == [False, True]
 
 
-def test_another_suite_in_the_folder_is_refused_naming_what_differs(plan: Plan, tmp_path):
+def test_another_suite_in_the_folder_is_refused_naming_what_differs(plan, tmp_path):
     servers, out = Servers(), tmp_path / "out"
     suite = _suite(a=plan, b=replace(plan, seed=1))
     _evaluate(suite, out, servers)
@@ -266,7 +258,7 @@ def test_another_suite_in_the_folder_is_refused_naming_what_differs(plan: Plan, 
         _evaluate(suite, out, servers)
 
 
-def test_a_run_that_cannot_be_done_stops_no_other(plan: Plan, tmp_path):
+def test_a_run_that_cannot_be_done_stops_no_other(plan, tmp_path):
     servers, lines = Servers(), []
     suite = _suite(
         nodata=replace(plan, dataset_roots=("/nowhere",)),
@@ -296,7 +288,7 @@ def test_a_run_that_cannot_be_done_stops_no_other(plan: Plan, tmp_path):
     assert lines[1].startswith("nodata: DatasetError: the data set GSM8K was not found")
 
 
-def test_a_server_that_ended_is_started_anew_for_the_next_run(plan: Plan, tmp_path):
+def test_a_server_that_ended_is_started_anew_for_the_next_run(plan, tmp_path):
     servers = Processes()
 
     def told(line):
@@ -315,7 +307,7 @@ def test_a_server_that_ended_is_started_anew_for_the_next_run(plan: Plan, tmp_pa
     [(("GOOD", "BAD", "GOOD"), 2), (("BAD", "BAD", "GOOD"), 1), (("GOOD", "BAD", "BAD"), 2)],
 )
 def test_a_server_that_failed_a_run_is_started_anew_if_it_had_served_one(
-    plan: Plan, tmp_path, keys: tuple[str, ...], starts: int
+    plan, tmp_path, keys, starts
 ):
     servers, locked = Servers(), _damaged(plan, api_key="right")
     plans = {
@@ -331,12 +323,10 @@ def test_a_server_that_failed_a_run_is_started_anew_if_it_had_served_one(
     ]
 
 
-def test_a_server_that_does_not_start_is_tried_once(plan: Plan, tmp_path):
+def test_a_server_that_does_not_start_is_tried_once(plan, tmp_path):
     class Broken(Servers):
         @asynccontextmanager
-        async def launch(
-            self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
-        ) -> AsyncIterator[Endpoint]:
+        async def launch(self, plan, prepared, folder):
             self.events.append("start")
             raise LaunchError("no GPU is free")
             yield
@@ -348,12 +338,10 @@ def test_a_server_that_does_not_start_is_tried_once(plan: Plan, tmp_path):
     assert report.exit_code == 4
 
 
-def test_the_server_is_started_for_the_most_patient_of_its_runs(plan: Plan, tmp_path):
+def test_the_server_is_started_for_the_most_patient_of_its_runs(plan, tmp_path):
     class Patient(Servers):
         @asynccontextmanager
-        async def launch(
-            self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
-        ) -> AsyncIterator[Endpoint]:
+        async def launch(self, plan, prepared, folder):
             self.events.append(f"patience {plan.limits.sample_timeout_s:g}")
             raise LaunchError("no GPU is free")
             yield
@@ -364,12 +352,10 @@ def test_the_server_is_started_for_the_most_patient_of_its_runs(plan: Plan, tmp_
     assert servers.events == ["patience 20000"]
 
 
-def test_a_defect_in_one_run_is_told_and_costs_no_other(plan: Plan, tmp_path):
+def test_a_defect_in_one_run_is_told_and_costs_no_other(plan, tmp_path):
     class Odd(Servers):
         @asynccontextmanager
-        async def launch(
-            self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
-        ) -> AsyncIterator[Endpoint]:
+        async def launch(self, plan, prepared, folder):
             if plan.launcher.options.get("damage"):
                 raise ZeroDivisionError("oops")
             async with super().launch(plan, prepared, folder) as endpoint:
@@ -389,9 +375,7 @@ class Ending(Servers):
     """A server that ends on its own when it is first used, but only once."""
 
     @asynccontextmanager
-    async def launch(
-        self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
-    ) -> AsyncIterator[Endpoint]:
+    async def launch(self, plan, prepared, folder):
         task, first = asyncio.current_task(), not self.events
         assert task is not None
         self.events.append("start")
@@ -406,7 +390,7 @@ class Ending(Servers):
         self.events.append("stop")
 
 
-def test_a_server_that_its_launcher_sees_end_ends_one_run_and_is_started_anew(plan: Plan, tmp_path):
+def test_a_server_that_its_launcher_sees_end_ends_one_run_and_is_started_anew(plan, tmp_path):
     slow = _damaged(plan, latency_s=1.0)
     suite = _suite(a=slow, b=replace(slow, seed=1))
     servers = Ending()

@@ -1,11 +1,9 @@
 from datetime import date
-from pathlib import Path
 
 import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.plan.resolve import resolve
-from serve_eval.schema import Suite
 from serve_eval.workflows.suite.file import read
 from serve_eval.yaml_source import parse
 
@@ -18,20 +16,20 @@ output_dir: elsewhere
 """
 
 
-def _read(tmp_path: Path, text: str, **environ: str) -> Suite:
+def _read(tmp_path, text, **environ):
     (tmp_path / "plans").mkdir(exist_ok=True)
     (tmp_path / "plans/filed.yaml").write_text(PLAN)
     (tmp_path / "suite.yaml").write_text(text)
     return read(tmp_path / "suite.yaml", environ)
 
 
-def _problems(tmp_path: Path, text: str) -> str:
+def _problems(tmp_path, text):
     with pytest.raises(PlanError) as caught:
         _read(tmp_path, text)
     return str(caught.value).replace(f"{tmp_path}/", "")
 
 
-def _names(suite: Suite) -> list[str]:
+def _names(suite):
     return [run.name for run in suite.runs]
 
 
@@ -298,7 +296,7 @@ max_runs: many
         ),
     ],
 )
-def test_a_bad_suite_says_what_is_wrong(tmp_path, text: str, message: str):
+def test_a_bad_suite_says_what_is_wrong(tmp_path, text, message):
     assert message in _problems(tmp_path, text)
 
 
@@ -335,7 +333,7 @@ ASKED = "defaults: {model: m, base_url: 'h:1', tasks: [gsm8k]}\n"
 
 
 @pytest.mark.parametrize("axis", ["protocol: [{seed: 1}, {seed: 2}]", "sampling_seed: [1, 2]"])
-def test_an_axis_sets_the_sampling_seed_and_not_that_of_the_subset(tmp_path, axis: str):
+def test_an_axis_sets_the_sampling_seed_and_not_that_of_the_subset(tmp_path, axis):
     suite = _read(tmp_path, f"{ASKED}matrix: {{{axis}}}\n")
     assert _names(suite) == ["seed-1", "seed-2"]
     assert [run.plan.tasks[0].options for run in suite.runs] == [{"seed": 1}, {"seed": 2}]
@@ -361,7 +359,7 @@ def test_an_axis_sets_the_sampling_seed_and_not_that_of_the_subset(tmp_path, axi
         ("{sampling_seed: [1], tasks: [{gsm8k: {seed: 3}}]}", "asked with seed 3, not 1"),
     ],
 )
-def test_an_axis_that_could_mean_two_things_is_refused(tmp_path, axis: str, said: str):
+def test_an_axis_that_could_mean_two_things_is_refused(tmp_path, axis, said):
     text = axis if axis.startswith("{") else f"{{{axis}}}"
     assert said in _problems(tmp_path, f"{ASKED}matrix: {text}\n")
 
@@ -377,5 +375,5 @@ def test_an_axis_that_could_mean_two_things_is_refused(tmp_path, axis: str, said
         "protocol: [{label: plain}]",
     ],
 )
-def test_an_axis_that_means_one_thing_is_read(tmp_path, axis: str):
+def test_an_axis_that_means_one_thing_is_read(tmp_path, axis):
     assert len(_names(_read(tmp_path, f"{ASKED}matrix: {{{axis}}}\n"))) == 1

@@ -17,7 +17,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def _write(tasks: str, *runs: str):
+def _write(tasks, *runs):
     named = runs or ("a, launcher: {name: simulated, accuracy: 0.9}",)
     plans = "".join(f"  - {{name: {run}}}\n" for run in named)
     Path("s.yaml").write_text(

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 
@@ -16,7 +15,6 @@ from serve_eval.schema import (
     Report,
     RunError,
     Spec,
-    SuiteRow,
     SuiteRun,
     TaskReport,
     TaskResult,
@@ -29,7 +27,7 @@ from serve_eval.schema import (
 from serve_eval.stats.finding import finding
 from serve_eval.verdicts.references import AcceptanceLength
 from serve_eval.verdicts.rules._acceptance import judge as acceptance
-from serve_eval.workflows.suite.judgement import EndedRun, SuiteJudgement, correct_rows, judge
+from serve_eval.workflows.suite.judgement import EndedRun, correct_rows, judge
 
 TODAY = date(2026, 11, 21)
 PASS, FAIL, ERROR = VerdictOutcome.PASS, VerdictOutcome.FAIL, VerdictOutcome.ERROR
@@ -37,7 +35,7 @@ INCONCLUSIVE, NO_REFERENCE = VerdictOutcome.INCONCLUSIVE, VerdictOutcome.NO_REFE
 OUTCOMES = {"PASS": PASS, "SMALL_DROP": PASS, "FAIL": FAIL, "INCONCLUSIVE": INCONCLUSIVE}
 
 
-def _paired(p: float | None, excluded: bool, alpha: float = 0.05) -> PairedComparison:
+def _paired(p, excluded, alpha=0.05):
     """Return a single run's comparison.
 
     The finding follows from p and from whether a drop of a point is excluded.
@@ -67,28 +65,24 @@ def _paired(p: float | None, excluded: bool, alpha: float = 0.05) -> PairedCompa
     )
 
 
-def _verdict(
-    task: str, outcome: VerdictOutcome = PASS, rule: str = "classic", **more: object
-) -> Verdict:
+def _verdict(task, outcome=PASS, rule="classic", **more):
     return replace(
         Verdict(task=task, outcome=outcome, rule=rule, evaluated=70.0, reference=71.0), **more
     )
 
 
-def _gate(
-    task: str, p: float | None, excluded: bool, rule: str = "paired", alpha: float = 0.05
-) -> Verdict:
+def _gate(task, p, excluded, rule="paired", alpha=0.05):
     told = _paired(p, excluded, alpha)
     warnings = ("small_drop: the drop is real",) if told.finding == "SMALL_DROP" else ()
     return _verdict(task, OUTCOMES[told.finding], rule, paired=told, warnings=warnings)
 
 
-def _plan(*tasks: str) -> Plan:
+def _plan(*tasks):
     launcher = Spec(name="external", options={"base_url": "http://h:1/v1"})
     return Plan(model="org/m", launcher=launcher, tasks=tuple(Spec(name=task) for task in tasks))
 
 
-def _task(verdict: Verdict) -> TaskReport:
+def _task(verdict):
     none = {}
     result = TaskResult(
         task=verdict.task,
@@ -118,7 +112,7 @@ def _task(verdict: Verdict) -> TaskReport:
     )
 
 
-def _ended(name: str, *verdicts: Verdict, **attributes: str) -> EndedRun:
+def _ended(name, *verdicts, **attributes):
     plan = _plan(*(verdict.task for verdict in verdicts))
     report = Report(
         schema_version=2,
@@ -134,16 +128,16 @@ def _ended(name: str, *verdicts: Verdict, **attributes: str) -> EndedRun:
     return EndedRun(run=SuiteRun(name=name, plan=plan, attributes=attributes), report=report)
 
 
-def _stopped(name: str, code: int, *tasks: str) -> EndedRun:
+def _stopped(name, code, *tasks):
     error = RunError(kind="EndpointError", message="gone", hint="", exit_code=code)
     return EndedRun(run=SuiteRun(name=name, plan=_plan(*tasks)), error=error)
 
 
-def _waiver(until: date = TODAY, **match: object) -> Waiver:
+def _waiver(until=TODAY, **match):
     return Waiver(match=match, reason="issue 12", until=until)
 
 
-def _judge(ended: Sequence[EndedRun], *waivers: Waiver, strict: bool = False) -> SuiteJudgement:
+def _judge(ended, *waivers, strict=False):
     return judge(ended, waivers, TODAY, strict=strict)
 
 
@@ -151,7 +145,7 @@ def _judge(ended: Sequence[EndedRun], *waivers: Waiver, strict: bool = False) ->
 # many tests
 
 
-def _row(place: int, p: float | None, excluded: bool, rule: str) -> SuiteRow:
+def _row(place, p, excluded, rule):
     return judge([_ended(f"r{place}", _gate("mmlu", p, excluded, rule))], [], TODAY).rows[0]
 
 
@@ -183,9 +177,7 @@ def test_a_drop_that_only_many_tests_prove_fails_no_suite():
         (0.0051, 9, INCONCLUSIVE, ""),
     ],
 )
-def test_the_limit_of_a_corrected_p_is_alpha(
-    p: float, others: int, outcome: VerdictOutcome, proven: str
-):
+def test_the_limit_of_a_corrected_p_is_alpha(p, others, outcome, proven):
     many = [_ended(f"r{i}", _gate("mmlu", 0.9, True)) for i in range(others)]
     row = _judge([_ended("odd", _gate("mmlu", p, False)), *many]).rows[0]
     assert (row.outcome, row.proven) == (outcome, proven)
@@ -198,9 +190,7 @@ def test_the_limit_of_a_corrected_p_is_alpha(
     ("p_rise", "lower", "proven"),
     [(0.0249, 0.1, "rise"), (0.0251, 0.1, ""), (0.0249, 0.0, ""), (None, 0.1, "")],
 )
-def test_a_rise_is_named_that_all_tests_together_prove(
-    p_rise: float | None, lower: float, proven: str
-):
+def test_a_rise_is_named_that_all_tests_together_prove(p_rise, lower, proven):
     rows = [_row(place, 0.9, True, "paired") for place in (0, 1)]
     rows[0] = replace(rows[0], p_rise=p_rise, difference_interval=(lower, 2.0))
     row, other = correct_rows(rows)
@@ -250,9 +240,7 @@ def test_verdicts_of_the_classic_gate_and_noninferiority_are_not_corrected():
     ("excluded", "alone", "corrected"),
     [(True, "SMALL_DROP", "PASS"), (False, "FAIL", "INCONCLUSIVE")],
 )
-def test_findings_are_corrected_under_every_rule(
-    rule: str, excluded: bool, alone: str, corrected: str
-):
+def test_findings_are_corrected_under_every_rule(rule, excluded, alone, corrected):
     many = [_ended(f"r{i}", _gate("mmlu", 0.5, True, rule)) for i in range(9)]
     odd = _judge([_ended("odd", _gate("mmlu", 0.02, excluded, rule)), *many]).rows[0]
     assert (odd.finding, odd.p_holm, odd.tests) == (corrected, pytest.approx(0.2), 10)
@@ -286,7 +274,7 @@ ROWS = st.lists(
 
 @given(ROWS)
 def test_the_correction_only_ever_takes_a_proof_away(
-    given_rows: list[tuple[float | None, bool, str]],
+    given_rows,
 ):
     before = [_row(i, *one) for i, one in enumerate(given_rows)]
     after = correct_rows([replace(row, p_holm=None, q_bh=None) for row in before])
@@ -331,9 +319,7 @@ def test_a_stricter_alpha_of_a_reference_stays():
         ([_ended("a", _verdict("mmlu", VerdictOutcome.SHARD))], 0, 0, "SHARD"),
     ],
 )
-def test_the_worst_of_all_runs_is_the_suites(
-    ended: list[EndedRun], code: int, strict_code: int, word: str
-):
+def test_the_worst_of_all_runs_is_the_suites(ended, code, strict_code, word):
     judged = _judge(ended)
     assert (judged.exit_code, judged.verdict) == (code, word)
     assert _judge(ended, strict=True).exit_code == strict_code
@@ -353,7 +339,7 @@ def test_a_run_that_was_stopped_has_a_row_for_each_of_its_tasks():
 @pytest.mark.parametrize(
     ("days", "code", "state"), [(1, 0, "applied"), (0, 0, "applied"), (-1, 1, "expired")]
 )
-def test_a_waiver_holds_up_to_and_including_its_day(days: int, code: int, state: str):
+def test_a_waiver_holds_up_to_and_including_its_day(days, code, state):
     waiver = _waiver(TODAY + timedelta(days=days), name="a", task="mmlu")
     judged = _judge([_ended("a", _verdict("mmlu", FAIL), _verdict("gsm8k"))], waiver)
     assert (judged.exit_code, judged.waivers[0].state) == (code, state)
@@ -371,7 +357,7 @@ def test_a_waiver_covers_no_other_fail():
 
 
 @pytest.mark.parametrize("outcome", [INCONCLUSIVE, NO_REFERENCE, ERROR])
-def test_only_a_fail_can_be_waived(outcome: VerdictOutcome):
+def test_only_a_fail_can_be_waived(outcome):
     judged = _judge([_ended("a", _verdict("mmlu", outcome))], _waiver(name="a"))
     assert judged.exit_code != 0
     assert judged.waivers[0].state is WaiverState.UNDECIDED

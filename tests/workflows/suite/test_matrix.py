@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +16,10 @@ from hypothesis import strategies as st
 from serve_eval.errors import PlanError
 from serve_eval.evaluation import launch as endpoints
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
-from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     AccuracySpec,
     DataRoots,
-    Endpoint,
     Plan,
     Spec,
     SuiteChanges,
@@ -35,9 +32,7 @@ from serve_eval.schema.media import prompt_sha256
 from serve_eval.workflows.suite.execution import evaluate_suite
 from serve_eval.workflows.suite.file import read
 from serve_eval.workflows.suite.matrix import (
-    AxisValue,
     Layer,
-    Problem,
     axes,
     label,
     merge,
@@ -56,13 +51,13 @@ FRAGMENTS = st.dictionaries(
 
 
 @given(FRAGMENTS)
-def test_a_label_is_safe_as_a_part_of_a_file_name(content: dict[str, Any]):
+def test_a_label_is_safe_as_a_part_of_a_file_name(content):
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}", label(content))
     assert label(content)[-1] not in ".-_"
 
 
 @given(st.text())
-def test_a_slug_of_a_slug_is_the_same(text: str):
+def test_a_slug_of_a_slug_is_the_same(text):
     assert slug(slug(text)) == slug(text)
 
 
@@ -70,9 +65,7 @@ def test_a_slug_of_a_slug_is_the_same(text: str):
     st.lists(st.sampled_from(["a", "A", "a-2", "b", "b-2", "b-3"])),
     st.lists(st.sampled_from(["a", "B-2"])),
 )
-def test_unique_names_differ_in_more_than_case_and_from_what_is_taken(
-    names: list[str], taken: list[str]
-):
+def test_unique_names_differ_in_more_than_case_and_from_what_is_taken(names, taken):
     found = unique(names, taken)
     assert len({name.lower() for name in found} | {name.lower() for name in taken}) == len(
         found
@@ -98,7 +91,7 @@ def test_labels_say_what_the_value_is():
         assert label(content) == expected
 
 
-def _merged(*contents: dict[str, Any]) -> dict[str, Any]:
+def _merged(*contents):
     return merge([Layer(content=content, place=lambda *path: "") for content in contents])
 
 
@@ -143,7 +136,7 @@ matrix:
 """
 
 
-def _axes(text: str) -> tuple[dict[str, list[AxisValue]], list[Problem]]:
+def _axes(text):
     document = parse(text, "suite.yaml", PlanError)
     return axes(document.value["matrix"], document)
 
@@ -177,7 +170,7 @@ def test_the_place_of_a_seed_ends_with_it_even_in_a_mapping():
 
 
 @pytest.mark.parametrize("seed", ["true", "x", "1.5", "[1]"])
-def test_a_wrong_sampling_seed_is_named_by_its_place(seed: str):
+def test_a_wrong_sampling_seed_is_named_by_its_place(seed):
     [(path, message)] = _axes(f"matrix: {{sampling_seed: [1, {seed}]}}")[1]
     assert path == ("sampling_seed", 1)
     assert message.startswith("expected a seed, a whole number, not ")
@@ -228,7 +221,7 @@ RUN = SuiteRun(
         ({"model": "org/large", "attributes": {"moe": True}}, False),
     ],
 )
-def test_every_key_of_a_pattern_must_hold(pattern: dict[str, Any], held: bool):
+def test_every_key_of_a_pattern_must_hold(pattern, held):
     assert matches(pattern, RUN, "mmlu") is held
 
 
@@ -257,7 +250,7 @@ plans:
 """
 
 
-def _answers(file: Path, data_root: Path) -> Path:
+def _answers(file, data_root):
     """Write the right answer to each question of the suite, for a running server."""
     task = build_task(Spec(name="gsm8k", options=CHAT))
     lines = []
@@ -282,9 +275,7 @@ class Launched:
         self.up = {}
 
     @asynccontextmanager
-    async def launch(
-        self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
-    ) -> AsyncIterator[Endpoint]:
+    async def launch(self, plan, prepared, folder):
         assert not self.up, "the previous one has not ended"
         async with endpoints.launch(plan, prepared, folder) as endpoint:
             self.events.append(f"{plan.launcher.name} {plan.model}")
@@ -296,9 +287,7 @@ class Launched:
             self.events.append(f"end {self.up.pop(pid)}")
 
 
-async def _evaluate(
-    tmp_path: Path, data_root: Path, launched: Launched, seen: dict[str, Any]
-) -> SuiteReport:
+async def _evaluate(tmp_path, data_root, launched, seen):
     configs = {
         "studio": SimulatorConfig(
             answers=tmp_path / "answers", model="studio", no_completions=True, record=True
@@ -322,7 +311,7 @@ async def _evaluate(
 
 
 def test_each_model_is_asked_at_its_own_endpoint_and_each_server_starts_and_ends_once(
-    tmp_path, data_root: Path
+    tmp_path, data_root
 ):
     (tmp_path / "references").mkdir()
     rows = [
@@ -363,14 +352,14 @@ ROW = SuiteRow(
 )  # fmt: skip
 
 
-def _report(*rows: SuiteRow) -> SuiteReport:
+def _report(*rows):
     return SuiteReport(
         schema_version=1, name="s", verdict="PASS", exit_code=0, alpha=0.05, runs=(), rows=rows,
         waivers=(), started_at="2026-11-28T03:04:05+01:00", wall_s=1.0,
     )  # fmt: skip
 
 
-def _tell(earlier: SuiteReport, now: SuiteReport) -> str:
+def _tell(earlier, now):
     changes = find_changes(earlier, now)
     return "" if changes is None else describe_changes(changes)
 
@@ -389,7 +378,7 @@ def _tell(earlier: SuiteReport, now: SuiteReport) -> str:
         (replace(ROW, task="u"), "1 row is new, 1 gone since the report of 2026-11-28 02:04 UTC:"),
     ],
 )
-def test_a_row_is_changed_if_what_it_says_is(now: SuiteRow, told: str):
+def test_a_row_is_changed_if_what_it_says_is(now, told):
     said = _tell(_report(ROW), _report(now))
     assert told in said
     assert bool(said) == bool(told)
@@ -449,9 +438,7 @@ SHARES = {"in_points": False, "difference": -0.5, "difference_interval": None}
         ({"proven": "rise", "difference": 1.0, "p_rise": None}, "Holm p = 0.0200"),
     ],
 )
-def test_a_proven_change_comes_with_its_figures_and_why_it_passes(
-    fields: dict[str, Any], said: str
-):
+def test_a_proven_change_comes_with_its_figures_and_why_it_passes(fields, said):
     told = describe_proven(replace(DROP, **fields))
     assert told.endswith(said), told
 
@@ -467,7 +454,7 @@ def test_a_proven_change_comes_with_its_figures_and_why_it_passes(
         ({"evaluated": None}, "a drop is proven: drop 1.0 (0.6 to 1.4, 95 %), one-sided p = 0.01"),
     ],
 )
-def test_its_unit_is_that_of_the_row(fields: dict[str, Any], begins: str):
+def test_its_unit_is_that_of_the_row(fields, begins):
     told = describe_proven(replace(DROP, **fields))
     assert told.startswith(begins), told
 
@@ -475,6 +462,6 @@ def test_its_unit_is_that_of_the_row(fields: dict[str, Any], begins: str):
 @pytest.mark.parametrize(
     "fields", [{"proven": ""}, {"outcome": VerdictOutcome.FAIL}, {"difference": None}]
 )
-def test_nothing_is_said_where_a_fail_says_it_or_nothing_is_known(fields: dict[str, Any]):
+def test_nothing_is_said_where_a_fail_says_it_or_nothing_is_known(fields):
     row = replace(DROP, **fields)
     assert describe_proven(row) == ""

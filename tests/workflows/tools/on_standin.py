@@ -1,11 +1,6 @@
 """Check the tool calls of a stand-in of trtllm-serve, sound or with one fault."""
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
-from aiohttp import web
 
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._standin.faults import Faults
@@ -14,7 +9,7 @@ from serve_eval.launchers._standin.model import MadeUpModel, encode
 from serve_eval.launchers._standin.worker import create
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, Limits, Plan, Spec, ToolCheck
+from serve_eval.schema import DataRoots, Limits, Plan, Spec
 from serve_eval.schema.media import prompt_sha256, uniform
 from serve_eval.tasks._tool_requests import KIND
 from serve_eval.workflows.tools.story import ToolRules, check_tools
@@ -29,12 +24,12 @@ class ToolModel(MadeUpModel):
     Of the answers, `noise` are drawn again for each request.
     """
 
-    def __init__(self, file: Path, *, seed: int, thinks: bool, noise: float = 0.0):
+    def __init__(self, file, *, seed, thinks, noise=0.0):
         super().__init__(file, seed=seed)
         self._thinks, self._noise, self._seed_of = thinks, noise, seed
         self.answered = 0
 
-    def answer(self, ids: Sequence[int], **more: Any) -> list[int]:
+    def answer(self, ids, **more):
         self.answered += 1
         if self._noise and uniform(f"{self._seed_of}:{self.answered}") < self._noise:
             more["wrong"] = True
@@ -45,7 +40,7 @@ class ToolModel(MadeUpModel):
         return [*encode(thoughts), *found]
 
 
-def plan_of(url: str, kinds: Sequence[str] | None, limit: int | None = None) -> Plan:
+def plan_of(url, kinds, limit=None):
     """Return a plan that asks the set at this address."""
     options = {} if kinds is None else {"kinds": list(kinds)}
     return Plan(
@@ -57,7 +52,7 @@ def plan_of(url: str, kinds: Sequence[str] | None, limit: int | None = None) -> 
     )
 
 
-def write_tool_answers(path: Path, kinds: Sequence[str], errors: float, seed: int) -> Path:
+def write_tool_answers(path, kinds, errors, seed):
     """Write the answers to the whole set, of which a share is wrong."""
     task = build_task(Spec(name="tool_calls", options={"kinds": list(kinds)}))
     lines = []
@@ -77,9 +72,7 @@ FREE = ("auto", "no_tool", "parallel", "turns", "after_result", "thinking", "sch
 """Kinds in which the model may choose to call."""
 
 
-def create_standin(
-    model: MadeUpModel, faults: Mapping[str, Any] | None = None, *, thinks: bool = False
-) -> web.Application:
+def create_standin(model, faults=None, *, thinks=False):
     """Return a server with parsers for tool calls and, if the model thinks, for thoughts."""
     args = {
         "tool_parser": "qwen3",
@@ -91,18 +84,18 @@ def create_standin(
 
 
 async def check_standin(
-    out_dir: Path,
-    answers: Path,
-    faults: Mapping[str, Any] | None = None,
+    out_dir,
+    answers,
+    faults=None,
     *,
-    kinds: Sequence[str] | None = None,
-    loads: Sequence[int] = (1, 8, 32),
-    limit: int | None = None,
-    seed: int = 0,
-    thinks: bool = False,
-    noise: float = 0.0,
-    reference: Path | None = None,
-) -> ToolCheck:
+    kinds=None,
+    loads=(1, 8, 32),
+    limit=None,
+    seed=0,
+    thinks=False,
+    noise=0.0,
+    reference=None,
+):
     """Check a server whose model gives the answers of a file, and return the result."""
     model = ToolModel(answers, seed=seed, thinks=thinks, noise=noise)
     async with serve_app(create_standin(model, faults, thinks=thinks)) as url:

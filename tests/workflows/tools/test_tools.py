@@ -14,7 +14,7 @@ from rich.console import Console
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.report.ci import write_junit
 from serve_eval.report.document import make_ci_result, print_document
-from serve_eval.schema import Failure, FailureKind, Report, ToolCheck, ToolForm, Usage
+from serve_eval.schema import Failure, FailureKind, Report, Usage
 from serve_eval.scorers._served_call import CallFault
 from serve_eval.tasks._tool_requests import KINDS
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
@@ -43,25 +43,23 @@ LIMIT = 40
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory) -> Path:
+def answers(tmp_path_factory):
     return write_tool_answers(
         tmp_path_factory.mktemp("tools") / "answers.jsonl", list(KINDS), errors=0.0, seed=0
     )
 
 
-def _check(
-    out: Path, answers: Path, faults: dict[str, Any] | None = None, **more: Any
-) -> ToolCheck:
+def _check(out, answers, faults=None, **more):
     asked = {"kinds": SOME, "loads": (1,), "limit": LIMIT, **more}
     return asyncio.run(check_standin(out, answers, faults, **asked))
 
 
-def _name(found: ToolCheck) -> dict[str, str]:
+def _name(found):
     """Return where each error is."""
     return {one.fault: one.where for one in found.findings}
 
 
-def test_a_sound_server_is_not_accused_and_serves_as_a_reference(tmp_path, answers: Path):
+def test_a_sound_server_is_not_accused_and_serves_as_a_reference(tmp_path, answers):
     found = _check(tmp_path / "a", answers)
     assert (found.findings, found.exit_code) == ((), PASS)
     assert [(one.name, one.sound, one.scored) for one in found.cells] == [
@@ -78,7 +76,7 @@ def test_a_sound_server_is_not_accused_and_serves_as_a_reference(tmp_path, answe
         _check(tmp_path / "c", answers, limit=LIMIT - 1, reference=tmp_path / "a")
 
 
-def test_the_command_prints_writes_and_resumes(tmp_path, answers: Path):
+def test_the_command_prints_writes_and_resumes(tmp_path, answers):
     model = ToolModel(answers, seed=0, thinks=False)
     chosen = f"--set tools.kinds=auto,no_tool --set tools.kinds=regex --limit 30 -o {tmp_path}/out"
     with serve_in_thread(create_standin(model, {"one_id": True})) as url:
@@ -120,16 +118,14 @@ def test_the_command_prints_writes_and_resumes(tmp_path, answers: Path):
         ),
     ],
 )
-def test_a_fault_of_a_parser_or_a_stream_is_named(
-    tmp_path, answers: Path, faults: dict[str, Any], thinks: bool, named: dict[str, str]
-):
+def test_a_fault_of_a_parser_or_a_stream_is_named(tmp_path, answers, faults, thinks, named):
     kinds = ("auto", "no_tool", "parallel") if thinks else SOME
     found = _check(tmp_path / "out", answers, faults, thinks=thinks, kinds=kinds)
     assert found.exit_code == FAIL
     assert named.items() <= _name(found).items()
 
 
-def test_a_fault_under_load_is_named_with_its_load_and_printed(tmp_path, answers: Path):
+def test_a_fault_under_load_is_named_with_its_load_and_printed(tmp_path, answers):
     faults = {"breaks_json_above": 8}
     found = _check(tmp_path / "out", answers, faults, kinds=("auto", "json_schema"), loads=(1, 16))
     assert _name(found)["invalid JSON"] == "from 16 on"
@@ -152,9 +148,7 @@ def test_limits_name_known_errors():
             check_limits(limits)
 
 
-def _answer(
-    *parts: str, faults: tuple[CallFault, ...] = (), kind: str = "auto", tokens: int = 9
-) -> CheckedAnswer:
+def _answer(*parts, faults=(), kind="auto", tokens=9):
     return CheckedAnswer(
         kind=kind,
         faults=faults,
@@ -168,7 +162,7 @@ def _answer(
     )
 
 
-def _pass(form: ToolForm, load: int, answers: list[CheckedAnswer]) -> ToolPass:
+def _pass(form, load, answers):
     report = SimpleNamespace(tasks=[SimpleNamespace(result=SimpleNamespace(planned=len(answers)))])
     numbered = {f"s{i}": answer for i, answer in enumerate(answers)}
     return ToolPass(form=form, load=load, report=cast(Any, report), answers=numbered)

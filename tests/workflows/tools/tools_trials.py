@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from serve_eval.schema import ToolCheck
 from serve_eval.tasks._tool_requests import KINDS
 from tests.workflows.tools.on_standin import MODEL_ERRORS, check_standin, write_tool_answers
 
@@ -64,7 +63,7 @@ TRIALS = {
 }
 
 
-def run_trial(trial: FaultTrial, seed: int) -> ToolCheck:
+def run_trial(trial, seed):
     """Return the result of one check."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "answers.jsonl"
@@ -83,7 +82,7 @@ def run_trial(trial: FaultTrial, seed: int) -> ToolCheck:
         )
 
 
-def is_named(trial: FaultTrial, found: ToolCheck) -> bool:
+def is_named(trial, found):
     """Return True if the fault is named, at its place."""
     cells = [one.cells for one in found.findings if one.fault in trial.named]
     if not cells:
@@ -98,7 +97,7 @@ def is_named(trial: FaultTrial, found: ToolCheck) -> bool:
     return places == right
 
 
-def main() -> None:
+def main():
     """Print a row for each kind of server."""
     trials = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     for name, trial in TRIALS.items():

@@ -17,7 +17,7 @@ REQUANTISED = 0.2
 """Standard deviation, in nats, that gives the median distance of four-bit weights."""
 
 
-def measure(count: int) -> str:
+def measure(count):
     """Return what a verification of `count` servers prints."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.scripted_server import (
-    HttpRequest,
-    Reply,
     Responder,
     ScriptedServer,
     answer,
@@ -71,7 +69,7 @@ class ModelServer:
             routes = {"/metrics": self.metrics, "/v1/models": json_reply(listed)}
         self.server = ScriptedServer(self.reply, routes=routes)
 
-    def reply(self, request: HttpRequest) -> Reply:
+    def reply(self, request):
         """Answer a request."""
         if "cache_salt" in request.body and not self.salts:
             return fail(400, "cache_salt: extra inputs are not permitted")
@@ -88,7 +86,7 @@ class ModelServer:
             return answer("A sum.</think> 12" if self.opened and request.chat else " red")
         return self._say(request)
 
-    def _say(self, request: HttpRequest) -> Reply:
+    def _say(self, request):
         prompt = request.prompt
         if self.foreign and _uniform("foreign", self.name, prompt) < self.foreign:
             prompt = "another prompt" + prompt[::-1]
@@ -111,11 +109,11 @@ class ModelServer:
         body = {} if self.fingerprint is None else {"system_fingerprint": self.fingerprint}
         return answer(text, choice=choice, usage=usage, body=body)
 
-    def _ends(self, prompt: str) -> bool:
+    def _ends(self, prompt):
         now = self.stops > 0 and self.rng.random() < self.stops
         return now or self.ends_at_once or _uniform("ends", prompt) < self.ends
 
-    def _next(self, at: str, *, exact: bool) -> dict[str, float]:
+    def _next(self, at, *, exact):
         words = sorted(WORDS, key=lambda word: _uniform(word, at))[:5]
         first = 0.97 if self.certain else 0.25 + 0.3 * _uniform("first", at)
         rest = [_uniform("rest", word, at) + 0.2 for word in words[1:]]
@@ -130,7 +128,7 @@ class ModelServer:
         return found
 
 
-def _listed(tokens: list[dict[str, Any]], chat: bool) -> dict[str, Any]:
+def _listed(tokens, chat):
     if chat:
         return {
             "content": [
@@ -151,12 +149,12 @@ def _listed(tokens: list[dict[str, Any]], chat: bool) -> dict[str, Any]:
     }
 
 
-def _uniform(*parts: str) -> float:
+def _uniform(*parts):
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") + 0.5) / 2**64
 
 
-def _normal(*parts: str) -> float:
+def _normal(*parts):
     """Return a normal number that depends on the parts alone, by Box and Muller's formula."""
     u, v = _uniform("u", *parts), _uniform("v", *parts)
     return math.sqrt(-2 * math.log(u)) * math.cos(2 * math.pi * v)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -33,7 +32,7 @@ NUMERICS = 0.02
 
 
 @pytest.mark.parametrize("place", [0, 2])
-def test_the_server_that_differs_from_the_majority_is_named(place: int, tmp_path):
+def test_the_server_that_differs_from_the_majority_is_named(place, tmp_path):
     servers = [ModelServer(name=f"s{i}", numerics=NUMERICS) for i in range(4)]
     servers[place] = ModelServer(name="bad", numerics=0.6)
     with ExitStack() as stack:
@@ -55,7 +54,7 @@ def test_a_sound_fleet_is_sound(tmp_path):
 
 
 @pytest.mark.parametrize("place", [0, 2])
-def test_a_server_that_cannot_be_judged_does_not_end_the_command(place: int, tmp_path):
+def test_a_server_that_cannot_be_judged_does_not_end_the_command(place, tmp_path):
     servers = [ModelServer(name=f"s{i}", numerics=NUMERICS) for i in range(4)]
     servers[place] = ModelServer(name="broken", failing=1.0)
     with ExitStack() as stack:
@@ -136,7 +135,7 @@ def test_a_server_with_rare_faults_does_not_stand_for_the_majority(tmp_path):
     assert read_json(tmp_path / "verification.json")["floor"] == 0.0
 
 
-def _read(value: float) -> ProbeReading:
+def _read(value):
     token = TokenReading(text="a", logprob=value, top={"a": value, "b": -3.0})
     return ProbeReading(text="a", tokens=(token,))
 
@@ -162,11 +161,11 @@ def test_a_middle_is_found_among_many_servers():
     ("words", "told"),
     [("h:1 h:2", "a majority takes 3"), ("h:1 h:2 h:3 --sibling h:4", "--fleet uses no reference")],
 )
-def test_options_that_do_not_fit_a_fleet_are_refused(words: str, told: str):
+def test_options_that_do_not_fit_a_fleet_are_refused(words, told):
     serve_eval(f"verify --model m --fleet {words}", exits=2, tells=told)
 
 
-def _side(name: str, outcome: Outcome) -> VerifiedSide:
+def _side(name, outcome):
     bad = outcome is Outcome.ANOTHER
     return VerifiedSide(
         name=name,
@@ -192,7 +191,7 @@ def _side(name: str, outcome: Outcome) -> VerifiedSide:
     )
 
 
-def _found(outcomes: Sequence[Outcome]) -> Verification:
+def _found(outcomes):
     sides = tuple(_side(f"pod-{i:02}", one) for i, one in enumerate(outcomes))
     return Verification(
         started_at="",
@@ -212,7 +211,7 @@ def _found(outcomes: Sequence[Outcome]) -> Verification:
     )
 
 
-def _print(found: Verification, *, verbose: bool = False) -> list[str]:
+def _print(found, *, verbose=False):
     out = io.StringIO()
     addresses = {one.name: one.url for one in found.sides} | {"pod-99": "http://pod-99:8000/v1"}
     document = make_document(found, Path("out"), addresses)
@@ -253,14 +252,14 @@ def test_the_servers_of_a_large_fleet_that_differ_come_first():
         (None, "a healthy sibling of another setting measures the floor"),
     ],
 )
-def test_the_way_out_of_an_undecided_verification_is_named(floor: float | None, advice: str):
+def test_the_way_out_of_an_undecided_verification_is_named(floor, advice):
     found = dataclasses.replace(_found([Outcome.UNDECIDED]), floor=floor)
     [note] = [line for line in _print(found) if line.startswith(" note")]
     assert note.startswith(f" note     {advice}")
 
 
 @pytest.mark.parametrize("count", [2, 20])
-def test_every_server_that_is_another_one_or_undecided_has_a_row(count: int):
+def test_every_server_that_is_another_one_or_undecided_has_a_row(count):
     found = _found([Outcome.ANOTHER] * count + [Outcome.UNDECIDED] * 20)
     lines = _print(found, verbose=True)
     assert sum(line.startswith(" ANOTHER  ") for line in lines) == count
@@ -300,7 +299,7 @@ UNDECIDED, IDENTICAL, ANOTHER = Outcome.UNDECIDED, Outcome.IDENTICAL, Outcome.AN
         ([(IDENTICAL, 0), (IDENTICAL, 0)], "the transfer of the KV cache between them"),
     ],
 )
-def test_the_part_that_differs_is_named(parts: Sequence[tuple[Outcome, int]], named: str | None):
+def test_the_part_that_differs_is_named(parts, named):
     whole = replace(_side("front", ANOTHER), beyond_floor=25)
     sides = [
         replace(_side(role, outcome), beyond_floor=beyond, part_of="front", role=role)
@@ -311,7 +310,7 @@ def test_the_part_that_differs_is_named(parts: Sequence[tuple[Outcome, int]], na
     assert named is None or named in told[0]
 
 
-def _server(role: str, moved: int | None, *, faults: int = 0) -> ServerCounts:
+def _server(role, moved, *, faults=0):
     sources = None if moved is None else {"external_kv_transfer": moved}
     return ServerCounts(
         server=f"{role}_0",
@@ -348,9 +347,7 @@ def _server(role: str, moved: int | None, *, faults: int = 0) -> ServerCounts:
         ),
     ],
 )
-def test_a_transfer_is_proven_or_its_absence_is_told(
-    servers: list[ServerCounts], told: list[str], warned: list[str]
-):
+def test_a_transfer_is_proven_or_its_absence_is_told(servers, told, warned):
     assert list(describe_path(servers)) == told
     found = list(warn_of_path("d", servers))
     assert len(found) == len(warned)

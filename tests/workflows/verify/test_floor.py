@@ -3,8 +3,6 @@
 import json
 import re
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,7 +16,7 @@ LARGEST = 0.2
 """Nats that no floor of servers with these numerics reaches."""
 
 
-def _run(servers: dict[str, ModelServer], line: str = "", *words: object) -> Any:
+def _run(servers, line="", *words):
     """Run verify on servers: "a" and "b" by position, others as options of their names."""
     with ExitStack() as stack:
         named = list[object]()
@@ -28,11 +26,11 @@ def _run(servers: dict[str, ModelServer], line: str = "", *words: object) -> Any
         return serve_eval(f"verify --model m {line}", *words, *named)
 
 
-def _ending(name: str = "s", **options: Any) -> ModelServer:
+def _ending(name="s", **options):
     return ModelServer(name=name, numerics=NUMERICS, ends=0.1, **options)
 
 
-def _register(tmp_path: Path, sibling: ModelServer, *words: object) -> tuple[Path, str]:
+def _register(tmp_path, sibling, *words):
     file = tmp_path / "floor.json"
     servers = {"a": ModelServer(name="a"), "sibling": sibling}
     ran = _run(servers, f"--register {file} --probes 100", *words)
@@ -93,7 +91,7 @@ def test_a_fleet_takes_no_floor_from_answers_that_end_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(("field", "told"), [("floor", "measure 0."), ("noise", "repeats its")])
-def test_a_file_whose_limits_no_distance_exceeds_is_refused(field: str, told: str, tmp_path):
+def test_a_file_whose_limits_no_distance_exceeds_is_refused(field, told, tmp_path):
     file, _ = _register(tmp_path, _ending())
     file.write_text(json.dumps(read_json(file) | {field: 20.0}))
     b = ModelServer(name="b", numerics=0.5)
@@ -143,9 +141,7 @@ def test_without_a_floor_a_clear_difference_ends_the_command(tmp_path):
 MODEL = "--model m"
 
 
-def _run_siblings(
-    servers: list[ModelServer], siblings: list[ModelServer], line: str = "", *words: object
-) -> Any:
+def _run_siblings(servers, siblings, line="", *words):
     with ExitStack() as stack:
         urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
         for one in siblings:
@@ -153,7 +149,7 @@ def _run_siblings(
         return serve_eval(f"verify {MODEL} {line}", *words, *urls)
 
 
-def _read(folder: Path) -> Any:
+def _read(folder):
     return read_json(folder / "verification.json")
 
 
@@ -224,7 +220,7 @@ def test_a_sound_outcome_beside_siblings_takes_the_budget(tmp_path):
 
 
 @pytest.mark.parametrize("alias", [False, True])
-def test_a_server_is_not_its_own_sibling(alias: bool):
+def test_a_server_is_not_its_own_sibling(alias):
     with ModelServer(name="a").server.serve_in_thread() as url:
         named = url.replace("127.0.0.1", "localhost") if alias else url
         ran = serve_eval(f"verify {url} h:2 --sibling {named} {MODEL}")
@@ -258,7 +254,7 @@ def test_a_registered_floor_of_replicas_is_warned_of(tmp_path):
 
 
 @pytest.mark.parametrize("sibling", [False, True])
-def test_a_fault_of_single_requests_is_red_everywhere(sibling: bool, tmp_path):
+def test_a_fault_of_single_requests_is_red_everywhere(sibling, tmp_path):
     """Without a floor the other probes are bit for bit alike; else no sibling has such answers."""
     numerics = NUMERICS if sibling else 0.0
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=numerics, foreign=0.07)

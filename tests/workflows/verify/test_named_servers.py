@@ -1,9 +1,6 @@
 """Test servers from a file and from the pods of a mock cluster, and the names of both."""
 
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +18,7 @@ MODEL = "--model m --floor 0.08"
 
 
 @pytest.fixture(scope="module")
-def urls() -> Iterator[list[str]]:
+def urls():
     """Yield the addresses of two equal servers and a third one of another model."""
     with ExitStack() as stack:
         servers = [ModelServer(name="a"), ModelServer(name="b"), ModelServer(numerics=0.5)]
@@ -29,7 +26,7 @@ def urls() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def cluster(tmp_path, monkeypatch) -> Iterator[MockCluster]:
+def cluster(tmp_path, monkeypatch):
     """Yield a mock cluster, with its kubeconfig as that of the user."""
     monkeypatch.delenv(IN_A_POD, raising=False)
     with MockCluster() as mock:
@@ -37,13 +34,13 @@ def cluster(tmp_path, monkeypatch) -> Iterator[MockCluster]:
         yield mock
 
 
-def _result(folder: Path) -> tuple[str, dict[str, str]]:
+def _result(folder):
     """Return the reference of a verification, and the first word of each outcome by name."""
     found = read_json(folder / "verification.json")
     return found["reference"], {one["name"]: one["outcome"].split()[0] for one in found["sides"]}
 
 
-def test_a_file_has_servers_with_and_without_names(urls: list[str], tmp_path):
+def test_a_file_has_servers_with_and_without_names(urls, tmp_path):
     file = tmp_path / "fleet.txt"
     file.write_text(f"# a comment\n\n{urls[1]}  # another\npod-17\t{urls[2]}\n")
     ran = serve_eval(
@@ -55,7 +52,7 @@ def test_a_file_has_servers_with_and_without_names(urls: list[str], tmp_path):
     assert f"serve-eval compare {urls[0]} {urls[2]} --model m --tasks word_problems" in ran.stdout
 
 
-def test_a_fleet_is_named_by_standard_input(urls: list[str], tmp_path):
+def test_a_fleet_is_named_by_standard_input(urls, tmp_path):
     (file := tmp_path / "fleet.txt").write_text(
         "".join(f"s{i} {url}\n" for i, url in enumerate(urls))
     )
@@ -66,7 +63,7 @@ def test_a_fleet_is_named_by_standard_input(urls: list[str], tmp_path):
     assert " why      s2: " in ran.stdout
 
 
-def test_a_reference_file_is_for_the_servers_of_a_file(urls: list[str], tmp_path):
+def test_a_reference_file_is_for_the_servers_of_a_file(urls, tmp_path):
     words = "--model m --probes 60"
     serve_eval(
         f"verify {urls[0]} --register {tmp_path}/m.json --floor 0.08 -o {tmp_path}/out {words}"
@@ -77,7 +74,7 @@ def test_a_reference_file_is_for_the_servers_of_a_file(urls: list[str], tmp_path
     assert " next " not in ran.stdout  # the reference's server may be gone
 
 
-def test_a_plan_file_may_have_an_absolute_path(urls: list[str], tmp_path):
+def test_a_plan_file_may_have_an_absolute_path(urls, tmp_path):
     plan = tmp_path / "plan.yaml"
     plan.write_text(f"launcher: {{name: external, base_url: '{urls[1]}'}}\nmodel: m\n")
     (file := tmp_path / "fleet.txt").write_text(f"{plan}\n")
@@ -96,7 +93,7 @@ def test_a_plan_file_may_have_an_absolute_path(urls: list[str], tmp_path):
         ("a h:1\nb http://h:1/v1\n", "a server is named twice: a and b"),
     ],
 )
-def test_a_file_that_names_no_servers_is_refused(text: str, told: str, tmp_path):
+def test_a_file_that_names_no_servers_is_refused(text, told, tmp_path):
     (file := tmp_path / "fleet.txt").write_text(text)
     serve_eval(f"verify h:9 h:8 --servers {file} --model m", exits=2, tells=told)
 
@@ -110,19 +107,17 @@ def test_a_file_that_names_no_servers_is_refused(text: str, told: str, tmp_path)
         (["--pods", LABELS, "--set", "verify.port=0"], "verify.port: 0 is no port"),
     ],
 )
-def test_options_that_name_no_servers_are_refused(words: list[str], told: str):
+def test_options_that_name_no_servers_are_refused(words, told):
     serve_eval("verify", *words, "h:1", "h:2", "--model", "m", exits=2, tells=told)
 
 
-def _add_pods(cluster: MockCluster, urls: list[str]):
+def _add_pods(cluster, urls):
     for number, url in enumerate(urls):
         cluster.add(pod(f"llama-{number}"))
         cluster.lead(f"llama-{number}", url)
 
 
-def test_all_ready_pods_with_some_labels_are_a_fleet(
-    cluster: MockCluster, urls: list[str], tmp_path
-):
+def test_all_ready_pods_with_some_labels_are_a_fleet(cluster, urls, tmp_path):
     _add_pods(cluster, urls)
     cluster.add(pod("llama-3", ready=False))
     ran = serve_eval(f"verify --fleet -o {tmp_path} {MODEL} --pods", LABELS, exits=1)
@@ -136,18 +131,14 @@ def test_all_ready_pods_with_some_labels_are_a_fleet(
     assert any("labelSelector=app%3Dllama" in one or LABELS in one for one in cluster.asked())
 
 
-def test_pods_are_compared_with_a_server_of_the_command_line(
-    cluster: MockCluster, urls: list[str], tmp_path
-):
+def test_pods_are_compared_with_a_server_of_the_command_line(cluster, urls, tmp_path):
     _add_pods(cluster, urls[1:])
     words = "--set verify.namespace=serving --set verify.port=8000 --floor 0.08 --model m"
     serve_eval(f"verify {urls[0]} -o {tmp_path} {words} --pods", LABELS, exits=1)
     assert _result(tmp_path) == (urls[0], {"llama-0": "IDENTICAL", "llama-1": "ANOTHER"})
 
 
-def test_in_the_cluster_pods_are_asked_at_their_own_addresses(
-    cluster: MockCluster, urls: list[str], tmp_path, monkeypatch
-):
+def test_in_the_cluster_pods_are_asked_at_their_own_addresses(cluster, urls, tmp_path, monkeypatch):
     for number, url in enumerate(urls):
         port = int(url.split(":")[2].partition("/")[0])
         cluster.add(pod(f"llama-{number}", port=port))
@@ -172,17 +163,13 @@ PORTS = [{"containerPort": 9090, "name": "metrics"}, {"containerPort": 8000}]
         ),
     ],
 )
-def test_pods_that_cannot_be_chosen_are_an_error_with_a_way_out(
-    container: dict[str, Any], words: str, told: str, cluster: MockCluster
-):
+def test_pods_that_cannot_be_chosen_are_an_error_with_a_way_out(container, words, told, cluster):
     cluster.add(pod("llama-0", container=container))
     ran = serve_eval(f"verify h:1 --model m {words} --pods", LABELS, exits=4, tells=told)
     assert "verify.port=N" in ran.stderr or "kubectl get pods -n none --show-labels" in ran.stderr
 
 
-def test_a_port_with_the_name_http_or_serve_is_the_one_of_the_servers(
-    cluster: MockCluster, urls: list[str], tmp_path
-):
+def test_a_port_with_the_name_http_or_serve_is_the_one_of_the_servers(cluster, urls, tmp_path):
     for name in ("http", "serve"):
         ports = [PORTS[0], {"containerPort": 7, "name": name}]
         cluster.add(pod("llama-0", container={"ports": ports}))
@@ -190,7 +177,7 @@ def test_a_port_with_the_name_http_or_serve_is_the_one_of_the_servers(
         serve_eval(f"verify {urls[0]} --model m -o {tmp_path} --pods", LABELS, exits=0)
 
 
-def test_pods_that_are_not_ready_or_not_to_be_seen_are_an_error(cluster: MockCluster):
+def test_pods_that_are_not_ready_or_not_to_be_seen_are_an_error(cluster):
     cluster.add(pod("llama-0", ready=False))
     words = ["verify", "h:1", "--pods", LABELS, "--model", "m"]
     serve_eval(*words, exits=4, tells="is Ready: llama-0 is Running (server: not ready)")

@@ -4,11 +4,8 @@ import asyncio
 import io
 import json
 import shlex
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -20,9 +17,7 @@ from serve_eval.schema import (
     Limits,
     Plan,
     ProbeRoute,
-    Progress,
     Spec,
-    Verification,
     VerificationOutcome,
 )
 from serve_eval.storage.story_results import read_reference, write_reference
@@ -40,7 +35,7 @@ IDENTICAL, OTHER = VerificationOutcome.IDENTICAL, VerificationOutcome.OTHER_NUME
 ANOTHER, UNDECIDED = VerificationOutcome.ANOTHER, VerificationOutcome.UNDECIDED
 
 
-def _plan(url: str) -> Plan:
+def _plan(url):
     return Plan(
         model="m",
         launcher=external(url),
@@ -51,15 +46,15 @@ def _plan(url: str) -> Plan:
 
 
 def _verify(
-    a: ModelServer,
-    b: ModelServer,
-    out: Path,
+    a,
+    b,
+    out,
     *,
-    sibling: ModelServer | None = None,
-    parts: Mapping[str, ModelServer] | None = None,
-    progress: Progress | None = None,
-    **rules: Any,
-) -> Verification:
+    sibling=None,
+    parts=None,
+    progress=None,
+    **rules,
+):
     async def main():
         async with AsyncExitStack() as stack:
             named = {}
@@ -89,7 +84,7 @@ def _verify(
     return asyncio.run(main())
 
 
-def _outcome(found: Verification) -> VerificationOutcome:
+def _outcome(found):
     return found.sides[0].outcome
 
 
@@ -157,7 +152,7 @@ def test_a_fault_of_few_requests_is_found_by_far_hits(tmp_path):
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_second_tokens_are_aligned_where_the_first_is_not_listed(short: bool, tmp_path):
+def test_second_tokens_are_aligned_where_the_first_is_not_listed(short, tmp_path):
     a = ModelServer(name="a")
     b = ModelServer(name="b", numerics=0.3, second_only=True, short=short)
     found = _verify(a, b, tmp_path, floor=0.08)
@@ -206,7 +201,7 @@ def test_a_server_that_is_busy_at_first_does_not_refuse_salts(tmp_path):
 
 
 @pytest.mark.parametrize(("more", "told"), [(0, None), (1, "1 token more"), (9, "9 tokens more")])
-def test_other_counts_of_prompt_tokens_are_told(tmp_path, more: int, told: str | None):
+def test_other_counts_of_prompt_tokens_are_told(tmp_path, more, told):
     b = ModelServer(name="b", counts_more=more)
     [side] = _verify(ModelServer(name="a"), b, tmp_path, floor=0.08).sides
     found = [line for line in side.prompts if line.startswith("prompts: the server counts")]
@@ -338,7 +333,7 @@ def test_rounded_log_probabilities_do_not_look_like_a_difference(tmp_path):
         (0.0, 0.5, "found in http"),
     ],
 )
-def test_the_part_that_differs_is_named(context: float, generation: float, named: str, tmp_path):
+def test_the_part_that_differs_is_named(context, generation, named, tmp_path):
     parts = {
         "context_0": ModelServer(name="c", numerics=context),
         "generation_0": ModelServer(name="g", numerics=generation),
@@ -354,7 +349,7 @@ def test_the_part_that_differs_is_named(context: float, generation: float, named
     }
 
 
-def _metrics(tokens: int, moved: int) -> bytes:
+def _metrics(tokens, moved):
     labels = 'model_name="m",source="external_kv_transfer"'
     return (
         f'vllm:prompt_tokens_total{{model_name="m"}} {tokens}\n'
@@ -363,9 +358,7 @@ def _metrics(tokens: int, moved: int) -> bytes:
 
 
 @pytest.mark.parametrize(("moves", "warned"), [(True, False), (False, True)])
-def test_counters_of_the_named_workers_are_read_before_and_after(
-    tmp_path, moves: bool, warned: bool
-):
+def test_counters_of_the_named_workers_are_read_before_and_after(tmp_path, moves, warned):
     """The front door answers; the named generation server counts a prompt at each reading."""
     readings = 0
 
@@ -423,9 +416,7 @@ def test_a_front_without_answers_says_whose_transfers_failed(tmp_path):
     ],
     ids=["one is lost", "one is lost and one is bad", "all are sound"],
 )
-def test_a_part_that_is_lost_acquits_no_other(
-    context: dict[str, Any], generation: dict[str, Any], named: str | None, tmp_path
-):
+def test_a_part_that_is_lost_acquits_no_other(context, generation, named, tmp_path):
     parts = {
         "context": ModelServer(name="c", **context),
         "generation": ModelServer(name="g", **generation),
@@ -522,7 +513,7 @@ def test_several_servers_are_judged_at_once(tmp_path):
         ("h:1 h:2 --set verify.text=/none", "verify.text /none"),
     ],
 )
-def test_commands_that_cannot_mean_anything_are_refused(words: str, told: str):
+def test_commands_that_cannot_mean_anything_are_refused(words, told):
     serve_eval(f"verify --model m {words}", exits=2, tells=told)
 
 

@@ -2,11 +2,9 @@
 
 import shlex
 import shutil
-from pathlib import Path
 
 import pytest
 
-from serve_eval.report.document import Document
 from serve_eval.workflows.view.document import make_document
 from serve_eval.workflows.view.overview import read_folder
 from tests.cli.command import serve_eval
@@ -26,16 +24,16 @@ ASKED = (
 )
 
 
-def _run(out: Path, accuracy: float, more: str = ""):
+def _run(out, accuracy, more=""):
     done = serve_eval(f"{ASKED} --set launcher.accuracy={accuracy} {more} -o {out}")
     assert done.returncode in (0, 1, 3), done.stderr
 
 
-def _view(folder: Path) -> Document:
+def _view(folder):
     return make_document(read_folder(folder))
 
 
-def _follow(document: Document) -> list[int]:
+def _follow(document):
     """Run each command as it is printed, and return the exit codes."""
     codes = []
     for line in document.commands:

@@ -4,17 +4,15 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
 from rich.console import Console
 
-from serve_eval.report.document import Document, make_page, print_document
+from serve_eval.report.document import make_page, print_document
 from serve_eval.report.page.content import DataTable, TextLines
 from serve_eval.schema import Spec, VerdictOutcome
 from serve_eval.series.history import find_series
@@ -31,25 +29,24 @@ T0 = datetime(2026, 11, 1, 2, tzinfo=UTC)
 PASS, FAIL = VerdictOutcome.PASS, VerdictOutcome.FAIL
 NO_REFERENCE, INCONCLUSIVE = VerdictOutcome.NO_REFERENCE, VerdictOutcome.INCONCLUSIVE
 FLAGS = "--launcher simulated -m org/m --tasks word_problems --limit 20"
-Writer = Callable[..., Path]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _without_pictures() -> Iterator[None]:
+def _without_pictures():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SERVE_EVAL_NO_PICTURES", "1")
         yield
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory) -> Path:
+def template(tmp_path_factory):
     run = tmp_path_factory.mktemp("template") / "run"
     serve_eval(f"run --no-reference -o {run} {FLAGS}")
     return run
 
 
 @pytest.fixture
-def write(template: Path, tmp_path) -> Writer:
+def write(template, tmp_path):
     """Return a function that writes a run with an outcome, `hours` after the first night."""
 
     def written(
@@ -86,34 +83,34 @@ def write(template: Path, tmp_path) -> Writer:
     return written
 
 
-def _mark(folder: Path, file: str, **content: object):
+def _mark(folder, file, **content):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / file).write_text(json.dumps(content))
 
 
-def _result(folder: Path, file: str, hours: float, code: int, **content: object):
+def _result(folder, file, hours, code, **content):
     began = (T0 + timedelta(hours=hours)).isoformat()
     _mark(folder, file, started_at=began, exit_code=code, **content)
 
 
-def _view(folder: Path) -> Document:
+def _view(folder):
     return make_document(read_folder(folder))
 
 
-def _rows(document: Document) -> list[tuple[str, str, str]]:
+def _rows(document):
     """Return outcomes, names and causes of what has a result."""
     shown = [one for one in document.conclusions if one.outcome != "KILLED"]
     return [(one.outcome, one.name, one.cause) for one in shown]
 
 
-def _map(document: Document) -> dict[str, list[str]]:
+def _map(document):
     """Return the marks of the map by series, oldest first."""
     first = next(iter(document.make_page_blocks()))
     assert isinstance(first, DataTable)
     return {row[0].text: [cell.text for cell in row[1:]] for row in first.rows}
 
 
-def test_sides_and_runs_of_references_do_not_hide_a_failure(write: Writer, tmp_path):
+def test_sides_and_runs_of_references_do_not_hide_a_failure(write, tmp_path):
     outputs = tmp_path / "outputs"
     write("night_1", PASS, 0)
     write("night_2", FAIL, 24)
@@ -157,9 +154,7 @@ def test_sides_and_runs_of_references_do_not_hide_a_failure(write: Writer, tmp_p
 
 
 @pytest.mark.parametrize("after", [INCONCLUSIVE, NO_REFERENCE, VerdictOutcome.UNSUPPORTED])
-def test_an_undecided_run_hides_no_failure_however_old(
-    after: VerdictOutcome, write: Writer, tmp_path
-):
+def test_an_undecided_run_hides_no_failure_however_old(after, write, tmp_path):
     write("1", FAIL, 0)
     for day in range(1, 9):
         write(f"1{day}", after, 24 * day)
@@ -170,7 +165,7 @@ def test_an_undecided_run_hides_no_failure_however_old(
     assert f"fails since 2026-11-01 02:00; not passed since ({after.value} on 2026-11-09" in cause
 
 
-def test_failures_of_many_nights_are_counted(write: Writer, tmp_path):
+def test_failures_of_many_nights_are_counted(write, tmp_path):
     for day in range(5):
         write(f"{day}", FAIL, 24 * day)
     document = _view(tmp_path / "outputs")
@@ -181,9 +176,7 @@ def test_failures_of_many_nights_are_counted(write: Writer, tmp_path):
     ]  # fmt: skip
 
 
-def test_a_failure_of_last_night_is_told_after_a_pass_and_an_old_one_is_not(
-    write: Writer, tmp_path
-):
+def test_a_failure_of_last_night_is_told_after_a_pass_and_an_old_one_is_not(write, tmp_path):
     write("1", FAIL, 0)
     write("2", PASS, 24)
     write("3", FAIL, 48)
@@ -201,9 +194,7 @@ def test_a_failure_of_last_night_is_told_after_a_pass_and_an_old_one_is_not(
     assert _rows(_view(outputs)) == [("PASS", "word_problems of org/m", "")]
 
 
-def test_since_when_and_by_how_much_stand_on_the_first_screen_and_on_the_page(
-    write: Writer, tmp_path
-):
+def test_since_when_and_by_how_much_stand_on_the_first_screen_and_on_the_page(write, tmp_path):
     for day in range(4):
         write(f"n{day}", FAIL if day > 1 else PASS, 24 * day, reference=90.0)
     done = serve_eval(f"runs view {tmp_path}/outputs -o {tmp_path}/v.html", COLUMNS="80")
@@ -215,7 +206,7 @@ def test_since_when_and_by_how_much_stand_on_the_first_screen_and_on_the_page(
     assert 'href="outputs/n3/report.html" title="2026-11-04 02:00 FAIL 80.0' in text
 
 
-def test_a_version_that_changed_with_the_first_failure_is_named(write: Writer, tmp_path):
+def test_a_version_that_changed_with_the_first_failure_is_named(write, tmp_path):
     for night, (outcome, version) in enumerate(
         ((PASS, "1.0"), (PASS, "1.1"), (FAIL, "1.2"), (FAIL, "1.3"))
     ):
@@ -224,7 +215,7 @@ def test_a_version_that_changed_with_the_first_failure_is_named(write: Writer, t
     assert cause.endswith("; the endpoint's version was 1.1 before, and 1.2 then")
 
 
-def test_all_outcomes_are_printed_as_json_and_each_series_is_a_case(write: Writer, tmp_path):
+def test_all_outcomes_are_printed_as_json_and_each_series_is_a_case(write, tmp_path):
     write("1", PASS, 0)
     write("2", FAIL, 24)
     write("3", INCONCLUSIVE, 48)
@@ -262,7 +253,7 @@ def test_all_outcomes_are_printed_as_json_and_each_series_is_a_case(write: Write
     ],
 )
 def test_failures_of_comparisons_and_checks_are_told(
-    name: str, command: str, content: dict[str, object], words: str, write: Writer, tmp_path
+    name, command, content, words, write, tmp_path
 ):
     outputs = tmp_path / "outputs"
     write("night", PASS, 0)
@@ -326,7 +317,7 @@ def test_a_side_says_that_it_is_one_wherever_it_is_copied(tmp_path):
     assert moved.part_of == "compare"
 
 
-def test_warnings_are_folded_and_counted(write: Writer, tmp_path):
+def test_warnings_are_folded_and_counted(write, tmp_path):
     for i in range(6):
         write(f"night_{i}", PASS, 24 * i, address=f"http://h:{i}/v1")
     page = make_page(_view(tmp_path / "outputs"))
@@ -340,11 +331,11 @@ def test_warnings_are_folded_and_counted(write: Writer, tmp_path):
     assert any("6 addresses" in line for line in warnings.lines)
 
 
-def _nights(folder: Path) -> list[list[str]]:
+def _nights(folder):
     return [[night.run.name for night in one.nights] for one in find_series(folder).series]
 
 
-def test_deployments_side_by_side_are_series_of_their_own(write: Writer, tmp_path):
+def test_deployments_side_by_side_are_series_of_their_own(write, tmp_path):
     external = Spec(name="external", options={"base_url": "http://h/v1"})
     for i in range(3):
         for side in ("old", "new"):
@@ -364,14 +355,14 @@ def test_deployments_side_by_side_are_series_of_their_own(write: Writer, tmp_pat
     assert any("http://old:8000/v1" in name for name in names)
 
 
-def test_an_endpoint_that_moves_stays_one_series(write: Writer, tmp_path):
+def test_an_endpoint_that_moves_stays_one_series(write, tmp_path):
     external = Spec(name="external", options={"base_url": "http://h/v1"})
     for i in range(4):
         write(f"n{i}", PASS, 24 * i, launcher=external, address=f"http://h:{i // 2}/v1")
     assert _nights(tmp_path / "outputs") == [["n0", "n1", "n2", "n3"]]
 
 
-def test_options_that_make_a_deployment_separate_and_others_do_not(write: Writer, tmp_path):
+def test_options_that_make_a_deployment_separate_and_others_do_not(write, tmp_path):
     for i, (tp, port) in enumerate(((4, 1), (8, 2), (4, 3))):
         options = {"tp": tp, "port": port, "ready_timeout_s": 10.0 + i, "env": {"N": str(i)}}
         write(f"n{i}", PASS, 24 * i, launcher=Spec(name="trtllm", options=options))
@@ -380,7 +371,7 @@ def test_options_that_make_a_deployment_separate_and_others_do_not(write: Writer
     assert any("their deployments differ: trtllm tp=4; trtllm tp=8" in note for note in notes)
 
 
-def test_what_is_printed_fits_80_columns_and_begins_with_what_failed(write: Writer, tmp_path):
+def test_what_is_printed_fits_80_columns_and_begins_with_what_failed(write, tmp_path):
     write("1", FAIL, 0, model="organisation/some-long-name-of-a-model-70B-Instruct-FP8")
     write("2", NO_REFERENCE, 1, model="organisation/some-long-name-of-a-model-70B-Instruct-FP8")
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
@@ -392,7 +383,7 @@ def test_what_is_printed_fits_80_columns_and_begins_with_what_failed(write: Writ
     assert max(len(line) for line in lines if "serve-eval " not in line) <= 80
 
 
-def test_series_of_other_sampling_seeds_are_named_by_them(write: Writer, tmp_path):
+def test_series_of_other_sampling_seeds_are_named_by_them(write, tmp_path):
     for seed in ("7", "8"):
         file = write(f"seed{seed}", PASS, float(seed)) / "report.json"
         content = read_json(file)

@@ -4,9 +4,7 @@ import html
 import http.client
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,21 +15,21 @@ from serve_eval.schema import VerdictOutcome
 from serve_eval.storage.report_file import read_report, write_report
 from serve_eval.storage.scores import read_values
 from serve_eval.workflows.view.overview import read_folder
-from serve_eval.workflows.view.server import ViewServer, serve_folder
+from serve_eval.workflows.view.server import serve_folder
 from tests.cli.command import serve_eval
 
 HOSTILE = "<script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _without_pictures() -> Iterator[None]:
+def _without_pictures():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SERVE_EVAL_NO_PICTURES", "1")
         yield
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     top = tmp_path_factory.mktemp("outputs")
     flags = "--launcher simulated -m org/m --tasks word_problems --limit 20"
     for name, accuracy in (("first", "0.9"), ("second", "0.3")):
@@ -51,14 +49,12 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[ViewServer]:
+def server(folder):
     with serve_folder(folder, render_page) as found:
         yield found
 
 
-def _ask(
-    server: ViewServer, path: str, method: str = "GET", host: str | None = None
-) -> tuple[int, str, dict[str, str]]:
+def _ask(server, path, method="GET", host=None):
     address = urlsplit(server.url)
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     target = path if path.startswith("//") else f"{address.path}{path}"
@@ -74,15 +70,13 @@ def _ask(
 
 
 @pytest.fixture(scope="module")
-def index(server: ViewServer) -> tuple[str, dict[str, str]]:
+def index(server):
     status, page, headers = _ask(server, "")
     assert status == 200
     return page, headers
 
 
-def test_the_index_lists_the_runs_with_links_that_work(
-    server: ViewServer, index: tuple[str, dict[str, str]]
-):
+def test_the_index_lists_the_runs_with_links_that_work(server, index):
     page, headers = index
     for text in ("2 series", "a/first", "a/second", "NO REFERENCE"):
         assert text in page
@@ -94,13 +88,13 @@ def test_the_index_lists_the_runs_with_links_that_work(
         assert _ask(server, link)[0] == 200, link
 
 
-def test_foreign_names_stay_text(index: tuple[str, dict[str, str]]):
+def test_foreign_names_stay_text(index):
     page, _ = index
     assert HOSTILE not in page
     assert html.escape(HOSTILE) in page
 
 
-def test_two_runs_stand_side_by_side_with_the_settings_that_differ(server: ViewServer):
+def test_two_runs_stand_side_by_side_with_the_settings_that_differ(server):
     status, page, _ = _ask(server, "compare?a=a%2Ffirst&b=a%2Fsecond")
     assert status == 200
     text = " ".join(re.sub(r"<[^>]+>", " ", page[page.index("<main") :]).split())
@@ -118,7 +112,7 @@ def test_two_runs_stand_side_by_side_with_the_settings_that_differ(server: ViewS
     assert int(higher) == sum(scores[1][key] > scores[0][key] for key in scores[0])
 
 
-def test_another_host_is_refused(server: ViewServer):
+def test_another_host_is_refused(server):
     port = server.server_port
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", "127.0.0.1:1", ""):
         status, body, _ = _ask(server, "", host=host or " ")
@@ -126,7 +120,7 @@ def test_another_host_is_refused(server: ViewServer):
     assert _ask(server, "a/first/report.json", host=f"localhost:{port}")[0] == 200
 
 
-def test_without_the_secret_there_is_nothing(server: ViewServer):
+def test_without_the_secret_there_is_nothing(server):
     for path in ("///", "//x/", f"//{server.secret[:-1]}x/", "//a/first/report.html"):
         assert _ask(server, path)[0] == 404, path
 
@@ -147,22 +141,22 @@ def test_without_the_secret_there_is_nothing(server: ViewServer):
         "a/first/report.html%00",
     ],
 )
-def test_no_path_leaves_the_folder(path: str, server: ViewServer):
+def test_no_path_leaves_the_folder(path, server):
     assert _ask(server, path)[0] == 404
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_it_only_reads(method: str, server: ViewServer):
+def test_it_only_reads(method, server):
     assert _ask(server, "", method)[0] == 501
 
 
-def test_head_has_no_body(server: ViewServer):
+def test_head_has_no_body(server):
     status, body, headers = _ask(server, "a/first/report.json", "HEAD")
     assert (status, body) == (200, "")
     assert int(headers["content-length"]) > 0
 
 
-def test_a_port_in_use_is_told(server: ViewServer, folder: Path):
+def test_a_port_in_use_is_told(server, folder):
     with (
         pytest.raises(PlanError, match="cannot be used"),
         serve_folder(folder, render_page, port=server.server_port),
@@ -170,7 +164,7 @@ def test_a_port_in_use_is_told(server: ViewServer, folder: Path):
         pass
 
 
-def test_a_written_index_has_the_runs_and_no_link_to_a_server(folder: Path, tmp_path):
+def test_a_written_index_has_the_runs_and_no_link_to_a_server(folder, tmp_path):
     out = tmp_path / "index.html"
     done = serve_eval(f"runs view {folder} -o {out}")
     assert (done.returncode, done.stderr) == (0, f"page: {out}\n")
@@ -186,7 +180,7 @@ def test_a_folder_without_runs_is_told(tmp_path):
     serve_eval(f"runs view {tmp_path}", exits=2, tells="contains no finished run")
 
 
-def test_the_first_line_tells_how_the_latest_runs_ended(index: tuple[str, dict[str, str]]):
+def test_the_first_line_tells_how_the_latest_runs_ended(index):
     told = "2 series: 1 passed, 1 not judged; no drift alarm"
     assert told in index[0]
     assert "verdict state-pass" in index[0]

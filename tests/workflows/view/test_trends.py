@@ -10,15 +10,14 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from serve_eval.report.page.content import DataCell, PictureSection
-from serve_eval.schema import Report, VerdictOutcome
+from serve_eval.report.page.content import PictureSection
+from serve_eval.schema import VerdictOutcome
 from serve_eval.series.chart import draw_values, find_alarm, try_chart
 from serve_eval.series.history import sort_runs
 from serve_eval.series.read_runs import FinishedRun, read_runs
@@ -32,7 +31,7 @@ from tests.report.document.made.view import make_found
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path):
     top = tmp_path / "top"
     (top / "run").mkdir(parents=True)
     (top / "run/report.html").write_text("page")
@@ -50,14 +49,14 @@ def folder(tmp_path) -> Path:
     return top
 
 
-def test_a_file_below_is_opened_with_its_type(folder: Path):
+def test_a_file_below_is_opened_with_its_type(folder):
     file, kind = open_below(folder, ["run", "report.html"])
     with file:
         assert file.read() == b"page"
     assert kind == "text/html; charset=utf-8"
 
 
-def test_media_that_a_run_keeps_are_served(folder: Path):
+def test_media_that_a_run_keeps_are_served(folder):
     (folder / "run/media").mkdir()
     for name, found in (("a.png", "image/png"), ("a.wav", "audio/wav"), ("a.mp4", "video/mp4")):
         (folder / "run/media" / name).write_bytes(b"medium")
@@ -90,7 +89,7 @@ def test_media_that_a_run_keeps_are_served(folder: Path):
         "\ud800.html",
     ],
 )
-def test_nothing_else_is_opened(path: str, folder: Path):
+def test_nothing_else_is_opened(path, folder):
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(FileNotFoundError):
         open_below(folder, path.split("/"))
@@ -102,7 +101,7 @@ PLAIN = re.compile(r"[\x20-\x7e\n]*")
 
 @pytest.mark.parametrize("term", ["dumb", ""])
 def test_a_browser_that_leaves_and_a_night_that_vanishes_are_no_traceback(
-    tmp_path, term: str, simulated_here: None
+    tmp_path, term, simulated_here
 ):
     asked = "run --launcher simulated -m m -t word_problems"
     for night in ("one", "two"):
@@ -138,7 +137,7 @@ def test_a_browser_that_leaves_and_a_night_that_vanishes_are_no_traceback(
     assert "Exception" not in stderr
 
 
-def _get(host: str, port: int, path: str) -> str:
+def _get(host, port, path):
     connection = http.client.HTTPConnection(host, port, timeout=60)
     connection.request("GET", path)
     text = connection.getresponse().read().decode()
@@ -150,7 +149,7 @@ T0 = datetime(2026, 10, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> list[FinishedRun]:
+def runs(tmp_path_factory):
     """Twenty nights that decline from the eleventh on, from the report of one run."""
     folder = tmp_path_factory.mktemp("trends")
     flags = "--launcher simulated -m org/m --tasks word_problems --limit 20"
@@ -167,7 +166,7 @@ def runs(tmp_path_factory) -> list[FinishedRun]:
     ]
 
 
-def _change(report: Report, value: float, i: int) -> Report:
+def _change(report, value, i):
     task = report.tasks[0]
     outcome = VerdictOutcome.FAIL if i in (3, 19) else VerdictOutcome.PASS
     verdict = replace(
@@ -182,7 +181,7 @@ def _change(report: Report, value: float, i: int) -> Report:
     return replace(report, tasks=(changed,))
 
 
-def test_a_decline_alarms_and_the_picture_has_the_reference(runs: list[FinishedRun]):
+def test_a_decline_alarms_and_the_picture_has_the_reference(runs):
     [series] = sort_runs(runs).series
     charted, warnings = try_chart(series)
     assert charted is not None
@@ -197,7 +196,7 @@ def test_a_decline_alarms_and_the_picture_has_the_reference(runs: list[FinishedR
 
 
 def test_a_decline_without_a_failure_is_an_alarm_since_the_night_on_which_it_began(
-    runs: list[FinishedRun],
+    runs,
 ):
     document = make_document(make_found(runs[:19]))  # without the last failure
     assert document.verdict == "ALARM"
@@ -208,7 +207,7 @@ def test_a_decline_without_a_failure_is_an_alarm_since_the_night_on_which_it_beg
     assert make_document(make_found(runs)).verdict == "FAIL"
 
 
-def test_only_the_first_series_are_drawn(runs: list[FinishedRun], monkeypatch):
+def test_only_the_first_series_are_drawn(runs, monkeypatch):
     other = [
         replace(run, report=replace(run.report, plan=replace(run.report.plan, model="org/few")))
         for run in runs[:3]
@@ -223,7 +222,7 @@ def test_only_the_first_series_are_drawn(runs: list[FinishedRun], monkeypatch):
 T0_NIGHT_MAP = datetime(2026, 1, 31, 23, tzinfo=UTC)
 
 
-def _series(name: str, *endings: tuple[float, str], folder: Path = Path("f")) -> SeriesEnd:
+def _series(name, *endings, folder=Path("f")):
     """Return a series with an outcome so many hours after T0."""
     return SeriesEnd(
         name=name,
@@ -243,7 +242,7 @@ def _series(name: str, *endings: tuple[float, str], folder: Path = Path("f")) ->
     )
 
 
-def _cells(ends: Sequence[SeriesEnd], folder: Path = Path("f")) -> list[Sequence[DataCell]]:
+def _cells(ends, folder=Path("f")):
     return [row[1:] for row in draw_map(ends, Links(folder=folder, served=False)).rows]
 
 
@@ -275,9 +274,7 @@ def test_a_cell_is_the_worst_of_its_night_and_says_its_value_and_interval(tmp_pa
         ("SHARD", "·", ".", "none"),
     ],
 )
-def test_each_outcome_has_a_mark_and_no_reference_is_quiet(
-    outcome: str, mark: str, letter: str, state: str
-):
+def test_each_outcome_has_a_mark_and_no_reference_is_quiet(outcome, mark, letter, state):
     one = _series("s", (0, outcome))
     [[cell]] = _cells([one])
     assert (cell.text, cell.state) == (mark, state)

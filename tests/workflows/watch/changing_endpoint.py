@@ -1,7 +1,6 @@
 """Change the answers of an endpoint during a watch, on demand or by the hour."""
 
 import random
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,8 +9,8 @@ from serve_eval.launchers._standin import model as standin_model
 from serve_eval.schema import Message
 from serve_eval.workflows.watch import judging
 from serve_eval.workflows.watch.judging import WatchRules
-from serve_eval.workflows.watch.record import Seen, State, WatchAlarm
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models, raw
+from serve_eval.workflows.watch.record import Seen, State
+from tests.scripted_server import ScriptedServer, answer, fail, models, raw
 from tests.workflows.verify.model_server import ModelServer
 
 
@@ -40,7 +39,7 @@ class Endpoint:
             self._reply, paths=paths, routes={"/v1/models": models("m"), "/hook": self._hook}
         )
 
-    def _reply(self, request: HttpRequest) -> Reply:
+    def _reply(self, request):
         if self.model is not None and _is_probe(request):
             return self.model.reply(request)
         if self.failing and request.number % self.failing == 0:
@@ -50,14 +49,14 @@ class Endpoint:
             text = "I do not know"
         return answer("" if self.empty else text, usage=(20, 4))
 
-    def _hook(self, request: HttpRequest) -> Reply:
+    def _hook(self, request):
         if self.refusals:
             return fail(self.refusals.pop(0))
         self.alarms.append(request.body)
         return raw(status=204)
 
 
-def _is_probe(request: HttpRequest) -> bool:
+def _is_probe(request):
     return request.body.get("logprobs") is not None
 
 
@@ -65,10 +64,9 @@ PROMPTS, MOST, EVERY = 60, 20, timedelta(minutes=10)
 NIGHT = WatchRules(passes=8, tolerance=0.01, max_error_rate=0.05)
 DAY = WatchRules(passes=8, tolerance=0.01, max_error_rate=0.05, baseline_hours=24.0)
 START = datetime(2026, 1, 1, tzinfo=UTC)
-Chance = Callable[[datetime], float]
 
 
-def by_day(loss: float) -> Chance:
+def by_day(loss):
     """Return the factor on the chances of right answers: 1, and less from 9 to 17 o'clock."""
     return lambda at: 1.0 - loss if 9 <= at.hour < 17 else 1.0
 
@@ -78,10 +76,10 @@ class Watch:
 
     def __init__(
         self,
-        rules: WatchRules,
-        seed: int,
-        at: datetime = START,
-        right: Sequence[float] = (0.9,) * PROMPTS,
+        rules,
+        seed,
+        at=START,
+        right=(0.9,) * PROMPTS,
     ):
         self.rules, self.at, self._random = rules, at, random.Random(seed)
         self._right = right
@@ -97,7 +95,7 @@ class Watch:
             prompt_tokens=[50] * PROMPTS,
         )
 
-    def play(self, chance: Chance, rounds: int) -> list[WatchAlarm]:
+    def play(self, chance, rounds):
         """Return the alarms of so many rounds."""
         found = []
         for _ in range(rounds):
@@ -118,7 +116,7 @@ class Watch:
             self.at += EVERY
         return found
 
-    def learn(self, chance: Chance) -> int:
+    def learn(self, chance):
         """Return the rounds of the baseline."""
         while self.state.accuracy is None:
             assert not self.play(chance, 1)

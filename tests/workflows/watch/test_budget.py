@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -16,11 +14,9 @@ import yaml
 from serve_eval.checks.run import choose_checks
 from serve_eval.errors import PlanError
 from serve_eval.plan import resolve
-from serve_eval.schema import Plan
 from serve_eval.stats.betting import floor
 from serve_eval.workflows.watch import bets
 from serve_eval.workflows.watch.asking import (
-    Budget,
     budget,
     checks_of,
     describe_budget,
@@ -155,7 +151,7 @@ def test_own_cases_are_watched(tmp_path):
         (["--api-key", "x"], "a key on the command line"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_sent(flags: list[str], said: str):
+def test_what_cannot_be_is_said_before_anything_is_sent(flags, said):
     serve_eval("watch 127.0.0.1:9 --dry-run", *flags, exits=2, tells=said)
 
 
@@ -255,11 +251,11 @@ JUDGED = {
 }
 
 
-def _plan(**settings: Any) -> Plan:
+def _plan(**settings):
     return resolve.resolve({}, {"model": "m", **settings}, {}).plan
 
 
-def _cases(folder: Path, scorer: Any) -> str:
+def _cases(folder, scorer):
     cases = [{"case": "a", "input": {"prompt": "Hello?"}, "expected": "Hi"}]
     (folder / "cases.yaml").write_text(yaml.safe_dump({"c": {"scorer": scorer, "cases": cases}}))
     return str(folder / "cases.yaml")
@@ -272,7 +268,7 @@ def _cases(folder: Path, scorer: Any) -> str:
         (["word_problems_perplexity"], r"scores .* have no lower or no upper limit"),
     ],
 )
-def test_what_cannot_be_watched_says_why(tasks: list[str], why: str):
+def test_what_cannot_be_watched_says_why(tasks, why):
     with pytest.raises(PlanError, match=why):
         of_plan(_plan(tasks=tasks))
 
@@ -284,13 +280,13 @@ def test_answers_that_need_a_judge_cannot_be_watched_and_others_can(tmp_path):
 
 
 @pytest.mark.parametrize(("limit", "count"), [(None, PROMPTS), (7, 7)])
-def test_a_pool_has_the_limit_of_its_plan(limit: int | None, count: int):
+def test_a_pool_has_the_limit_of_its_plan(limit, count):
     more = {} if limit is None else {"limit": limit}
     pool = of_plan(_plan(tasks=["word_problems"], **more))
     assert len(pool.samples) == len(pool.prompt_tokens()) == count
 
 
-def _budget(tokens: int, smoke: int = 4000) -> Budget:
+def _budget(tokens, smoke=4000):
     return budget(tokens, smoke=smoke, prompt_tokens=[30, 72], answer_tokens=128)
 
 
@@ -298,9 +294,7 @@ def _budget(tokens: int, smoke: int = 4000) -> Budget:
     ("tokens", "every", "with_smoke", "without"),
     [(16_000, 1, 60, 80), (8000, 1, 20, 40), (6000, 2, 10, 30), (3000, 0, 15, 15)],
 )
-def test_questions_get_what_the_smoke_test_leaves(
-    tokens: int, every: int, with_smoke: int, without: int
-):
+def test_questions_get_what_the_smoke_test_leaves(tokens, every, with_smoke, without):
     one = _budget(tokens)
     assert (one.smoke_every, one.questions(smoke=True), one.questions(smoke=False)) == (
         every,
@@ -315,7 +309,7 @@ def test_too_few_tokens_are_refused_with_how_many_it_takes():
     assert "Give at least 2000" in caught.value.hint
 
 
-def _describe(tokens: int, **more: Any) -> list[str]:
+def _describe(tokens, **more):
     usual = {"every_s": 600.0, "prompts": 200, "passes": 8, "tolerance": 0.01}
     return list(describe_budget(_budget(tokens), **{**usual, **more}))
 
@@ -343,7 +337,7 @@ def test_what_it_costs_is_told():
 
 
 @pytest.mark.parametrize("more", [{"passes": 4}, {"passes": 8, "learnt": False}])
-def test_a_baseline_that_is_short_or_not_learnt_names_no_shorter_one(more: dict[str, Any]):
+def test_a_baseline_that_is_short_or_not_learnt_names_no_shorter_one(more):
     assert _describe(6000, **more)[-1].startswith("the baseline asks ")
 
 
@@ -354,7 +348,7 @@ def test_no_round_asks_a_prompt_twice():
 
 
 @pytest.mark.parametrize(("prompts", "passes"), [(200, 8), (200, 4), (100, 4)])
-def test_the_least_fall_is_that_of_prompts_that_answer_as_before(prompts: int, passes: int):
+def test_the_least_fall_is_that_of_prompts_that_answer_as_before(prompts, passes):
     """Nine of ten are always right, so that the distance of the floor is the least possible."""
     scores = [[1.0] * (prompts * 9 // 10) + [0.0] * (prompts // 10)] * passes
     gap = 0.9 - floor(scores, FLOOR_ALPHA[ACCURACY])
@@ -405,7 +399,7 @@ def test_a_baseline_goes_on_until_it_covers_the_hours_in_whole_passes():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_daily_loss_that_the_baseline_covers_is_no_alarm(seed: int):
+def test_a_daily_loss_that_the_baseline_covers_is_no_alarm(seed):
     watch = Watch(DAY, seed)
     watch.learn(by_day(0.1))
     assert not watch.play(by_day(0.1), 7 * 144)
@@ -439,7 +433,7 @@ def test_the_floor_is_that_of_the_worst_block():
         ([0, 2, 4], "00:00 to 03:00, 06:00 to 09:00 and 12:00 to 15:00 UTC"),
     ],
 )
-def test_blocks_are_named_by_their_hours(blocks: list[int], words: str):
+def test_blocks_are_named_by_their_hours(blocks, words):
     assert bets.describe_blocks(blocks) == words
 
 

@@ -4,7 +4,6 @@ import asyncio
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -15,16 +14,15 @@ from serve_eval.workflows.watch import alarming, asking, bets, job, judging
 from serve_eval.workflows.watch.alarming import Delivery, deliver, delivery
 from serve_eval.workflows.watch.bets import ACCURACY, FAILURES, USABLE
 from serve_eval.workflows.watch.judging import CHECK, DOWN, FAILING, LEARNT, MISSES, WatchRules
-from serve_eval.workflows.watch.record import Seen, State, WatchAlarm
+from serve_eval.workflows.watch.record import Seen, State
 from tests.workflows.watch.changing_endpoint import Endpoint
 
 PROMPTS, MOST = 40, 10
 RULES = WatchRules(passes=3, tolerance=0.01, max_error_rate=0.05)
 MEANS = replace(RULES, round_means=True)
-Value = Callable[[int], float | None]
 
 
-def _state() -> State:
+def _state():
     rows = [[] for _ in range(PROMPTS)], [[] for _ in range(PROMPTS)]
     return State(
         bound={},
@@ -39,15 +37,15 @@ def _state() -> State:
 
 
 def _play(
-    state: State,
-    value: Value,
-    rounds: int = 1,
+    state,
+    value,
+    rounds=1,
     *,
-    rules: WatchRules = RULES,
-    usable: Callable[[int], bool] = lambda i: True,
-    checks: dict[str, str] | None = None,
-    tokens: int = 20,
-) -> list[WatchAlarm]:
+    rules=RULES,
+    usable=lambda i: True,
+    checks=None,
+    tokens=20,
+):
     """Return the alarms of `rounds` rounds; `value` gives each prompt's score (None: no answer)."""
     found = []
     for _ in range(rounds):
@@ -72,14 +70,14 @@ def _play(
     return found
 
 
-def _learnt(value: Value, rules: WatchRules = RULES) -> State:
+def _learnt(value, rules=RULES):
     state = _state()
     while state.accuracy is None:
         assert not _play(state, value, rules=rules)
     return state
 
 
-def _half_right(i: int) -> float:
+def _half_right(i):
     return float(i % 2)
 
 
@@ -108,7 +106,7 @@ def test_prompts_that_are_always_wrong_say_nothing_and_those_that_turn_wrong_do(
 
 
 @pytest.mark.parametrize("rules", [RULES, MEANS])
-def test_prompts_may_change_places(rules: WatchRules):
+def test_prompts_may_change_places(rules):
     state = _learnt(_half_right, rules)
     assert not _play(state, lambda i: 1.0 - i % 2, 300, rules=rules)
 
@@ -180,9 +178,7 @@ def test_rounds_without_any_answer_are_no_rounds_of_the_bets():
 
 
 @pytest.mark.parametrize(("further", "kinds"), [(-0.1, []), (0.15, [ACCURACY])])
-def test_a_fall_by_more_than_the_tolerance_is_an_alarm_and_one_within_it_is_not(
-    further: float, kinds: list[str]
-):
+def test_a_fall_by_more_than_the_tolerance_is_an_alarm_and_one_within_it_is_not(further, kinds):
     """`further`: how far the answers fall below what is tolerated."""
     rules = replace(RULES, tolerance=0.2)
     state = _learnt(lambda i: 1.0, rules)
@@ -250,7 +246,7 @@ def test_only_checks_that_always_passed_at_first_are_watched():
 
 
 @pytest.mark.parametrize(("passed", "alarms"), [(LEARNT, 1), (LEARNT - 1, 0)])
-def test_a_check_is_watched_that_passed_as_often_as_it_takes(passed: int, alarms: int):
+def test_a_check_is_watched_that_passed_as_often_as_it_takes(passed, alarms):
     state = _state()
     _play(state, _half_right, passed, checks={"chat": "PASS"})
     assert len(_play(state, _half_right, FAILING + 2, checks={"chat": "FAIL"})) == alarms
@@ -335,9 +331,7 @@ def test_a_scorer_that_raises_is_noted_of_a_round():
 ALARM = {"kind": "accuracy", "round": 3}
 
 
-def _deliver(
-    to: Delivery, environ: Mapping[str, str] | None = None
-) -> tuple[dict[str, bool], list[str]]:
+def _deliver(to, environ=None):
     told = []
     headers = {"X-Team": "${TEAM_TOKEN}"}
     connection = Connection(
@@ -372,7 +366,7 @@ def test_a_variable_for_the_command_has_to_be_there():
         ((sys.executable, "-c", "import time; time.sleep(60)"), "did not finish within 0.5 s"),
     ],
 )
-def test_a_command_that_fails_is_told(command: tuple[str, ...], said: str, monkeypatch):
+def test_a_command_that_fails_is_told(command, said, monkeypatch):
     monkeypatch.setattr(alarming, "COMMAND_S", 0.5 if "60" in command[-1] else 60.0)
     took, told = _deliver(Delivery(command=command))
     assert took == {"command": False}
@@ -408,7 +402,7 @@ def test_a_webhook_is_tried_again_where_that_may_help_and_its_address_is_not_tol
 @pytest.mark.parametrize(
     "url", ["https://", "http://[::1", "http://host:99999/", "http://host:port/", "host/hook"]
 )
-def test_a_webhook_that_is_no_address_is_refused_beforehand(url: str):
+def test_a_webhook_that_is_no_address_is_refused_beforehand(url):
     with pytest.raises(PlanError, match="--webhook: expected"):
         delivery(None, url, {})
 

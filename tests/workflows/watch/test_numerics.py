@@ -2,7 +2,6 @@
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import pytest
@@ -17,7 +16,6 @@ from serve_eval.workflows.watch.record import (
     Seen,
     SeenProbes,
     State,
-    WatchAlarm,
     WatchedProbes,
 )
 
@@ -25,7 +23,7 @@ FLOOR, FAR = 0.1, 0.5
 NEAR, BEYOND, VERY_FAR = 0.05, 0.2, 3.0
 
 
-def _state(count: int = 100, seed: int = 3) -> State:
+def _state(count=100, seed=3):
     return State(
         bound={},
         seed=seed,
@@ -39,7 +37,7 @@ def _state(count: int = 100, seed: int = 3) -> State:
     )
 
 
-def _play(state: State, asked: Sequence[int], nats: Sequence[float | None]) -> list[WatchAlarm]:
+def _play(state, asked, nats):
     state.rounds += 1
     found = SeenProbes(
         asked=[str(i) for i in asked],
@@ -63,13 +61,13 @@ def _play(state: State, asked: Sequence[int], nats: Sequence[float | None]) -> l
     return judge_probes(state, seen)
 
 
-def _round(state: State, nats: Callable[[int], float | None], most: int = 20) -> list[WatchAlarm]:
+def _round(state, nats, most=20):
     asked = choose_probes(state, most)
     return _play(state, asked, [nats(i) for i in asked])
 
 
 @pytest.mark.parametrize("with_probes", [False, True])
-def test_all_alarms_share_one_budget(with_probes: bool):
+def test_all_alarms_share_one_budget(with_probes):
     state = _state()
     if not with_probes:
         state.probes = None
@@ -85,9 +83,7 @@ def test_all_alarms_share_one_budget(with_probes: bool):
 @pytest.mark.parametrize(
     ("count", "most", "sizes"), [(100, 20, [20] * 5), (61, 20, [16, 15, 15, 15]), (7, 20, [7])]
 )
-def test_a_cycle_asks_each_probe_once_in_an_order_of_its_own(
-    count: int, most: int, sizes: list[int]
-):
+def test_a_cycle_asks_each_probe_once_in_an_order_of_its_own(count, most, sizes):
     state, orders = _state(count), list[list[int]]()
     for _ in range(3):
         order = list[int]()
@@ -111,7 +107,7 @@ def test_a_cycle_asks_each_probe_once_in_an_order_of_its_own(
         (0, f"0 of 20 probes are beyond 0.6 nat, where {ALLOWED_FAR:.0%} are allowed"),
     ],
 )
-def test_the_share_that_may_be_beyond_is_that_of_the_floor_which_was_passed(beyond: int, may: str):
+def test_the_share_that_may_be_beyond_is_that_of_the_floor_which_was_passed(beyond, may):
     """A reference that is noisy may have a floor above what counts as far."""
     state = _state(20)
     found = SeenProbes(
@@ -149,7 +145,7 @@ def test_a_strong_fault_alarms_in_its_first_round_at_any_time():
 
 
 @pytest.mark.parametrize(("rounds", "of_20", "of_200"), [(1, 8, 28), (4320, 12, 34)])
-def test_an_alarm_takes_these_probes_beyond_the_floor(rounds: int, of_20: int, of_200: int):
+def test_an_alarm_takes_these_probes_beyond_the_floor(rounds, of_20, of_200):
     state = _state(200)
     state.probes.rounds, state.probes.cycles = rounds, max(1, rounds // 10)
     for tried, least, span in ((20, of_20, 0), (200, of_200, 1)):
@@ -161,7 +157,7 @@ def test_an_alarm_takes_these_probes_beyond_the_floor(rounds: int, of_20: int, o
 
 
 @pytest.mark.parametrize("place", range(10))
-def test_a_strong_fault_alarms_in_its_first_round_anywhere_in_a_cycle(place: int):
+def test_a_strong_fault_alarms_in_its_first_round_anywhere_in_a_cycle(place):
     state = _state(200)
     for _ in range(10 + place):
         assert not _round(state, lambda i: NEAR)
@@ -210,7 +206,7 @@ def test_forgotten_evidence_begins_a_new_cycle():
 ROUNDS, WATCHES = 40, 100
 
 
-def _highest(repeats: bool, seed: int) -> float:
+def _highest(repeats, seed):
     """Return the most evidence against a healthy server at the edge of the hypothesis.
 
     `repeats`: the same probes are beyond the floor in each cycle. Otherwise each time others are.
@@ -232,7 +228,7 @@ def _highest(repeats: bool, seed: int) -> float:
 
 @pytest.mark.parametrize("repeats", [False, True])
 def test_healthy_watches_at_the_edge_are_accused_in_at_most_the_budgeted_share(
-    repeats: bool,
+    repeats,
 ):
     """A level is the chance that the evidence ever exceeds 1 / level."""
     highest = [_highest(repeats, seed) for seed in range(WATCHES)]
@@ -259,12 +255,12 @@ def test_the_rounds_of_a_long_healthy_watch_at_the_edge_have_half_of_the_budget_
     assert unshared > 0.1  # Without the shares the budget would be spent in the first days.
 
 
-def _round_alarms(state: State, counts: ProbeCounts) -> bool:
+def _round_alarms(state, counts):
     state.probes.latest = counts
     return bets.weigh_spans(state)[0][0] >= bets.limit(state, NUMERICS)
 
 
-def _list_rounds(tried: int) -> Iterator[tuple[float, ProbeCounts]]:
+def _list_rounds(tried):
     """Yield what independent probes at the edge of the hypothesis can show, and its chance."""
     near = ALLOWED - ALLOWED_FAR
     for beyond in range(tried + 1):
@@ -278,9 +274,7 @@ def _list_rounds(tried: int) -> Iterator[tuple[float, ProbeCounts]]:
 
 
 @pytest.mark.parametrize(("repeats", "most"), [(True, 0.3), (False, 0.6)])
-def test_a_cycle_of_a_healthy_server_at_the_edge_is_within_its_level_exactly(
-    repeats: bool, most: float
-):
+def test_a_cycle_of_a_healthy_server_at_the_edge_is_within_its_level_exactly(repeats, most):
     """The chance that the evidence of a cycle ever exceeds c is at most 1 / c.
 
     Looks are after each probe, which is more often than in a watch. A server that repeats itself is
@@ -290,7 +284,7 @@ def test_a_cycle_of_a_healthy_server_at_the_edge_is_within_its_level_exactly(
         assert c * _cross(100, math.log(c), repeats=repeats) <= most
 
 
-def _cross(count: int, nats: float, *, repeats: bool) -> float:
+def _cross(count, nats, *, repeats):
     """Return the chance that the evidence of some first probes of a cycle reaches `nats`."""
     beyond, far = round(ALLOWED * count), round(ALLOWED_FAR * count)
     chances, crossed = {(0, 0): 1.0}, 0.0

@@ -3,10 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -34,11 +31,11 @@ LONG = 1000
 RULES = WatchRules(passes=2, tolerance=0.01, max_error_rate=0.05)
 
 
-def _model(**faults: Any) -> ModelServer:
+def _model(**faults):
     return ModelServer(name="a", noise=NOISE, rng=random.Random(7), **faults)
 
 
-def _register(folder: Path, model: ModelServer, **rules: Any) -> Path:
+def _register(folder, model, **rules):
     """Write the reference of a server."""
 
     async def main():
@@ -62,7 +59,7 @@ def _register(folder: Path, model: ModelServer, **rules: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory) -> Path:
+def reference(tmp_path_factory):
     """Return the file of a reference with a floor."""
     return _register(tmp_path_factory.mktemp("reference"), _model(), floor=FLOOR)
 
@@ -70,12 +67,12 @@ def reference(tmp_path_factory) -> Path:
 class _Watched:
     """An endpoint that is watched with probes, in one folder."""
 
-    def __init__(self, model: ModelServer, reference: Path | None, folder: Path):
+    def __init__(self, model, reference, folder):
         self.endpoint, self.folder, self.lines = Endpoint(model=model), folder, list[str]()
         self.reference, self.metrics = reference, Metrics()
         self.more = {}
 
-    def run(self, rounds: int, **more: Any) -> int:
+    def run(self, rounds, **more):
         """Watch for some rounds, and return the exit code."""
 
         async def main():
@@ -95,7 +92,7 @@ class _Watched:
 
     port = 0
 
-    def build_job(self, url: str, rounds: int) -> WatchJob:
+    def build_job(self, url, rounds):
         """Return the job of a watch."""
         file = self.reference
         given = {
@@ -116,24 +113,24 @@ class _Watched:
         return WatchJob(**{**given, **self.more})
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self):
         return json.loads((self.folder / record.STATE_FILE).read_bytes())
 
     @property
-    def rounds(self) -> list[dict[str, Any]]:
+    def rounds(self):
         lines = (self.folder / record.ROUNDS_FILE).read_text().splitlines()
         return [json.loads(line) for line in lines]
 
     @property
-    def kinds(self) -> list[str]:
+    def kinds(self):
         return [alarm["kind"] for alarm in self.state["alarms"]]
 
-    def list_warnings(self) -> Iterator[str]:
+    def list_warnings(self):
         """Yield the warnings that were printed."""
         return (line for line in self.lines if line.startswith("warning: "))
 
 
-def test_a_healthy_endpoint_with_its_own_noise_is_not_accused(reference: Path, tmp_path):
+def test_a_healthy_endpoint_with_its_own_noise_is_not_accused(reference, tmp_path):
     watched = _Watched(_model(), reference, tmp_path)
     assert watched.run(60) == 0
     assert watched.kinds == []
@@ -152,7 +149,7 @@ def test_a_healthy_endpoint_with_its_own_noise_is_not_accused(reference: Path, t
     assert watched.state["probes"]["cycles"] == 15
 
 
-def test_requantised_weights_alarm_in_the_first_round_without_a_baseline(reference: Path, tmp_path):
+def test_requantised_weights_alarm_in_the_first_round_without_a_baseline(reference, tmp_path):
     watched = _Watched(_model(numerics=0.4), reference, tmp_path)
     watched.more = {"ends": True}
     assert watched.run(5) == 1
@@ -181,7 +178,7 @@ def test_requantised_weights_alarm_in_the_first_round_without_a_baseline(referen
 
 
 def test_a_fault_that_begins_later_alarms_in_its_first_rounds_and_evidence_can_be_forgotten(
-    reference: Path, tmp_path
+    reference, tmp_path
 ):
     watched = _Watched(_model(), reference, tmp_path)
     assert watched.run(7) == 0
@@ -197,7 +194,7 @@ def test_a_fault_that_begins_later_alarms_in_its_first_rounds_and_evidence_can_b
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
-def test_failures_of_probes_are_no_evidence(share: float, reference: Path, tmp_path):
+def test_failures_of_probes_are_no_evidence(share, reference, tmp_path):
     watched = _Watched(_model(), reference, tmp_path)
     assert watched.run(1) == 0
     watched.endpoint.model = _model(failing=share)
@@ -210,13 +207,13 @@ def test_failures_of_probes_are_no_evidence(share: float, reference: Path, tmp_p
     assert any(said in line for line in watched.lines)
 
 
-def test_a_fault_shows_although_half_of_the_probes_fail(reference: Path, tmp_path):
+def test_a_fault_shows_although_half_of_the_probes_fail(reference, tmp_path):
     watched = _Watched(_model(failing=0.5, numerics=1.0), reference, tmp_path)
     watched.run(4)
     assert watched.kinds == ["numerics"]
 
 
-def test_an_endpoint_that_is_down_is_asked_no_probes(reference: Path, tmp_path):
+def test_an_endpoint_that_is_down_is_asked_no_probes(reference, tmp_path):
     watched = _Watched(_model(), reference, tmp_path)
     watched.run(1)
     watched.endpoint.failing = 1
@@ -235,7 +232,7 @@ def test_an_endpoint_that_is_down_is_asked_no_probes(reference: Path, tmp_path):
     [({"plain": True}, "reports no log-probabilities"), ({"chat_only": True}, "no completions")],
 )
 def test_an_endpoint_that_the_reference_does_not_fit_is_warned_of_once(
-    fault: dict[str, bool], told: str, reference: Path, tmp_path
+    fault, told, reference, tmp_path
 ):
     watched = _Watched(_model(**fault), reference, tmp_path)
     assert watched.run(4) == 0
@@ -250,7 +247,7 @@ def test_an_endpoint_that_the_reference_does_not_fit_is_warned_of_once(
     assert "; 10 of 10 probes are like the reference; " in watched.lines[-1]
 
 
-def test_log_probabilities_that_end_are_found_out(reference: Path, tmp_path):
+def test_log_probabilities_that_end_are_found_out(reference, tmp_path):
     watched = _Watched(_model(), reference, tmp_path)
     watched.run(1)
     watched.endpoint.model = _model(plain=True, numerics=1.0)
@@ -261,7 +258,7 @@ def test_log_probabilities_that_end_are_found_out(reference: Path, tmp_path):
 
 
 def test_an_endpoint_that_refuses_salts_is_asked_half_as_much_within_the_budget(
-    reference: Path, tmp_path
+    reference, tmp_path
 ):
     watched = _Watched(_model(salts=False), reference, tmp_path)
     assert watched.run(3) == 0
@@ -285,7 +282,7 @@ def test_a_reference_without_salts_is_asked_without_them(tmp_path):
     assert all(one["tokens"] <= 12_000 for one in watched.rounds)
 
 
-def test_probes_continue_after_a_restart_or_a_kill(reference: Path, tmp_path):
+def test_probes_continue_after_a_restart_or_a_kill(reference, tmp_path):
     watched = _Watched(_model(), reference, tmp_path)
     watched.run(2)
     earlier = (tmp_path / record.STATE_FILE).read_bytes()
@@ -304,7 +301,7 @@ def test_probes_continue_after_a_restart_or_a_kill(reference: Path, tmp_path):
     assert record.plain(loaded.probes) == whole["probes"]
 
 
-def test_another_reference_in_the_folder_is_refused(reference: Path, tmp_path):
+def test_another_reference_in_the_folder_is_refused(reference, tmp_path):
     watched = _Watched(_model(), reference, tmp_path / "o")
     watched.run(1)
     other = tmp_path / "other.json"
@@ -318,7 +315,7 @@ def test_another_reference_in_the_folder_is_refused(reference: Path, tmp_path):
         watched.run(1)
 
 
-def test_folders_of_older_versions_are_resumed_and_get_no_probes(reference: Path, tmp_path):
+def test_folders_of_older_versions_are_resumed_and_get_no_probes(reference, tmp_path):
     watched = _Watched(_model(), None, tmp_path)
     watched.run(1)
     old = watched.state
@@ -334,7 +331,7 @@ def test_folders_of_older_versions_are_resumed_and_get_no_probes(reference: Path
         watched.run(1)
 
 
-def test_a_reference_that_cannot_accuse_is_refused(reference: Path, tmp_path):
+def test_a_reference_that_cannot_accuse_is_refused(reference, tmp_path):
     file = tmp_path / "x.json"
     known = read_reference(reference)
     write_reference(file, msgspec.structs.replace(known, floor=None))
@@ -342,7 +339,7 @@ def test_a_reference_that_cannot_accuse_is_refused(reference: Path, tmp_path):
         read_watch_reference(file, 20)
 
 
-def test_the_figures_of_the_probes_are_served(reference: Path, tmp_path):
+def test_the_figures_of_the_probes_are_served(reference, tmp_path):
     from prometheus_client import generate_latest
 
     watched = _Watched(_model(numerics=0.4), reference, tmp_path)
@@ -358,7 +355,7 @@ def test_the_figures_of_the_probes_are_served(reference: Path, tmp_path):
     assert evidence >= limit
 
 
-def test_tokens_that_no_server_counted_are_estimated(reference: Path):
+def test_tokens_that_no_server_counted_are_estimated(reference):
     known = read_watch_reference(reference, PER_ROUND)
     probe = known.known.probes[0]
     assert known.count_tokens(probe) == probe.reading.prompt_tokens + 2

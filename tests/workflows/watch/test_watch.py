@@ -4,10 +4,7 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -32,7 +29,7 @@ CHECKS = smoking.choose_checks("quick")
 RULES = WatchRules(passes=2, tolerance=0.01, max_error_rate=0.05)
 
 
-def _job(url: str, **more: Any) -> WatchJob:
+def _job(url, **more):
     given = {
         "plan": resolve_address({"base_url": url}, {}),
         "pool": None,
@@ -50,7 +47,7 @@ def _job(url: str, **more: Any) -> WatchJob:
     return WatchJob(**{**given, **more})
 
 
-def _with(server: ScriptedServer, then: Callable[[str], Awaitable[Any]]) -> Any:
+def _with(server, then):
     async def main():
         async with server.serve() as url:
             return await then(url)
@@ -58,11 +55,11 @@ def _with(server: ScriptedServer, then: Callable[[str], Awaitable[Any]]) -> Any:
     return asyncio.run(main())
 
 
-def _state(folder: Path) -> Mapping[str, Any]:
+def _state(folder):
     return json.loads((folder / record.STATE_FILE).read_bytes())
 
 
-def _rounds(folder: Path) -> list[dict[str, Any]]:
+def _rounds(folder):
     return [json.loads(line) for line in (folder / record.ROUNDS_FILE).read_text().splitlines()]
 
 
@@ -280,8 +277,6 @@ def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path):
         await watch(job, tmp_path, environ={})
         with pytest.raises(RunFolderError, match=r"rules\.tolerance: was 0.01, now 0.02"):
             await watch(replace(job, rules=replace(RULES, tolerance=0.02)), tmp_path, environ={})
-        # As in folders of older versions.
-        assert "round_means" not in _state(tmp_path)["bound"]["rules"]
         with pytest.raises(RunFolderError, match=r"rules\.round_means"):
             await watch(replace(job, rules=replace(RULES, round_means=True)), tmp_path, environ={})
         with pytest.raises(RunFolderError, match="watches the model m"):
@@ -300,7 +295,7 @@ def test_what_cannot_be_read_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("state", [b"", b"{}", b"[1]", b'{"bound": "\xff"}', b"\xff"])
-def test_a_damaged_state_is_told(state: bytes, tmp_path):
+def test_a_damaged_state_is_told(state, tmp_path):
     (tmp_path / record.STATE_FILE).write_bytes(state)
     with pytest.raises(RunFolderError, match="cannot be read"):
         record.load(tmp_path, {})
@@ -320,7 +315,7 @@ def test_the_state_of_another_version_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
-def test_a_port_that_is_none_is_told(port: int):
+def test_a_port_that_is_none_is_told(port):
     with pytest.raises(PlanError, match="cannot be used"), serve(Metrics(), port):
         pass
 
@@ -371,7 +366,7 @@ def test_a_kill_between_the_line_and_the_state_loses_nothing(tmp_path):
     _with(Endpoint(wrong=7).server, run)
 
 
-def _replayed(folder: Path, job: WatchJob, rounds: int) -> Any:
+def _replayed(folder, job, rounds):
     """Return the state after the first `rounds` lines."""
     state = record.load(folder, job.bound)
     count = len(state.answers)

@@ -86,7 +86,11 @@ def read_results(file: Path, content: Mapping[str, Any]) -> Iterator[FoundResult
                 rows = list(_read_samples(place, _list_filters(config), turned=turned))
             except ReferenceFileError as error:
                 remarks.append(f"no scores of single answers: {error}")
-        chat = _has_template(content) or any(is_chat for _, is_chat in rows or ())
+        chat = (
+            _asks_by_chat(content)
+            or bool(content.get("chat_template"))
+            or any(is_chat for _, is_chat in rows or ())
+        )
         counted = find_object(content, "n-samples", task)
         exported = _is_exported(content, config)
         version = as_text(content.get("lm_eval_version")) or "of unknown version"
@@ -251,10 +255,6 @@ def _count(rows: Sequence[object] | None) -> int | None:
 def _asks_by_chat(content: Mapping[str, Any]) -> bool:
     """Return True for a client of lm-eval that sends each text as a turn."""
     return "chat-completions" in str(find_object(content, "config").get("model"))
-
-
-def _has_template(content: Mapping[str, Any]) -> bool:
-    return _asks_by_chat(content) or bool(content.get("chat_template"))
 
 
 def _is_exported(content: Mapping[str, Any], config: Mapping[str, Any]) -> bool:

@@ -49,7 +49,7 @@ def make_documents(text="some text"):
     return {name: make_document(one, Path("outputs/run")) for name, one in found.items()}
 
 
-def _make_share(worker: str, *, role: str = "generation", bad: int, p: float = 1.0) -> WorkerShare:
+def _make_share(worker, *, role="generation", bad, p=1.0):
     return WorkerShare(
         worker=worker,
         role=role,

@@ -81,9 +81,7 @@ def make_documents(text="some text"):
     return {name: make_document(one, found, Path("outputs/bisect")) for name, one in states.items()}
 
 
-def _make_step(
-    number: int, configuration: int, result: BisectionResult, **more: object
-) -> BisectionStep:
+def _make_step(number, configuration, result, **more):
     return BisectionStep(
         number=number,
         configuration=configuration,
@@ -96,7 +94,7 @@ def _make_step(
     )
 
 
-def _suspect(kind: str, *members: str, posterior: float = 0.96) -> BisectionSuspect:
+def _suspect(kind, *members, posterior=0.96):
     return BisectionSuspect(
         kind=kind, members=members, posterior=posterior, text=" or ".join(members) or "no option"
     )

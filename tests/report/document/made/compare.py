@@ -58,7 +58,7 @@ def make_documents(text="some text"):
     }
 
 
-def make_itself(**changes: object) -> SelfFlips:
+def make_itself(**changes):
     """Return the counts of A asked twice, which B differs from far more."""
     counts = SelfFlips(
         endpoint="A",
@@ -78,7 +78,7 @@ def make_itself(**changes: object) -> SelfFlips:
     return replace(counts, **changes)
 
 
-def _compare(text: str) -> ComparedTask:
+def _compare(text):
     flip = Flip(
         id="test-1",
         scores=(1.0, 0.0),
@@ -103,7 +103,7 @@ def _compare(text: str) -> ComparedTask:
     )
 
 
-def _join(tasks: list[ComparedTask], text: str, exit_code: int) -> Comparison:
+def _join(tasks, text, exit_code):
     a = ComparedSide(
         folder="out/a",
         model=text,

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.report.summary.figures import SummaryTask
 from serve_eval.report.task_line import make_task_line
 from serve_eval.schema import VerdictOutcome
@@ -45,7 +44,7 @@ def make_documents(text="some text"):
     return made | _compare(text, cut, remark) | _make_others(text, cut, ended)
 
 
-def _compare(text: str, cut: Finding, remark: Finding) -> dict[str, Document]:
+def _compare(text, cut, remark):
     """Return the document of a comparison whose B lost score, and of one without a result."""
     a = _run("A", replace(_task(text), outcome="NO REFERENCE", breakdown=None))
     b = _run("B", replace(_task(text), outcome="NO REFERENCE"), remark)
@@ -61,7 +60,7 @@ def _compare(text: str, cut: Finding, remark: Finding) -> dict[str, Document]:
     }
 
 
-def _make_others(text: str, cut: Finding, ended: Finding) -> dict[str, Document]:
+def _make_others(text, cut, ended):
     """Return the documents of a suite and of a verification."""
     runs = (
         _run("red", _task(text), cut),
@@ -92,7 +91,7 @@ def _make_others(text: str, cut: Finding, ended: Finding) -> dict[str, Document]
     }
 
 
-def _find(rule: str, told: str, text: str, explains: int | None = None) -> Finding:
+def _find(rule, told, text, explains=None):
     return Finding(
         rule=rule,
         told=told,
@@ -107,7 +106,7 @@ def _find(rule: str, told: str, text: str, explains: int | None = None) -> Findi
     )
 
 
-def _task(text: str) -> DiagnosedTask:
+def _task(text):
     return DiagnosedTask(
         task=TASK,
         outcome="FAIL",
@@ -135,15 +134,15 @@ def _task(text: str) -> DiagnosedTask:
     )
 
 
-def _run(label: str, task: DiagnosedTask, *findings: Finding) -> DiagnosedRun:
+def _run(label, task, *findings):
     return DiagnosedRun(label=label, folder=str(RUN), tasks=(task,), findings=findings)
 
 
-def _diagnose(*runs: DiagnosedRun) -> Diagnosis:
+def _diagnose(*runs):
     return Diagnosis(schema_version=1, folder=str(RUN), runs=runs)
 
 
-def _judge(outcome: VerdictOutcome, text: str) -> FolderOutcome:
+def _judge(outcome, text):
     summary = SummaryTask(result=RESULT, verdict=replace(VERDICT, outcome=outcome))
     return FolderOutcome(
         name=TASK,
@@ -155,5 +154,5 @@ def _judge(outcome: VerdictOutcome, text: str) -> FolderOutcome:
     )
 
 
-def _end(outcome: str) -> FolderOutcome:
+def _end(outcome):
     return FolderOutcome(name=TASK, outcome=outcome, run="", task=TASK)

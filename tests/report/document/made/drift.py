@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from serve_eval.schema import Metric
-from serve_eval.series.chart import Chart, chart
+from serve_eval.series.chart import chart
 from serve_eval.series.history import Night, Series
 from serve_eval.workflows.drift import make_document
 
@@ -25,7 +25,7 @@ def make_documents(text="some text"):
     return {name: make_document(charts, [text], FOLDER) for name, charts in made.items()}
 
 
-def make_chart(*, model: str, fall: float = 0.0, runs: int = 20) -> Chart:
+def make_chart(*, model, fall=0.0, runs=20):
     """Return the chart of a series that loses `fall` points a night from the eleventh on."""
     nights = tuple(
         Night(

@@ -1,6 +1,5 @@
 """Documents of a check of invariants, and of a search for leaks, by outcome."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,7 +74,7 @@ def make_documents(text="some text"):
     }
 
 
-def _make_change(arm: str, *, other: int = 0, p: float = 1.0) -> Invariant:
+def _make_change(arm, *, other=0, p=1.0):
     agreement = Agreement(prompts=100, identical=100 - other, same_answer=0, different=other)
     return Invariant(
         task="gsm8k",
@@ -99,7 +98,7 @@ def _make_change(arm: str, *, other: int = 0, p: float = 1.0) -> Invariant:
     )
 
 
-def _list_searches(text: str) -> Mapping[str, CanaryResult]:
+def _list_searches(text):
     leak = CanaryLeak(
         source="text-1",
         into="text-2",

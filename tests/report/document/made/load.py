@@ -105,7 +105,7 @@ def make_documents(text="some text"):
     return {name: make_document(one, Path("outputs/load")) for name, one in found.items()}
 
 
-def _make_surface(text: str, task: LoadTask, code: int = 0) -> LoadSurface:
+def _make_surface(text, task, code=0):
     return LoadSurface(
         schema_version=1,
         model=text,

@@ -38,7 +38,7 @@ def make_documents(text="some text"):
     return found
 
 
-def _make_rescored() -> Rescored:
+def _make_rescored():
     return Rescored(
         task="gsm8k",
         planned=100,

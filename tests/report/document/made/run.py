@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.report.run.document import make_run_document
-from serve_eval.schema import TaskReport, VerdictOutcome, WrongExample
+from serve_eval.schema import VerdictOutcome, WrongExample
 from tests.report.summary.made import EARLY, RESULT, VERDICT, make_report, named, task
 
 
@@ -40,7 +40,7 @@ def make_documents(text="some text"):
     return found
 
 
-def _judge(outcome: VerdictOutcome, *reasons: str) -> TaskReport:
+def _judge(outcome, *reasons):
     """Return a task with this outcome; reasons and figures are those of the outcome."""
     if outcome in (VerdictOutcome.PASS, VerdictOutcome.INCONCLUSIVE):
         return task(

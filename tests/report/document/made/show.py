@@ -50,14 +50,14 @@ def make_documents(text="some text"):
     return {name: make_document(one) for name, one in shown.items()}
 
 
-def _make_row(text: str, i: int) -> SampleRow:
+def _make_row(text, i):
     outcome = "right" if i % 2 else "wrong"
     return SampleRow(
         task="t", id=f"{text}-{i}", outcome=outcome, value=0.0, expected=text, extracted=text
     )
 
 
-def _make_sample(text: str) -> ShownSample:
+def _make_sample(text):
     return ShownSample(
         task="word_problems",
         id=text.split("\n")[0],

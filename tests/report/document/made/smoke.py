@@ -44,7 +44,7 @@ def make_documents(text="some text"):
     }
 
 
-def _make_smoke(text: str) -> Smoke:
+def _make_smoke(text):
     """Return a smoke test with a row of each outcome."""
     rows = [
         CheckRow(name="chat", outcome=CheckOutcome.PASS, told="HTTP 200", time_s=0.1),
@@ -65,7 +65,7 @@ def _make_smoke(text: str) -> Smoke:
     )
 
 
-def _make_many(text: str) -> list[CheckRow]:
+def _make_many(text):
     """Return rows that fail with many words, and long requests."""
     return [
         CheckRow(

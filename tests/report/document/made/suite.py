@@ -45,7 +45,7 @@ def make_documents(text="some text", folder=None):
     return {name: make_document(one, folder) for name, one in suites.items()}
 
 
-def _make_suite(folder: Path, text: str) -> SuiteReport:
+def _make_suite(folder, text):
     """Return a suite with a FAIL, a waived FAIL, a run without a report and one with a page."""
     (folder / "runs/a-7b").mkdir(parents=True, exist_ok=True)
     (folder / "runs/a-7b/report.html").touch()

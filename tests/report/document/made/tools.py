@@ -21,7 +21,7 @@ def make_documents(text="some text"):
     return {name: make_document(one, Path("outputs/tools")) for name, one in checks.items()}
 
 
-def _make_check(text: str) -> ToolCheck:
+def _make_check(text):
     """Return a check with one finding."""
     cell = ToolCell(
         form="whole",

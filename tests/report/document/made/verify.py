@@ -52,11 +52,11 @@ def make_documents(text="some text"):
     }
 
 
-def _alone(found: Verification, side: VerifiedSide) -> Verification:
+def _alone(found, side):
     return replace(found, sides=(side,))
 
 
-def make_verification(text: str) -> Verification:
+def make_verification(text):
     """Return a verification of two servers, one of them another model."""
     return Verification(
         started_at="2026-10-01T12:00:00+00:00",
@@ -79,7 +79,7 @@ def make_verification(text: str) -> Verification:
     )
 
 
-def _verify(name: str, outcome: VerificationOutcome, nats: float, text: str) -> VerifiedSide:
+def _verify(name, outcome, nats, text):
     distances = tuple(ProbeDistance(probe=str(i), nats=nats * (i + 1) / 40) for i in range(40))
     return VerifiedSide(
         name=name,
@@ -105,7 +105,7 @@ def _verify(name: str, outcome: VerificationOutcome, nats: float, text: str) -> 
     )
 
 
-def _make_reference(text: str) -> VerificationReference:
+def _make_reference(text):
     return VerificationReference(
         made_at="2026-10-01T12:00:00+00:00",
         model=text,

@@ -1,7 +1,6 @@
 """Documents of a folder of runs: series that fail and decline, commands without a result."""
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,12 +49,12 @@ def make_documents(text="some text"):
 
 
 def make_found(
-    runs: Sequence[FinishedRun],
+    runs,
     *,
-    results: Sequence[FolderResult] = (),
-    early: Sequence[EndedEarly] = (),
-    notes: Sequence[str] = (),
-) -> FoundFolder:
+    results=(),
+    early=(),
+    notes=(),
+):
     """Return a folder that holds these, with the charts of the runs."""
     history = sort_runs(runs, notes)
     ordered = sorted(history.series, key=lambda one: -len(one.nights))
@@ -71,9 +70,7 @@ def make_found(
     )
 
 
-def make_runs(
-    outcomes: Sequence[VerdictOutcome], *, model: str, fall: float = 0.0
-) -> list[FinishedRun]:
+def make_runs(outcomes, *, model, fall=0.0):
     """Return a run each night. From the eleventh on each has `fall` points less than before."""
     runs = []
     for i, outcome in enumerate(outcomes):

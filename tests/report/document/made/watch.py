@@ -1,6 +1,5 @@
 """Documents of a watch, by outcome."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -44,7 +43,7 @@ def make_documents(text="some text"):
     }
 
 
-def _make_state(text: str) -> State:
+def _make_state(text):
     return State(
         bound={},
         seed=1,
@@ -60,7 +59,7 @@ def _make_state(text: str) -> State:
     )
 
 
-def make_rounds(text: str) -> Sequence[Seen]:
+def make_rounds(text):
     """Return three rounds, the last one with a smoke test and probes."""
     rounds = [
         Seen(

@@ -1,6 +1,5 @@
 """Serve a simulated or the embedded model whose damage depends on a combination of options."""
 
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -10,7 +9,7 @@ from serve_eval.launchers import embedded, simulated
 from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.launchers._simulated.simulator import serve
 from serve_eval.plugins.setting import Setting
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,7 @@ _starts = 0
 
 
 @asynccontextmanager
-async def launch(context: LaunchContext, options: BreakableOptions) -> AsyncIterator[Endpoint]:
+async def launch(context, options: BreakableOptions):
     """Start the model, intact or damaged, and yield its endpoint."""
     global _starts
     _starts += 1
@@ -78,6 +77,6 @@ async def launch(context: LaunchContext, options: BreakableOptions) -> AsyncIter
         yield Endpoint(base_url=url, model=context.model)
 
 
-def commands(context: LaunchContext, options: BreakableOptions) -> list[list[str]]:
+def commands(context, options: BreakableOptions):
     """Return no command line: the simulated model runs in this process."""
     return []
