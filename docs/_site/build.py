@@ -20,6 +20,8 @@ HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent
 REFERENCE = "reference"
 REFERENCE_ROW = f"* [Reference]({REFERENCE}/index.md): commands, plugins, library, from the code\n"
+QUESTIONS = "\n## By question\n"
+"""The heading below the lists of pages."""
 SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 PAGE = re.compile(r"^\* \[[^\]]+\]\(([\w/-]+)\.md\)", re.MULTILINE)
 
@@ -36,7 +38,8 @@ def copy_pages(source: Path, pages: Mapping[str, str]) -> None:
     (source / REFERENCE).mkdir()
     for name, text in {**pages, "index": _write_reference_list(pages)}.items():
         (source / REFERENCE / f"{name}.md").write_text(text)
-    text = (source / "README.md").read_text() + REFERENCE_ROW
+    before, heading, after = (source / "README.md").read_text().partition(QUESTIONS)
+    text = f"{before}{REFERENCE_ROW}{heading}{after}"
     (source / "README.md").unlink()
     (source / "index.md").write_text(text + "".join(_write_menus(text)))
 
@@ -55,12 +58,12 @@ def _say_first(page: str) -> str:
 
 
 def _write_menus(index: str) -> Iterator[str]:
-    """Yield a menu for each section of the index, with the pages that it links."""
+    """Yield a menu for each section of the index that lists pages."""
     titles = list(SECTION.finditer(index))
     ends = [*(one.start() for one in titles[1:]), len(index)]
     for title, end in zip(titles, ends, strict=True):
-        listed = "\n".join(PAGE.findall(index[title.end() : end]))
-        yield _menu(listed, f":caption: {title[1]}")
+        if pages := PAGE.findall(index[title.end() : end]):
+            yield _menu("\n".join(pages), f":caption: {title[1]}")
 
 
 def _menu(listed: str, *options: str) -> str:

@@ -125,9 +125,8 @@ def resolve(
     with_cases = _with_cases(tasks, values.get("cases"), configured, problems)
     tasks = with_cases.tasks
     launcher = launcher_of(file, settings, values, environ, problems)
-    verdict = spec_of(
-        settings.get("verdict", file.get("verdict", "classic")), VERDICTS, ("verdict",), problems
-    )
+    rule = settings.get("verdict", file.get("verdict", _usual_rule(settings)))
+    verdict = spec_of(rule, VERDICTS, ("verdict",), problems)
     tasks = [
         _under(task, values.get("protocol") or {}, settings.get("choices") or {}) for task in tasks
     ]
@@ -188,6 +187,12 @@ def resolve(
         out_dir=Path(out_dir).expanduser() if out_dir else None,
         notes=(*with_cases.notes, *note_repeats(values.get("repeats"), plan)),
     )
+
+
+def _usual_rule(settings: Mapping[str, Any]) -> str:
+    """Return the rule of a plan that names none: `paired` for a margin, as in compare."""
+    margin = any(str(text).startswith("verdict.margin=") for text in settings.get("set", ()))
+    return "paired" if margin else "classic"
 
 
 @scope(join=True)

@@ -230,7 +230,7 @@ NoReference = Annotated[
 Margin = Annotated[
     float | None,
     Setting(
-        "Smallest drop that matters, in points, for rules that compare pairs.",
+        "Smallest drop that matters, in points; paired judges unless --verdict names a rule.",
         "POINTS",
         "set",
         in_file=None,

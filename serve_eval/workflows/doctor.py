@@ -45,7 +45,7 @@ PROGRAMS: Mapping[str, str] = {
 """Programs that launchers start, with what needs them."""
 EXTRAS: Mapping[str, str] = {
     "page": "pictures of pages as SVG",
-    "hub": "datasets fetch",
+    "hub": "data fetch",
     "tokenizer": "prompts rendered by the client",
     "lm-eval": "tasks of lm-evaluation-harness",
     "kubernetes": "servers in a cluster",

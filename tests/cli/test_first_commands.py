@@ -37,7 +37,7 @@ def test_gpus_are_counted_by_kind():
 def test_an_extra_names_the_packages_that_it_lacks():
     lines = ["numpy>=2", "no-such-package>=1; extra == 'hub'", 'pyyaml; extra == "hub"']
     hub = next(one for one in workflows_doctor._look_for_extras(lines) if one.name == "[hub]")
-    assert (hub.state, hub.text) == ("absent", "without no-such-package; needed by datasets fetch")
+    assert (hub.state, hub.text) == ("absent", "without no-such-package; needed by data fetch")
     assert hub.fix.endswith("[hub]'")
 
 

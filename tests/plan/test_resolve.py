@@ -368,3 +368,30 @@ def test_a_larger_request_is_refused_with_what_to_do():
 
 def test_a_path_is_no_large_request():
     _check(999, video_part(DOT), video_part(DOT), send_media="path")
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "rule"),
+    [
+        ("", {"set": ["verdict.margin=2"]}, Spec(name="paired", options={"margin": 2})),
+        (
+            "verdict: noninferiority\n",
+            {"set": ["verdict.margin=2"]},
+            Spec(name="noninferiority", options={"margin": 2}),
+        ),
+        (
+            "",
+            {"set": ["verdict.max_missing=0.1"]},
+            Spec(name="classic", options={"max_missing": 0.1}),
+        ),
+        ("", {}, Spec(name="classic")),
+    ],
+)
+def test_a_margin_alone_chooses_the_rule_that_has_one(text, settings, rule):
+    plan = _plan(f"model: m\ntasks: [word_problems]\nbase_url: h:1\n{text}", settings)
+    assert (plan.verdict, plan.rule_named) == (rule, bool(text or settings))
+
+
+def test_a_margin_of_another_rule_is_refused():
+    text = "model: m\ntasks: [word_problems]\nbase_url: h:1\nverdict: classic\n"
+    assert "verdict.margin: unknown option" in _problems(text, {"set": ["verdict.margin=2"]})

@@ -113,7 +113,7 @@ tasks:
   # - gsm8k                    # first: serve-eval data fetch gsm8k -o data
   # - mmlu: {num_fewshot: 5}   # options: serve-eval data list tasks mmlu
 # cases: my-cases.yaml         # your own questions: serve-eval data cases new my-cases.yaml
-# dataset_root: data           # the folder that datasets fetch filled
+# dataset_root: data           # the folder that data fetch filled
 # limit: 100                   # a random subset of each task, for a first look
 """
 _VERDICT = """\
@@ -230,7 +230,7 @@ def shorten(text: str) -> str:
     return line if len(line) <= _CHARACTERS_OF_REASON else f"{line[: _CHARACTERS_OF_REASON - 3]}..."
 
 
-REFERENCE = "it needs a reference; the plan says how to take one from an endpoint known to be sound"
+REFERENCE = "by a reference of serve-eval, or by your own; the plan says how to take one"
 _LABELS = {"Fill in or check:": "fill in", "The plan leaves out:": "left out"}
 """Labels of the lists at the top of a plan that was made from a recipe."""
 
