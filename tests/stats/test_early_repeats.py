@@ -1,0 +1,213 @@
+"""Test sequential comparisons with repeats, in rounds of all prompts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.errors import ServeEvalError
+from serve_eval.stats.classic import Decision
+from serve_eval.stats.early_paired import EarlyPaired
+from serve_eval.stats.early_repeats import AnsweredRounds, EarlyRepeats, RoundWealth, split_evenly
+from serve_eval.stats.multiplicity import acceptance_region
+
+ALPHA = 0.025
+
+
+def _add(test: EarlyRepeats, rows) -> Decision | None:
+    """Add rounds of one answer per prompt until a decision."""
+    for row in rows:
+        for value in row:
+            if test.update_unit([(value, value)]) is not None:
+                return test.decision
+    return None
+
+
+@given(
+    st.lists(st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3), max_size=4),
+    st.lists(st.floats(-1.0, 1.0), min_size=3, max_size=3),
+    st.floats(0.05, 0.95),
+)
+def test_no_round_grows_on_average_if_the_mean_of_its_prompts_is_the_null(
+    earlier: list[list[float]], tilts: list[float], null: float
+):
+    """The prompts have different chances, each of 0 or 1, whose mean is `null`."""
+    shift = sum(tilts) / len(tilts)
+    room = min(null, 1.0 - null)
+    chances = [null + 0.49 * room * (one - shift) for one in tilts]
+
+    def wealth(*more: float) -> float:
+        bet = RoundWealth(null, 0.05, 0.01)
+        last = 1.0
+        for row in [*earlier, more]:
+            for value in row:
+                last = bet.bet(value)
+            if row:
+                bet.end_round()
+        return last
+
+    mean = sum(
+        math.prod(p if one else 1.0 - p for p, one in zip(chances, outcome, strict=True))
+        * wealth(*map(float, outcome))
+        for outcome in itertools.product((0, 1), repeat=3)
+    )
+    assert mean <= wealth() * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("spread", ["few prompts lost for good", "all prompts a little worse"])
+def test_at_a_drop_of_the_margin_a_pass_comes_in_alpha_at_most(spread: str, single: bool):
+    """The questions are fixed. A bet on each answer as a draw of its own is no such test."""
+    alpha, margin, n, k, runs = 0.1, 0.1, 60, 8, 250
+    random = numpy.random.default_rng(5)
+    chances = numpy.where(numpy.arange(n) < 36, 1.0, numpy.linspace(0.0, 1.0, n))
+    worse = chances.copy()
+    if spread == "few prompts lost for good":
+        worse[: round(margin * n)] = 0.0
+    else:
+        worse[:36] -= margin * n / 36
+    found: Counter[Decision | None] = Counter()
+    for _ in range(runs):
+        order = random.permutation(n)
+        after = (random.random((k, n)) < worse[order]).astype(float)
+        before = (random.random((1 if single else k, n)) < chances[order]).astype(float)
+        noise = None if single else 2.0 * float((chances * (1.0 - chances)).mean())
+        test = EarlyRepeats(n, [1] * k, margin, alpha=alpha, variance=noise, max_missing=1.0)
+        found[_add(test, (after - before).tolist())] += 1
+    for wrong in (Decision.PASS, Decision.FAIL):
+        assert found[wrong] <= acceptance_region(runs, alpha)[1]
+    if not single:
+        assert found[Decision.PASS] > 0.1 * alpha * runs
+
+
+@pytest.mark.parametrize(("drop", "decision"), [(0.0, Decision.PASS), (0.3, Decision.FAIL)])
+@pytest.mark.parametrize("single", [False, True])
+def test_clear_cases_stop_in_a_third(drop: float, decision: Decision, single: bool):
+    random, n, k = numpy.random.default_rng(3), 200, 16
+    lost = numpy.where(numpy.arange(n) % 10 < 10 * drop, -1.0, 0.0)
+    noise = random.choice([-1.0, 0.0, 1.0], (k, n), p=[0.02, 0.96, 0.02])
+    variance = None if single else 0.04
+    test = EarlyRepeats(n, [1] * k, 0.08, alpha=ALPHA, variance=variance)
+    assert _add(test, numpy.clip(lost + noise, -1.0, 1.0).tolist()) is decision
+    assert test.looked_at < n * k / 8
+
+
+def test_one_round_alone_has_the_whole_alpha_for_a_drop():
+    values = numpy.random.default_rng(1).choice([-1.0, 0.0], 300, p=[0.3, 0.7]).tolist()
+    one = EarlyRepeats(300, [1], 0.1, alpha=ALPHA, variance=None, max_missing=1.0)
+    other = EarlyPaired(300, 0.1, alpha=ALPHA, max_missing=1.0)
+    _add(one, [values])
+    other.update(values)
+    assert (one.decision, one.looked_at) == (other.decision, other.looked_at)
+
+
+def test_a_later_round_is_looked_at_only_at_its_end():
+    n = 40
+    test = EarlyRepeats(n, [1] * 8, 0.05, alpha=ALPHA, variance=0.1, max_missing=1.0)
+    ends = []
+    for _ in range(8):
+        for _ in range(n):
+            if test.update_unit([(0.0, 0.0)]) is not None:
+                ends.append(test.looked_at)
+    assert ends[0] > n
+    assert ends[0] % n == 0
+
+
+def test_a_pass_that_is_gone_when_few_are_known_to_be_missing_is_not_given():
+    """The wealth suffices in the first round, but the last answers before the stop are wrong."""
+    n, k = 100, 4
+    sound = EarlyRepeats(n, [1] * k, 0.2, alpha=ALPHA, variance=0.1)
+    _add(sound, [[0.0] * n] * k)
+    assert sound.decision is Decision.PASS
+    assert n < sound.looked_at < 2 * n
+    test = EarlyRepeats(n, [1] * k, 0.2, alpha=ALPHA, variance=0.1)
+    _add(test, [[0.0] * n, [-1.0] * n, [-1.0] * n, [-1.0] * n])
+    assert test.decision is not Decision.PASS
+
+
+def test_a_missing_answer_makes_both_bets_poorer_and_counts_as_missing():
+    logs = []
+    for missing in (0, 1):
+        test = EarlyRepeats(50, [2, 2], 0.1, alpha=ALPHA, variance=0.1)
+        _ = [test.update_unit([(0.0, 0.0)] * 2) for _ in range(30)]
+        test.update_unit([(-1.0, 1.0)] * missing + [(0.0, 0.0)] * (2 - missing), missing)
+        assert (test.missing, test.looked_at) == (missing, 62)
+        logs.append((test.log_wealth_pass, test.log_wealth_fail, test.log_wealth_answered))
+    assert all(after < before for before, after in zip(*logs, strict=True))
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=2, max_size=5),
+    st.integers(1, 19),
+)
+def test_none_missing_so_far_is_as_unlikely_as_the_evidence_says(counts: list[int], asked: int):
+    """Sum over all subsets of prompts that a round may have asked when it was looked at."""
+    k, n = 4, len(counts)
+    if not 0 < asked < n * k or not (total := sum(counts)):
+        return
+    rounds, rest = divmod(asked, n)
+
+    def none(lost: int, times: int) -> float:
+        return math.comb(k - times, lost) / math.comb(k, lost)
+
+    subsets = list(itertools.combinations(range(n), rest))
+    chance = sum(
+        math.prod(none(lost, rounds + (i in subset)) for i, lost in enumerate(counts))
+        for subset in subsets
+    ) / len(subsets)
+    assert chance <= (1.0 - asked / (n * k)) ** total * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("where", ["in two prompts", "one of many prompts"])
+def test_one_answer_too_many_goes_unnoticed_with_probability_eps_at_most(where: str):
+    eps, n, k, most, runs = 0.1, 60, 8, 15, 400
+    random, found = numpy.random.default_rng(8), 0
+    for _ in range(runs):
+        lost = numpy.zeros((k, n))
+        if where == "in two prompts":
+            lost[:, random.choice(n, 2, replace=False)] = 1.0
+        else:
+            lost[random.integers(0, k, 16), random.choice(n, 16, replace=False)] = 1.0
+        bet, best = AnsweredRounds(n, [1] * k, most), -math.inf
+        for row in lost.tolist():
+            for one in row:
+                bet.add(1, int(one))
+                best = max(best, bet.log)
+            bet.end_round()
+        assert bet.log == -math.inf
+        found += best >= -math.log(eps)
+    assert found <= acceptance_region(runs, eps)[1]
+
+
+def test_a_few_missing_answers_are_forgiven_at_the_end_of_a_round():
+    bet = AnsweredRounds(200, [1] * 16, 64)
+    logs = []
+    for round_ in range(8):
+        for place in range(200):
+            bet.add(1, int(round_ < 2 and place == 7))
+        bet.end_round()
+        logs.append(bet.log)
+    assert logs[0] < logs[-1]
+    assert logs[-1] > math.log(100.0)
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_parts_differ_by_one_at_most(count: int, parts: int):
+    sizes = Counter(split_evenly(count, min(count, parts)))
+    assert len(sizes) == min(count, parts)
+    assert max(sizes.values()) - min(sizes.values()) <= 1
+
+
+def test_what_is_no_unit_of_the_plan_is_refused():
+    test = EarlyRepeats(2, [1], 0.1, alpha=ALPHA, variance=0.1)
+    with pytest.raises(ServeEvalError, match="not a range"):
+        test.update_unit([(0.5, -0.5)])
+    _add(test, [[0.0, 0.0]])
+    with pytest.raises(ServeEvalError, match="more values than the 2 planned"):
+        test.update_unit([(0.0, 0.0)])
