@@ -6,16 +6,14 @@ examined. A sample that finishes beyond the first unfinished one waits, since qu
 from slow ones. If samples have groups, a paired rule needs a permutation of the groups, each asked
 whole, and examines a group once all its samples have finished (`stats.early_groups`).
 
-With repeats, a paired rule needs rounds that ask all prompts, each a number of times, always in the
-same random order of prompts (`stats.early_repeats`). A prompt counts in a round once all its
-answers of the round are in.
+With repeats, a paired rule needs rounds that ask every prompt once, always in the same random order
+(`stats.early_repeats`).
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -27,7 +25,7 @@ from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import MEAN, EarlyStop, Spec
 from serve_eval.stats.classic import Decision, classic_test
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyGroups, EarlyPaired
-from serve_eval.stats.early_repeats import EarlyRepeats, split_evenly
+from serve_eval.stats.early_repeats import Blocks, EarlyRepeats, make_blocks
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict
 from serve_eval.stats.onset import DriftHold
 from serve_eval.stats.repeats import instability
@@ -39,10 +37,10 @@ from serve_eval.verdicts.validity import MAX_MISSING
 class EarlyStopping:
     """Examine the samples of a task in `order`, a permutation of all positions, up to a gap.
 
-    `sizes` are those of the units that follow each other in `order`: groups, or with `rounds` the
-    answers to a prompt in a round. None: each sample is alone. A sample that has no answer after
-    all attempts counts as the worst value for each bet. `before` holds the reference's mean scores
-    by position or prompt, if known. While values look worse than earlier ones, nothing is decided.
+    `sizes` are those of the groups that follow each other in `order`; None: each sample is alone.
+    `rounds` is the number of rounds of all prompts that `order` consists of. A sample that has no
+    answer after all attempts counts as the worst value for each bet. `before` holds the reference's
+    mean scores by prompt, if known. While values look worse than earlier ones, nothing is decided.
     `test` makes a new test for the verdict rule named `rule`. A sample whose first answer is
     unknown counts as the worst value for each bet too, but not as missing, unless
     `trusts_repaired`.
@@ -163,7 +161,7 @@ class EarlyStopping:
             alpha=test.alpha if isinstance(test, EarlyPaired) else None,
             margin=self._scale * test.margin if isinstance(test, EarlyPaired) else None,
             held=self._hold.times,
-            groups=None if self._sizes is None or self._rounds else len(self._sizes),
+            groups=None if self._sizes is None else len(self._sizes),
             rounds=self._rounds,
         )
 
@@ -187,7 +185,7 @@ def watch(
 
     It needs a reference, a metric with a range, and a value that is the mean of the scores, which
     the bets are about. A paired rule also needs the reference's scores per sample. It bets on whole
-    groups if samples share some, with all their repeats, else on the answers of rounds.
+    groups if samples share some, with all their repeats.
     """
     if prepared.reference is None:
         return None, "no early stop: there is no reference"
@@ -219,8 +217,8 @@ def watch(
     n, sign = len(accumulator.samples), 1.0 if higher else -1.0
     max_missing = float(verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
     test: Callable[[], EarlyVerdict]
-    by_units = rule.early_stop == "pairs"
-    order, sizes, rounds = _draw_order(prepared, accumulator, seed, by_units=by_units)
+    order, sizes = _draw_order(prepared, accumulator, seed, pairs=rule.early_stop == "pairs")
+    repeats, rounds = accumulator.repeats, None
     if rule.early_stop == "pairs":
         if before is None:
             return None, note or "no early stop: the reference has no scores per sample"
@@ -238,9 +236,10 @@ def watch(
         kind: Callable[..., EarlyVerdict] = (
             partial(EarlyPaired, n) if sizes is None else partial(EarlyGroups, sizes)
         )
-        if rounds is not None:
-            before, variance = _pair_rounds(prepared, before, accumulator.repeats, rounds)
-            kind = partial(EarlyRepeats, len(prepared.dataset.samples), rounds, variance=variance)
+        if sizes is None and repeats > 1:
+            prompts, rounds = n // repeats, repeats
+            blocks = _make_blocks(prepared, order[:prompts], repeats)
+            kind = partial(EarlyRepeats, prompts, repeats, blocks=blocks)
         test = partial(
             kind, points / metric.scale, alpha=alpha, span=span, eps=eps, max_missing=max_missing
         )
@@ -266,74 +265,38 @@ def watch(
         rule=verdict.name,
         trusts_repaired=read_policy(verdict.options).repaired == "trust",
         sizes=sizes,
-        rounds=None if rounds is None else len(rounds),
+        rounds=rounds,
     )
     return prefix, note
 
 
 def _draw_order(
-    prepared: PreparedTask, accumulator: ScoreAccumulator, seed: int, *, by_units: bool
-) -> tuple[Sequence[int], Sequence[int] | None, Sequence[int] | None]:
-    """Return the order of the samples, the sizes of its units, and the answers of its rounds.
+    prepared: PreparedTask, accumulator: ScoreAccumulator, seed: int, *, pairs: bool
+) -> tuple[Sequence[int], Sequence[int] | None]:
+    """Return the order of the samples, and the sizes of its groups if it keeps groups whole.
 
-    There are no units if samples are examined one by one, and no rounds without repeats or if the
-    units are groups. A round asks each prompt as often as its number says.
+    For a rule of `pairs`, the repeats are rounds of the same order, or part of their groups.
     """
     own, n = task_seed(seed, prepared.task.name), len(prepared.dataset.samples)
-    if by_units and (keys := list_group_keys(prepared.dataset.samples)) is not None:
-        return *arrange_groups([keys[i % n] for i in range(len(accumulator.samples))], own), None
-    if not by_units or accumulator.repeats == 1:
-        return (
-            arrange(accumulator.samples, range(len(accumulator.samples)), "random", own),
-            None,
-            None,
-        )
-    rounds = _count_by_round(prepared, accumulator.repeats)
+    every = range(len(accumulator.samples))
+    if not pairs:
+        return arrange(accumulator.samples, every, "random", own), None
+    if (keys := list_group_keys(prepared.dataset.samples)) is not None:
+        return arrange_groups([keys[i % n] for i in every], own)
     prompts = arrange(prepared.dataset.samples, range(n), "random", own)
-    order, first = array("q"), 0
-    for size in rounds:
-        order.extend(i + n * repeat for i in prompts for repeat in range(first, first + size))
-        first += size
-    return order, array("q", (size for size in rounds for _ in range(n))), rounds
+    return array("q", (i + first for first in every[::n] for i in prompts)), None
 
 
-def _count_by_round(prepared: PreparedTask, repeats: int) -> Sequence[int]:
-    """Return how often each round asks a prompt.
-
-    Each round has answers of the reference of its own; if it has one run only, all share it.
-    """
-    pairs = min(len(_read_runs(prepared)), repeats)
-    if pairs < 2:
-        return [1] * repeats
-    parts = Counter(split_evenly(repeats, pairs))
-    return [parts[place] for place in range(pairs)]
-
-
-def _read_runs(prepared: PreparedTask) -> Sequence[array[float]]:
-    """Return the reference's scores by run; none if they are unknown."""
+def _make_blocks(prepared: PreparedTask, prompts: Sequence[int], repeats: int) -> Blocks | None:
+    """Return the reference's answers that each block of rounds of `prompts` is compared with."""
     assert prepared.reference is not None
     found = pairing.read_stored_runs(prepared.dataset, prepared.reference)
-    return () if found is None else found[0]
-
-
-def _pair_rounds(
-    prepared: PreparedTask, means: array[float], repeats: int, rounds: Sequence[int]
-) -> tuple[array[float], float | None]:
-    """Return the reference's means by sample, and the variance of a value that it leads to expect.
-
-    The variance is None if all rounds share the reference's answers.
-    """
-    runs = _read_runs(prepared)
-    if (pairs := min(len(runs), repeats)) < 2:
-        return means, None
-    parts, before = split_evenly(len(runs), pairs), array("d")
-    for place, size in enumerate(rounds):
-        block = [run for run, part in zip(runs, parts, strict=True) if part == place]
-        row = array("d", (math.fsum(scores) / len(block) for scores in zip(*block, strict=True)))
-        for _ in range(size):
-            before.extend(row)
-    noise = instability([list(run) for run in runs]).variance
-    return before, noise * (pairs / repeats + pairs / len(runs))
+    if found is None or len(found[0]) < 2:
+        return None
+    runs = [[run[i] for i in prompts] for run in found[0]]
+    sign = 1.0 if pairing.is_higher_better(prepared.task.metric, prepared.reference) else -1.0
+    oriented = [[sign * score for score in run] for run in runs]
+    return make_blocks(oriented, repeats, instability(runs).variance)
 
 
 def _limit_known(bound: float | None) -> float:

@@ -1,35 +1,38 @@
-"""Stop a paired comparison with repeats early, round by round.
+"""Stop a paired comparison with repeats early, in rounds that ask every prompt once.
 
-With K answers of the reference and k of the candidate to each question, L = min(K, k) independent
-pairs of answers tell the drop *on these questions* (`stats.pairs`). So L rounds ask all prompts,
-each once: the value of a prompt in a round is the mean of its next k / L answers minus the mean of
-K / L answers of the reference. No two values share an answer. Nothing is assumed about the chances
-of single prompts.
+All bets are on differences candidate - reference, and each is against "the mean difference is
+-margin or less" (its success: PASS) or "-margin or more" (FAIL). They share alpha.
 
-**PASS.** Given the earlier rounds, the values of a round are independent with the means d_i of the
-prompts. A bet that keeps its stake g for a round multiplies the wealth by prod (1 + g (x_i -
+**The first round** is a run without repeats: prompts count as independent draws, and the test looks
+after each of them. The value is the answer minus the mean of all answers of the reference. Half of
+alpha is for it.
+
+**PASS in later rounds.** With K answers of the reference and k of the candidate to each question, L
+= min(K, k) independent pairs of answers tell the drop *on these questions* (`stats.pairs`). So the
+k rounds are joined to L blocks; the value of a prompt in a block is the mean of its k / L answers
+minus that of K / L answers of the reference. No two values share an answer. Given the earlier
+blocks, the values of a block are independent with the means d_i of the prompts, about which nothing
+is assumed. A bet that keeps its stake g for a block multiplies the wealth by prod (1 + g (x_i -
 null)), whose mean is prod (1 + g (d_i - null)) <= (1 + g (mean d - null))^n, since a product is at
 most the power of the mean of its factors. So if the mean drop on these questions is the margin or
-more, the wealth at the ends of rounds is a supermartingale and reaches 1 / alpha with probability
-at most alpha (Ville 1939). Within the first round the test looks after each prompt, and takes
-prompts as independent draws, as a run without repeats does. Within later rounds it does not look:
-their prompts are known, and are no new draws.
+more, the wealth at the ends of blocks is a supermartingale and reaches 2 / alpha with probability
+at most alpha / 2 (Ville 1939). Within a block it is not looked at. Half of the wealth is bet at
+fixed stakes, half at one for the variance of the values: in the first block that of the reference's
+own answers, later the one observed in earlier blocks.
 
-Half of the wealth is bet at fixed stakes, half at a stake for the variance of the values: in the
-first round that of the reference's own answers, later the one observed in earlier rounds.
-
-**FAIL** needs more than a drop on these questions, as the final test does: a build of equal
-accuracy may lose much on few prompts. In the first round the bet is that of a run without repeats,
-on prompts as draws, with half of alpha. After 2, 4, 8, ... rounds each prompt's mean over all of
-them is one draw, and a fresh bet on the n means has an equal part of the other half.
+**FAIL in later rounds** needs more than a drop on these questions, as the final test does: a build
+of equal accuracy may lose much on few prompts. After 2, 4, 8, ... rounds each prompt's mean over
+all of them is one draw, and a fresh bet on the n means has an equal part of the other half of
+alpha. With L = 1 all values share the reference's only answer, and PASS needs such a bet too. Two
+rounds have the looks of the first one only, with all of alpha.
 
 **Missing answers.** `AnsweredRounds` shows that few will be missing, whatever prompts they belong
 to. Of N answers, let F be the least number of missing ones that is too many. Two bets share eps.
 
-* None is missing so far. A prompt with u missing answers among its k, of which the first t / n were
-  asked, shows none with probability (1 - t / N)^u at most, and which prompts of a round were asked
-  is negatively associated. So the first t answers show none with probability (1 - t / N)^F at most,
-  wherever the missing ones are. At the first t at which that is eps or less, one test is made.
+* None is missing so far. A prompt with u missing answers among its k shows none in a share s of
+  them with probability (1 - s)^u at most, and the prompts that a round has asked are negatively
+  associated. So the first t answers show none with probability (1 - t / N)^F at most, wherever the
+  missing ones are. One test is made, at the first t at which that is small enough.
 * At the ends of rounds: under the hypothesis the share of missing answers in the next round is
   known on average from those so far (`Wealth` without replacement, here round by round).
 
@@ -40,14 +43,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from serve_eval.stats.betting import GRID
 from serve_eval.stats.classic import Decision
-from serve_eval.stats.early_paired import LARGEST_STAKE, EarlyPaired
+from serve_eval.stats.early_paired import LARGEST_STAKE, EarlyPaired, MarginWealth
 from serve_eval.stats.early_stop import ROUNDING, Wealth
 
 ON_FIRST_ROUND = 0.5
-"""Share of alpha for a FAIL in the first of several rounds."""
+"""Share of alpha for the first of several rounds."""
 ON_NONE_MISSING = 0.8
 """Share of eps for a run without a missing answer, by far the usual one."""
 LEAST_VARIANCE = 0.0025
@@ -59,106 +63,165 @@ def split_evenly(count: int, parts: int) -> list[int]:
     return [place * parts // count for place in range(count)]
 
 
-class EarlyRepeats(EarlyPaired):
-    """Decide a paired comparison of `prompts` prompts early, in rounds of all of them.
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The blocks of rounds that are compared with different answers of the reference.
 
-    `sizes` has the number of answers to each prompt by round. A unit is the answers to a prompt in
-    a round; units come round by round, always in the same order of prompts. `variance` is that of
-    a value which the reference leads to expect; None: all rounds have the same answers of the
-    reference. The rest is that of `EarlyPaired`.
+    `ends` are the last rounds of the blocks, counted from 1. `offsets` hold for each block and
+    prompt, in the order of asking, the mean of all answers of the reference minus that of the
+    block's. `variance` is that of a prompt's value in a block, as the reference's answers vary.
+    """
+
+    ends: Sequence[int]
+    offsets: Sequence[Sequence[float]]
+    variance: float
+
+
+def make_blocks(runs: Sequence[Sequence[float]], rounds: int, variance: float) -> Blocks | None:
+    """Return the blocks of `rounds` rounds for the scores of the reference's runs.
+
+    `runs` have a row per run and a column per prompt in the order of asking; `variance` is that of
+    a single answer. None for a single run, which all rounds share.
+    """
+    pairs = min(len(runs), rounds)
+    if pairs < 2:
+        return None
+    parts = split_evenly(len(runs), pairs)
+    means = [math.fsum(column) / len(runs) for column in zip(*runs, strict=True)]
+    offsets = []
+    for place in range(pairs):
+        block = [run for run, part in zip(runs, parts, strict=True) if part == place]
+        own = (math.fsum(column) / len(block) for column in zip(*block, strict=True))
+        offsets.append([mean - one for mean, one in zip(means, own, strict=True)])
+    ends = [split_evenly(rounds, pairs).index(place) for place in range(1, pairs)]
+    return Blocks([*ends, rounds], offsets, variance * (pairs / rounds + pairs / len(runs)))
+
+
+class EarlyRepeats(EarlyPaired):
+    """Decide a paired comparison of `prompts` prompts early, each asked in each of `rounds` rounds.
+
+    Rounds have the same order of prompts. A value is the answer minus the mean of the reference's.
+    `blocks` tell the answers of the reference that each block of rounds is compared with (None: all
+    rounds share them). The rest is that of `EarlyPaired`.
     """
 
     def __init__(
         self,
         prompts: int,
-        sizes: Sequence[int],
+        rounds: int,
         margin: float,
         *,
         alpha: float,
-        variance: float | None,
+        blocks: Blocks | None = None,
         span: float = 1.0,
         eps: float = 0.01,
         max_missing: float = 0.02,
     ) -> None:
-        n = prompts * sum(sizes)
+        n = prompts * rounds
         super().__init__(n, margin, alpha=alpha, span=span, eps=eps, max_missing=max_missing)
-        self._shift, self._prompts, self._unit = margin / (2.0 * span), prompts, 0
-        self._by_round = None
-        if variance is not None:
-            scaled = variance / (4.0 * span * span)
-            self._by_round = self._pass = RoundWealth(0.5 - self._shift, self._shift, scaled)
-        self._worst, self._best = [0.0] * prompts, [0.0] * prompts
-        self._answered = AnsweredRounds(prompts, sizes, self._most_missing)
-        looks = len(sizes).bit_length() - 1
-        self._first = 1.0 / (alpha * (ON_FIRST_ROUND if looks else 1.0))
-        self._later = looks / (alpha * (1.0 - ON_FIRST_ROUND))
+        self._shift, self._prompts, self._blocks = margin / (2.0 * span), prompts, blocks
+        looks = max(1, rounds - 1).bit_length() - 1  # after 2, 4, 8, ... rounds, but not the last
+        self._by_block = None
+        if blocks is not None and looks:
+            variance = blocks.variance / (4.0 * span * span)
+            self._by_block = BlockWealth(0.5 - self._shift, self._shift, variance)
+        self._answered = AnsweredRounds(prompts, rounds, self._most_missing)
+        self._worst, self._best, self._block = ([0.0] * prompts for _ in range(3))
         self._shown: Decision | None = None
+        self._first = 1.0 / (alpha * (ON_FIRST_ROUND if looks else 1.0))
+        self._later = 1.0 / (alpha * (1.0 - ON_FIRST_ROUND))
+        self._looks = looks
 
     def update_unit(
         self, ranges: Sequence[tuple[float, float]], missing: int = 0
     ) -> Decision | None:
-        """Add the answers to a prompt in a round by the worst and best value that each can have.
+        """Add the answer to the next prompt of the round by the worst and best value it can have.
 
-        They are equal for an answer that came. `missing` of the answers did not.
+        They are equal if the answer came. `missing` is 1 if it did not.
         """
-        for worst, best in ranges:
-            self._check_range(worst, best)
+        ((worst, best),) = ranges
+        self._check_range(worst, best)
         if self.decision is not None:
             return self.decision
-        self._count(len(ranges))
+        place, first = self.looked_at % self._prompts, self.looked_at < self._prompts
+        self._count(1)
         self.missing += missing
-        place, first = self._unit % self._prompts, self._unit < self._prompts
-        self._unit += 1
-        worst, best = (math.fsum(one) / len(ranges) for one in zip(*ranges, strict=True))
+        self._answered.add(missing)
         worst, best = ((one - self._lo) / self._width for one in (worst, best))
-        self._worst[place] += worst
-        self._best[place] += best
-        self._answered.add(len(ranges), missing)
-        if first or self._by_round is not None:
-            self._pass.bet(worst)
+        for sums, value in ((self._worst, worst), (self._best, best), (self._block, worst)):
+            sums[place] += value
+        self._pass.bet(worst)
         if first:
             self._fail.bet(1.0 - best)
-        done, rest = divmod(self._unit, self._prompts)
+        done, rest = divmod(self.looked_at, self._prompts)
         if not rest:
             self._answered.end_round()
-            if self._by_round is not None:
-                self._by_round.end_round()
-        self._shown = self._shown or self._look(done, first=first, ends=not rest)
-        if self._shown is not None and self._still_shown() and self._few_missing():
+        shown = self._look_in_first() if first else None
+        at_end = None if rest else self._look_at_end(done)
+        self._shown = self._shown or shown or at_end
+        if self._shown is not None and self._stands(at_end) and self._few_missing():
             self.decision = None if self.held() else self._shown
         return self.decision
 
-    def _look(self, done: int, *, first: bool, ends: bool) -> Decision | None:
-        """Return what a bet shows at a place where it may be looked at."""
+    def _look_in_first(self) -> Decision | None:
+        """Return what the bets of the first round show."""
         least = math.log(self._first)
-        by_means = ends and done > 1 and done & (done - 1) == 0
-        if self._by_round is not None:
-            passes = (first or ends) and self._by_round.log >= math.log(self._needed)
+        if self._pass.log >= least:
+            return Decision.PASS
+        return Decision.FAIL if self._fail.log >= least else None
+
+    def _stands(self, at_end: Decision | None) -> bool:
+        """Return False for a PASS of an earlier look that the answers since then speak against.
+
+        No promise needs it. A server that turns worse is stopped later.
+        """
+        earlier = self._shown is Decision.PASS and at_end is not Decision.PASS
+        return not earlier or self._pass.log >= math.log(self._first)
+
+    def _look_at_end(self, done: int) -> Decision | None:
+        """Return what the bets at the end of round `done` show."""
+        if not self._looks:
+            return None
+        if self._blocks is not None and self._by_block is not None:
+            passes = done in self._blocks.ends and self._end_block(self._by_block, done)
         else:
-            passes = first and self._pass.log >= least
-            passes = passes or (by_means and self._bet_on(self._worst, done, -self._shift))
+            passes = self._bet_on_means(self._worst, done, -self._shift)
         if passes:
             return Decision.PASS
-        fails = first and self._fail.log >= least
-        if fails or (
-            by_means and self._bet_on([done - one for one in self._best], done, self._shift)
-        ):
-            return Decision.FAIL
-        return None
+        fails = self._bet_on_means([done - one for one in self._best], done, self._shift)
+        return Decision.FAIL if fails else None
 
-    def _bet_on(self, sums: Sequence[float], rounds: int, shift: float) -> bool:
-        """Return True if a fresh bet on each prompt's mean over the rounds excludes the null."""
-        bet = Wealth(0.5 + shift, None, 0.0, 1.0)
-        wealth = [bet.bet(min(1.0, max(0.0, one / rounds))) for one in sums][-1]
-        return wealth >= self._later
+    def _end_block(self, bet: BlockWealth, done: int) -> bool:
+        """Bet on each prompt's answers of the block that ends. Return True if the margin is out."""
+        assert self._blocks is not None
+        number = self._blocks.ends.index(done)
+        size = done - ([0, *self._blocks.ends])[number]
+        moved = self._blocks.offsets[number]
+        for place, total in enumerate(self._block):
+            bet.bet(min(1.0, max(0.0, total / size + moved[place] / self._width)))
+        bet.end_block()
+        self._block = [0.0] * self._prompts
+        return bet.log >= math.log(self._later)
 
-    def _still_shown(self) -> bool:
-        """Return False for a PASS whose wealth has fallen since, as when a server turns worse."""
-        again = self._shown is Decision.PASS and self._by_round is not None
-        return not again or self._pass.log >= math.log(self._needed)
+    def _bet_on_means(self, sums: Sequence[float], done: int, shift: float) -> bool:
+        """Return True if a fresh bet on each prompt's mean over the rounds excludes the null.
+
+        There is one after 2, 4, 8, ... rounds.
+        """
+        if done == 1 or done & (done - 1):
+            return False
+        bet = MarginWealth(0.5 + shift, self._shift)
+        wealth = [bet.bet(min(1.0, max(0.0, one / done))) for one in sums][-1]
+        return wealth >= self._later * self._looks
 
     def _few_missing(self) -> bool:
         return self.log_wealth_answered >= -math.log(self.eps)
+
+    @property
+    def log_wealth_pass(self) -> float:
+        """Natural logarithm of the largest wealth for PASS: of the first round or of all blocks."""
+        by_block = -math.inf if self._by_block is None else self._by_block.log
+        return max(self._pass.log, by_block)
 
     @property
     def log_wealth_answered(self) -> float:
@@ -166,11 +229,11 @@ class EarlyRepeats(EarlyPaired):
         return self._answered.log
 
 
-class RoundWealth:
-    """The wealth of a bet against "the mean of the prompts is at most `null`", round by round.
+class BlockWealth:
+    """The wealth of a bet against "the mean of the prompts is at most `null`", block by block.
 
     Values are in 0..1. Half is bet as in `MarginWealth`, with a stake that changes only between
-    rounds. The first stake is for `variance`.
+    blocks. The first stake is for `variance`.
     """
 
     __slots__ = ("_adaptive", "_fixed", "_gap", "_null", "_seen", "_squares", "_stake")
@@ -193,8 +256,8 @@ class RoundWealth:
         self._seen += 1
         return 0.5 * (self._fixed.bet(value) + self._adaptive)
 
-    def end_round(self) -> None:
-        """Set the stake of the next round by the values so far."""
+    def end_block(self) -> None:
+        """Set the stake of the next block by the values so far."""
         self._set_stake(self._squares / self._seen)
 
     @property
@@ -215,33 +278,26 @@ def add_logs(fixed: float, adaptive: float) -> float:
 class AnsweredRounds:
     """The evidence that at most `most` answers of all rounds will be missing."""
 
-    def __init__(self, prompts: int, sizes: Sequence[int], most: int) -> None:
-        self._prompts, self._sizes, self._most = prompts, sizes, most
-        self._n = self._left = prompts * sum(sizes)
-        self._missing = self._seen = self._round = 0
-        self._values: list[float] = []
+    def __init__(self, prompts: int, rounds: int, most: int) -> None:
+        self._prompts, self._most, self._n = prompts, most, prompts * rounds
+        self._missing = self._seen = self._here = 0
         self._logs = [0.0] * len(GRID)
 
-    def add(self, size: int, missing: int) -> None:
-        """Add the next prompt with `size` answers, of which `missing` are missing."""
-        self._seen += size
+    def add(self, missing: int) -> None:
+        """Add the next answer of the round; `missing` is 1 if there is none."""
+        self._seen += 1
+        self._here += missing
         self._missing += missing
-        self._values.append(1.0 - missing / size)
 
     def end_round(self) -> None:
-        """Bet on the values of the round that ends."""
-        before = self._missing - round(sum(1.0 - one for one in self._values) * self._size)
-        null = 1.0 - (self._most + 1 - before) / self._left
+        """Bet on the answers of the round that ends."""
+        before, left = self._missing - self._here, self._n - self._seen + self._prompts
+        null = 1.0 - (self._most + 1 - before) / left
         if ROUNDING < null < 1.0:
             for place, g in enumerate(GRID):
-                steps = (1.0 + g * (value / null - 1.0) for value in self._values)
-                self._logs[place] += math.fsum(map(math.log, steps))
-        self._left -= self._prompts * self._size
-        self._round, self._values = self._round + 1, []
-
-    @property
-    def _size(self) -> int:
-        return self._sizes[self._round]
+                came = (self._prompts - self._here) * math.log1p(g * (1.0 / null - 1.0))
+                self._logs[place] += came + self._here * math.log1p(-g)
+        self._here = 0
 
     @property
     def log(self) -> float:
