@@ -9,8 +9,8 @@ alpha is for it.
 
 **PASS in later rounds.** With K answers of the reference and k of the candidate to each question, L
 = min(K, k) independent pairs of answers tell the drop *on these questions* (`stats.pairs`). So the
-k rounds are joined to L blocks; the value of a prompt in a block is the mean of its k / L answers
-minus that of K / L answers of the reference. No two values share an answer. Given the earlier
+k rounds are joined to L blocks; the value of a prompt in a block is the mean of its answers in the
+block minus that of K / L answers of the reference. No two values share an answer. Given the earlier
 blocks, the values of a block are independent with the means d_i of the prompts, about which nothing
 is assumed. A bet that keeps its stake g for a block multiplies the wealth by prod (1 + g (x_i -
 null)), whose mean is prod (1 + g (d_i - null)) <= (1 + g (mean d - null))^n, since a product is at
@@ -69,7 +69,7 @@ class Blocks:
 
     `ends` are the last rounds of the blocks, counted from 1. `offsets` hold for each block and
     prompt, in the order of asking, the mean of all answers of the reference minus that of the
-    block's. `variance` is that of a prompt's value in a block, as the reference's answers vary.
+    block's. `variance` is that of a value in the first block, as the reference's answers vary.
     """
 
     ends: Sequence[int]
@@ -81,7 +81,8 @@ def make_blocks(runs: Sequence[Sequence[float]], rounds: int, variance: float) -
     """Return the blocks of `rounds` rounds for the scores of the reference's runs.
 
     `runs` have a row per run and a column per prompt in the order of asking; `variance` is that of
-    a single answer. None for a single run, which all rounds share.
+    a single answer. None for a single run, which all rounds share. Blocks grow by the same factor,
+    so that a run far from the margin ends in the first ones.
     """
     pairs = min(len(runs), rounds)
     if pairs < 2:
@@ -93,8 +94,11 @@ def make_blocks(runs: Sequence[Sequence[float]], rounds: int, variance: float) -
         block = [run for run, part in zip(runs, parts, strict=True) if part == place]
         own = (math.fsum(column) / len(block) for column in zip(*block, strict=True))
         offsets.append([mean - one for mean, one in zip(means, own, strict=True)])
-    ends = [split_evenly(rounds, pairs).index(place) for place in range(1, pairs)]
-    return Blocks([*ends, rounds], offsets, variance * (pairs / rounds + pairs / len(runs)))
+    ends = [0]
+    for place in range(1, pairs + 1):
+        grown = round(rounds ** (place / pairs))
+        ends.append(min(max(grown, ends[-1] + 1), rounds - pairs + place))
+    return Blocks(ends[1:], offsets, variance * (1.0 / ends[1] + pairs / len(runs)))
 
 
 class EarlyRepeats(EarlyPaired):

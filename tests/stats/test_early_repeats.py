@@ -131,10 +131,10 @@ def test_a_later_round_is_looked_at_only_at_its_end(single: bool):
 
 
 def test_each_answer_of_the_reference_counts_in_one_block():
-    """A reference of four runs gives eight rounds four blocks, of which two rounds each."""
+    """A reference of four runs gives sixteen rounds four blocks, each as long as those before."""
     runs = [[0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]
-    found = make_blocks(runs, 8, 0.2)
-    assert found.ends == [2, 4, 6, 8]
+    found = make_blocks(runs, 16, 0.2)
+    assert found.ends == [2, 4, 8, 16]
     means = numpy.mean(runs, axis=0)
     assert numpy.allclose(means - numpy.array(found.offsets), runs)
     assert found.variance == pytest.approx(0.2 * (1.0 / 2.0 + 1.0))
@@ -229,6 +229,14 @@ def test_a_few_missing_answers_are_forgiven_at_the_end_of_a_round():
         logs.append(bet.log)
     assert logs[0] < logs[-1]
     assert logs[-1] > math.log(100.0)
+
+
+@given(st.integers(2, 12), st.integers(2, 70))
+def test_every_block_has_a_round(runs: int, rounds: int):
+    found = make_blocks([[0.0]] * runs, rounds, 0.1)
+    assert len(found.ends) == len(found.offsets) == min(runs, rounds)
+    assert found.ends == sorted({*found.ends})
+    assert (found.ends[0] >= 1, found.ends[-1]) == (True, rounds)
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
