@@ -27,14 +27,14 @@ alpha. With L = 1 all values share the reference's only answer, and PASS needs s
 rounds have the looks of the first one only, with all of alpha.
 
 **Missing answers.** `AnsweredRounds` shows that few will be missing, whatever prompts they belong
-to. Of N answers, let F be the least number of missing ones that is too many. Two bets share eps.
-
-* None is missing so far. A prompt with u missing answers among its k shows none in a share s of
-  them with probability (1 - s)^u at most, and the prompts that a round has asked are negatively
-  associated. So the first t answers show none with probability (1 - t / N)^F at most, wherever the
-  missing ones are. One test is made, at the first t at which that is small enough.
-* At the ends of rounds: under the hypothesis the share of missing answers in the next round is
-  known on average from those so far (`Wealth` without replacement, here round by round).
+to. Of N answers, let F be the least number of missing ones that is too many. The first t answers of
+all rounds hold a share of these. A round asks a simple random sample of prompts, each of which
+shows a hypergeometric number of its missing answers: with j draws or with j + 1. The generating
+functions of the two interlace, so that of the sum has real roots only (Grace, Walsh and Szegő; see
+Borcea, Brändén and Liggett 2009, "Negative dependence and the geometry of polynomials"): it is a
+sum of at most F independent trials with the mean F t / N, and shows m or fewer with the probability
+of a binomial number of F trials at t / N at most (Hoeffding 1956, for m <= F t / N - 1). Each m has
+a share of eps, and one test at the first t at which that probability is small enough.
 
 It assumes that the repeats of a prompt are alike: that it does not matter which are asked first.
 """
@@ -45,15 +45,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from serve_eval.stats.betting import GRID
 from serve_eval.stats.classic import Decision
 from serve_eval.stats.early_paired import LARGEST_STAKE, EarlyPaired, MarginWealth
-from serve_eval.stats.early_stop import ROUNDING, Wealth
+from serve_eval.stats.early_stop import Wealth
 
 ON_FIRST_ROUND = 0.5
 """Share of alpha for the first of several rounds."""
 ON_NONE_MISSING = 0.8
-"""Share of eps for a run without a missing answer, by far the usual one."""
+"""Share of eps for a run without a missing answer, by far the usual one. Of the rest, each further
+number of missing answers has half of what is left."""
 LEAST_VARIANCE = 0.0025
 """Least variance on a scale of 0..1 that the first stake assumes: one answer of a hundred flips."""
 
@@ -129,7 +129,7 @@ class EarlyRepeats(EarlyPaired):
         if blocks is not None and looks:
             variance = blocks.variance / (4.0 * span * span)
             self._by_block = BlockWealth(0.5 - self._shift, self._shift, variance)
-        self._answered = AnsweredRounds(prompts, rounds, self._most_missing)
+        self._answered = AnsweredRounds(n, self._most_missing)
         self._worst, self._best, self._block = ([0.0] * prompts for _ in range(3))
         self._shown: Decision | None = None
         self._first = 1.0 / (alpha * (ON_FIRST_ROUND if looks else 1.0))
@@ -158,8 +158,6 @@ class EarlyRepeats(EarlyPaired):
         if first:
             self._fail.bet(1.0 - best)
         done, rest = divmod(self.looked_at, self._prompts)
-        if not rest:
-            self._answered.end_round()
         shown = self._look_in_first() if first else None
         at_end = None if rest else self._look_at_end(done)
         self._shown = self._shown or shown or at_end
@@ -280,40 +278,40 @@ def add_logs(fixed: float, adaptive: float) -> float:
 
 
 class AnsweredRounds:
-    """The evidence that at most `most` answers of all rounds will be missing."""
+    """The evidence that at most `most` of `n` answers in rounds will be missing."""
 
-    def __init__(self, prompts: int, rounds: int, most: int) -> None:
-        self._prompts, self._most, self._n = prompts, most, prompts * rounds
-        self._missing = self._seen = self._here = 0
-        self._logs = [0.0] * len(GRID)
+    def __init__(self, n: int, most: int) -> None:
+        self._n, self._most = n, most
+        self._missing = self._seen = 0
 
     def add(self, missing: int) -> None:
-        """Add the next answer of the round; `missing` is 1 if there is none."""
+        """Add the next answer; `missing` is 1 if there is none."""
         self._seen += 1
-        self._here += missing
         self._missing += missing
-
-    def end_round(self) -> None:
-        """Bet on the answers of the round that ends."""
-        before, left = self._missing - self._here, self._n - self._seen + self._prompts
-        null = 1.0 - (self._most + 1 - before) / left
-        if ROUNDING < null < 1.0:
-            for place, g in enumerate(GRID):
-                came = (self._prompts - self._here) * math.log1p(g * (1.0 / null - 1.0))
-                self._logs[place] += came + self._here * math.log1p(-g)
-        self._here = 0
 
     @property
     def log(self) -> float:
         """Natural logarithm of the evidence; infinite if too many cannot be missing any longer."""
-        if self._missing > self._most:
+        seen, missing, too_many = self._seen, self._missing, self._most + 1
+        if missing >= too_many:
             return -math.inf
-        if self._missing + self._n - self._seen <= self._most:
+        if missing + self._n - seen < too_many:
             return math.inf
-        top = max(self._logs)
-        mean = top + math.log(math.fsum(math.exp(one - top) for one in self._logs) / len(GRID))
-        by_round = math.log(1.0 - ON_NONE_MISSING) + mean
-        if self._missing:
-            return by_round
-        none = -(self._most + 1) * math.log1p(-self._seen / self._n)
-        return max(math.log(ON_NONE_MISSING) + none, by_round)
+        share = seen / self._n
+        weight = (
+            math.log(1.0 - ON_NONE_MISSING) - missing * math.log(2.0)
+            if missing
+            else math.log(ON_NONE_MISSING)
+        )
+        if missing > too_many * share - 1.0:
+            return weight
+        terms = [
+            math.lgamma(too_many + 1)
+            - math.lgamma(j + 1)
+            - math.lgamma(too_many - j + 1)
+            + (j * math.log(share) if j else 0.0)
+            + (too_many - j) * math.log1p(-share)
+            for j in range(missing + 1)
+        ]
+        top = max(terms)
+        return weight - top - math.log(math.fsum(math.exp(one - top) for one in terms))
