@@ -54,7 +54,7 @@ class Cell:
 
     `drop` and `margin` are shares of the answers; None: the margin is that of the classic rule.
     `design` is the way to look. `lost` is the share of the answers that are missing, `of` those.
-    `effect` is how the drop comes about.
+    `turns`: worse after half. `alike`: the chance of a right answer to each prompt.
     """
 
     prompts: int
@@ -110,7 +110,7 @@ def worsen(random: Generator, before: FloatArray, drop: float) -> FloatArray:
     """Return chances that are `drop` lower on average: prompts are lost for good, one in part."""
     after, left = before.copy(), drop * len(before)
     for place in random.permutation(len(before)):
-        taken = min(left, after[place]) if before[place] > 0.5 else 0.0
+        taken = min(left, after[place]) if before[place] >= 0.5 else 0.0
         after[place] -= taken
         left -= taken
     return after
@@ -248,9 +248,9 @@ def attacks() -> list[Cell]:
                 replace(one, lost=0.03, of="wrong"),
                 replace(one, lost=0.03, of="any"),
                 replace(one, lost=0.035, of="prompts"),
-                replace(one, turns=True),
             ]
             if design == "rounds":
+                found += [replace(one, turns=True)]
                 found += [replace(one, runs=runs, drop=drop) for runs in (1, 2) for drop in (0, 1)]
     return found
 
@@ -281,9 +281,10 @@ def name(cell: Cell) -> str:
 def row(cell: Cell, found: Found) -> list[str]:
     """Return the cells of a row."""
     runs = found.runs
+    early = f" ({found.before} of {found.passed + found.failed} stops before)" if cell.turns else ""
     return [
         "classic" if cell.design == "classic" else f"pairs, {cell.design}",
-        name(cell),
+        f"{name(cell)}{early}",
         f"{cell.prompts} x {cell.repeats}",
         f"{100 * cell.margin:.1f}",
         f"{cell.flips:g}",
