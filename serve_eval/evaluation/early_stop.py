@@ -5,11 +5,15 @@ without gaps. So samples start in a permutation drawn for the run, and only its 
 examined. A sample that finishes beyond the first unfinished one waits, since quick answers differ
 from slow ones. If samples have groups, a paired rule needs a permutation of the groups, each asked
 whole, and examines a group once all its samples have finished (`stats.early_groups`).
+
+With repeats, a paired rule needs rounds that ask every prompt once, always in the same random order
+(`stats.early_repeats`).
 """
 
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -21,8 +25,10 @@ from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import MEAN, EarlyStop, Spec
 from serve_eval.stats.classic import Decision, classic_test
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyGroups, EarlyPaired
+from serve_eval.stats.early_repeats import Blocks, EarlyRepeats, make_blocks
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict
 from serve_eval.stats.onset import DriftHold
+from serve_eval.stats.repeats import instability
 from serve_eval.verdicts import pairing, reference_samples
 from serve_eval.verdicts.repaired import read_policy
 from serve_eval.verdicts.validity import MAX_MISSING
@@ -32,11 +38,12 @@ class EarlyStopping:
     """Examine the samples of a task in `order`, a permutation of all positions, up to a gap.
 
     `sizes` are those of the groups that follow each other in `order`; None: each sample is alone.
-    A sample that has no answer after all attempts counts as the worst value for each bet. `before`
-    holds the reference's mean scores by position, if known. While values look worse than earlier
-    ones, nothing is decided. `test` makes a new test for the verdict rule named `rule`. A sample
-    whose first answer is unknown counts as the worst value for each bet too, but not as missing,
-    unless `trusts_repaired`.
+    `rounds` is the number of rounds of all prompts that `order` consists of. A sample that has no
+    answer after all attempts counts as the worst value for each bet. `before` holds the reference's
+    mean scores by prompt, if known. While values look worse than earlier ones, nothing is decided.
+    `test` makes a new test for the verdict rule named `rule`. A sample whose first answer is
+    unknown counts as the worst value for each bet too, but not as missing, unless
+    `trusts_repaired`.
     """
 
     def __init__(
@@ -51,8 +58,9 @@ class EarlyStopping:
         rule: str = "classic",
         trusts_repaired: bool = False,
         sizes: Sequence[int] | None = None,
+        rounds: int | None = None,
     ) -> None:
-        self._sizes = sizes
+        self._sizes, self._rounds = sizes, rounds
         self._trusts_repaired = trusts_repaired
         self._accumulator, self._new_test, self._seed, self._before, self._rule = (
             accumulator,
@@ -154,6 +162,7 @@ class EarlyStopping:
             margin=self._scale * test.margin if isinstance(test, EarlyPaired) else None,
             held=self._hold.times,
             groups=None if self._sizes is None else len(self._sizes),
+            rounds=self._rounds,
         )
 
 
@@ -175,8 +184,8 @@ def watch(
     The looks of `tests` paired tasks share the alpha of one.
 
     It needs a reference, a metric with a range, and a value that is the mean of the scores, which
-    the bets are about. A paired rule also needs the reference's scores per sample, and one answer
-    per prompt. It bets on whole groups if samples share some.
+    the bets are about. A paired rule also needs the reference's scores per sample. It bets on whole
+    groups if samples share some, with all their repeats.
     """
     if prepared.reference is None:
         return None, "no early stop: there is no reference"
@@ -192,14 +201,6 @@ def watch(
     if metric.lo is None or metric.hi is None:
         return None, f"no early stop: {metric.name} has no range"
     verdict, rule = prepared.rule, load_verdict_rule(prepared.rule.name)
-    if rule.early_stop == "pairs" and accumulator.repeats > 1:
-        return (
-            None,
-            (
-                f"no early stop: the rule {verdict.name!r} assumes independent prompts, and repeats"
-                " of a prompt are not"
-            ),
-        )
     h = prepared.hypothesis
     assert h.num_samples is not None
     higher = (
@@ -216,7 +217,8 @@ def watch(
     n, sign = len(accumulator.samples), 1.0 if higher else -1.0
     max_missing = float(verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
     test: Callable[[], EarlyVerdict]
-    order, sizes = _draw_order(prepared, accumulator, seed, by_groups=rule.early_stop == "pairs")
+    order, sizes = _draw_order(prepared, accumulator, seed, pairs=rule.early_stop == "pairs")
+    repeats, rounds = accumulator.repeats, None
     if rule.early_stop == "pairs":
         if before is None:
             return None, note or "no early stop: the reference has no scores per sample"
@@ -234,6 +236,10 @@ def watch(
         kind: Callable[..., EarlyVerdict] = (
             partial(EarlyPaired, n) if sizes is None else partial(EarlyGroups, sizes)
         )
+        if sizes is None and repeats > 1:
+            prompts, rounds = n // repeats, repeats
+            blocks = _make_blocks(prepared, order[:prompts], repeats)
+            kind = partial(EarlyRepeats, prompts, repeats, blocks=blocks)
         test = partial(
             kind, points / metric.scale, alpha=alpha, span=span, eps=eps, max_missing=max_missing
         )
@@ -259,19 +265,38 @@ def watch(
         rule=verdict.name,
         trusts_repaired=read_policy(verdict.options).repaired == "trust",
         sizes=sizes,
+        rounds=rounds,
     )
     return prefix, note
 
 
 def _draw_order(
-    prepared: PreparedTask, accumulator: ScoreAccumulator, seed: int, *, by_groups: bool
+    prepared: PreparedTask, accumulator: ScoreAccumulator, seed: int, *, pairs: bool
 ) -> tuple[Sequence[int], Sequence[int] | None]:
-    """Return the order of the samples, and the sizes of its groups if it keeps groups whole."""
-    own = task_seed(seed, prepared.task.name)
-    keys = list_group_keys(accumulator.samples) if by_groups else None
-    if keys is not None:
-        return arrange_groups(keys, own)
-    return arrange(accumulator.samples, range(len(accumulator.samples)), "random", own), None
+    """Return the order of the samples, and the sizes of its groups if it keeps groups whole.
+
+    For a rule of `pairs`, the repeats are rounds of the same order, or part of their groups.
+    """
+    own, n = task_seed(seed, prepared.task.name), len(prepared.dataset.samples)
+    every = range(len(accumulator.samples))
+    if not pairs:
+        return arrange(accumulator.samples, every, "random", own), None
+    if (keys := list_group_keys(prepared.dataset.samples)) is not None:
+        return arrange_groups([keys[i % n] for i in every], own)
+    prompts = arrange(prepared.dataset.samples, range(n), "random", own)
+    return array("q", (i + first for first in every[::n] for i in prompts)), None
+
+
+def _make_blocks(prepared: PreparedTask, prompts: Sequence[int], repeats: int) -> Blocks | None:
+    """Return the reference's answers that each block of rounds of `prompts` is compared with."""
+    assert prepared.reference is not None
+    found = pairing.read_stored_runs(prepared.dataset, prepared.reference)
+    if found is None or len(found[0]) < 2:
+        return None
+    runs = [[run[i] for i in prompts] for run in found[0]]
+    sign = 1.0 if pairing.is_higher_better(prepared.task.metric, prepared.reference) else -1.0
+    oriented = [[sign * score for score in run] for run in runs]
+    return make_blocks(oriented, repeats, instability(runs).variance)
 
 
 def _limit_known(bound: float | None) -> float:

@@ -167,6 +167,7 @@ def stop_early(session: RunSession, *, asking: bool) -> None:
     # Needs scipy, which a run loads while it waits for its first answers.
     from serve_eval.evaluation.early_stop import looks_at_pairs, watch
 
+    before = run_folder.read_looks(session.folder)
     # Together, the tests of all tasks have the alpha of one.
     tests = sum(looks_at_pairs(w.prepared.rule) for w in session.tasks)
     for w in session.tasks:
@@ -180,18 +181,36 @@ def stop_early(session: RunSession, *, asking: bool) -> None:
             how = "run" if w.judgements is None else "judged"
             w.note = f"no early stop: answers are {how} and scored only after the last one arrived"
             continue
+        if w.prepared.task.name in before and looks_at_pairs(w.prepared.rule):
+            then = before[w.prepared.task.name].partition(OF_REPEATS)[2] or "1"
+            if int(then) != w.accumulator.repeats:
+                w.note = (
+                    "no early stop: an earlier session looked at"
+                    f" {then} answers per prompt, which used the alpha of the looks"
+                )
+                continue
         w.early, w.note = watch(
             w.prepared, w.accumulator, eps=plan.early_stop, seed=seed, tests=tests
         )
         if w.early is not None:
             w.early.look()
     looked_at = {
-        w.prepared.task.name: w.prepared.rule.name
+        w.prepared.task.name: _name_looks(w)
         for w in session.tasks
         if w.early is not None and looks_at_pairs(w.prepared.rule)
     }
     if asking and looked_at:
         run_folder.note_looks(session.folder, looked_at)
+
+
+OF_REPEATS = " of repeats: "
+"""Separates the rule that looked at a task from the number of repeats, in the record of looks."""
+
+
+def _name_looks(task_run: TaskRun) -> str:
+    """Return the rule that looks at a task, and the number of its repeats if there are several."""
+    rule, repeats = task_run.prepared.rule.name, task_run.accumulator.repeats
+    return rule if repeats == 1 else f"{rule}{OF_REPEATS}{repeats}"
 
 
 def score_again(session: RunSession) -> None:

@@ -107,10 +107,13 @@ def random_order(
     """Return all samples of a task in the random order of their starts, across sessions.
 
     None if one of the `sessions` had another order, or if shards had different ones. None too if a
-    paired rule examined the task (`looked_at`) by whole groups: their samples follow each other
-    and may fail together, which is no random order of samples.
+    paired rule examined the task (`looked_at`) by whole groups or in rounds of repeats: samples of
+    a group or prompt follow each other and may fail together, which is no random order of samples.
     """
-    if task_run.prepared.task.name in looked_at and list_group_keys(task_run.accumulator.samples):
+    accumulator = task_run.accumulator
+    if task_run.prepared.task.name in looked_at and (
+        accumulator.repeats > 1 or list_group_keys(accumulator.samples)
+    ):
         return None
     if task_run.early is not None:
         return task_run.early.order

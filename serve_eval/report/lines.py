@@ -138,6 +138,8 @@ def early_stop(early: EarlyStop) -> str:
     known = "the reference's scores per sample" if early.paired else "only the reference's mean"
     if early.groups is not None:
         known += f", by whole groups ({early.groups} in all)"
+    if early.rounds is not None:
+        known += f", in {early.rounds} rounds of all prompts"
     if early.decision is None:
         held = "; the latest look worse than the earlier ones" if early.held else ""
         return (

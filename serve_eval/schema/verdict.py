@@ -123,7 +123,8 @@ class EarlyStop:
     natural logarithms (None: unbounded): 2 / `eps` decides, or 1 / `alpha`, once the wealth for few
     missing answers has reached 1 / `eps`. `held` is how often a decision was delayed because the
     latest answers were worse than those before. `groups` is the number of groups of the planned
-    samples if they were asked and examined by whole groups.
+    samples if they were asked and examined by whole groups. `rounds` is the number of rounds of all
+    prompts in which repeats were asked and examined.
     """
 
     eps: float
@@ -144,6 +145,7 @@ class EarlyStop:
     margin: float | None = None
     held: int = 0
     groups: int | None = None
+    rounds: int | None = None
 
 
 @freeze

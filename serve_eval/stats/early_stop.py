@@ -204,13 +204,17 @@ class EarlyVerdict:
                 hint=f"give the worst and the best value within {self._lo:g}..{self._hi:g}",
             )
 
-    def _take(self, worst: float, best: float, prompts: int = 1) -> None:
-        """Bet on a value that is between `worst` and `best`, of one or several prompts."""
+    def _count(self, prompts: int) -> None:
+        """Count the next prompts. Raises ServeEvalError for more than were planned."""
         if self.looked_at + prompts > self.n:
             raise ServeEvalError(
                 f"more values than the {self.n} planned samples", hint="give each prompt once"
             )
         self.looked_at += prompts
+
+    def _take(self, worst: float, best: float, prompts: int = 1) -> None:
+        """Bet on a value that is between `worst` and `best`, of one or several prompts."""
+        self._count(prompts)
         passes = self._pass.bet((worst - self._lo) / self._width) >= self._needed
         fails = self._fail.bet((self._hi - best) / self._width) >= self._needed
         if (

@@ -220,3 +220,42 @@ def test_a_clear_loss_stops_and_so_does_none(prepared):
         assert prefix.decision is decision
         assert prefix.looked_at < GROUPS * SIZE
         assert prefix.result().stopped
+
+
+def test_a_group_keeps_all_its_repeats(prepared: PreparedTask):
+    """A passage that is misread may be misread each time, so its repeats are no new draws."""
+    accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples, repeats=3)
+    prefix, note = watch(prepared, accumulator, eps=0.01, seed=0)
+    assert prefix is not None, note
+    samples = prepared.dataset.samples
+    units = [prefix.order[i : i + 3 * SIZE] for i in range(0, len(prefix.order), 3 * SIZE)]
+    assert [len({samples[i % len(samples)].group for i in unit}) for unit in units] == [1] * GROUPS
+    for i in prefix.order[: 3 * SIZE - 1]:
+        accumulator.add(i, _answer(1.0))
+    assert (prefix.look(), prefix.looked_at) == (False, 0)
+    accumulator.add(prefix.order[3 * SIZE - 1], _answer(1.0))
+    assert (prefix.look(), prefix.looked_at) == (False, 3 * SIZE)
+    assert (prefix.result().groups, prefix.result().rounds) == (GROUPS, None)
+
+
+def test_slow_answers_to_repeats_hold_up_the_round_that_they_belong_to(prepared: PreparedTask):
+    """All right answers come at once, and the wrong ones, a third, after everything else.
+
+    Without the gaps that they leave, every value would be that of the reference.
+    """
+    alone, rng = _ungrouped(prepared), random.Random(2)
+    n = len(alone.dataset.samples)
+    accumulator = ScoreAccumulator(alone.task, alone.dataset.samples, repeats=4)
+    prefix, note = watch(alone, accumulator, eps=0.01, seed=0)
+    assert prefix is not None, note
+    slow = {i for i in range(4 * n) if rng.random() < 1 / 3}
+    for i in prefix.order:
+        if i not in slow:
+            accumulator.add(i, _answer(1.0))
+            assert not prefix.look()
+    assert prefix.looked_at < 20
+    for i in (i for i in prefix.order if i in slow):
+        accumulator.add(i, _answer(0.0))
+        prefix.look()
+    told = prefix.result()
+    assert (told.decision, told.rounds, told.groups) == ("FAIL", 4, None)

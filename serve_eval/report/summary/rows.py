@@ -227,6 +227,7 @@ def _describe_early(early: EarlyStop) -> str:
     if not early.stopped:
         return lines.early_stop(early)
     whole = "" if early.groups is None else " in whole groups"
+    whole = whole if early.rounds is None else f" in rounds ({early.rounds} in all)"
     said = f"after {early.looked_at:,} of {early.planned:,}{whole}, {early.saved:,} saved"
     if early.margin is None:
         return f"{said}; the verdict of all prompts differs with probability {early.eps:g} at most"

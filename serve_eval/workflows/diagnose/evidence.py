@@ -248,19 +248,20 @@ class Evidence:
 
     @property
     def in_random_order(self) -> bool:
-        """True if all sessions started the samples in random order, and none by whole groups.
+        """True if all sessions started the samples in random order, and none by groups or rounds.
 
-        An early stop of a paired rule asks samples of a group one after the other.
+        An early stop of a paired rule asks samples of a group, or repeats of a prompt, one after
+        the other.
         """
         orders = [session.limits.order for session in self.sessions if session.limits is not None]
         looks = run_folder.read_looks(self.folder)
-        by_groups = any(
-            one.line is not None and one.line.group
+        by_units = any(
+            task.repeats > 1 or (one.line is not None and one.line.group)
             for task in self.tasks
             if task.name in looks
             for one in task.asked
         )
-        return bool(orders) and all(order == "random" for order in orders) and not by_groups
+        return bool(orders) and all(order == "random" for order in orders) and not by_units
 
 
 def read(folder: Path, *, include_path: Sequence[str] = (), share: float = 1.0) -> Evidence:
