@@ -71,6 +71,8 @@ def show_value(task: SummaryTask) -> str:
     early = verdict.early
     if early is not None and early.stopped:
         return "-" if early.estimate is None else f"~{figure(early.estimate, result.metric)}"
+    if (end := verdict.budget) is not None:
+        return "-" if end.estimate is None else f"~{figure(end.estimate, result.metric)}"
     if result.failed and verdict.bounds is not None:
         return span(verdict.bounds, result.metric)
     value = verdict.evaluated if verdict.evaluated is not None else result.value
