@@ -14,7 +14,7 @@ from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.capabilities.sampling import compare_with_reference, warn_of_defaults
 from serve_eval.evaluation.earlier_run import describe_archived
 from serve_eval.evaluation.prove_path import prove_path
-from serve_eval.evaluation.run_cost import sum_cost
+from serve_eval.evaluation.run_cost import find_ending_limit, sum_cost
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.evidence import engine_counters
@@ -75,7 +75,7 @@ def report_on(
         limits=[plan.limits, *(load.limits for load in loads)],
         looked_at=run_folder.read_looks(folder),
         defaults=defaults,
-        ended_by=loads[-1].ended_by if loads else "",
+        ended_by=find_ending_limit(noted),
     )
     tasks = judge_controls((report_task(w, run) for w in work), work)
     corrected = many_tests.correct([t.verdict for t in tasks], "run")

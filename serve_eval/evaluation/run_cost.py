@@ -18,7 +18,7 @@ from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.plan.command_line import write_larger
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.schema import TIME, TOKENS, Limits, Plan, RunCost, TaskReport
+from serve_eval.schema import TOKENS, Limits, Plan, RunCost, TaskReport
 from serve_eval.storage.sessions import SessionRecord
 
 
@@ -62,10 +62,12 @@ def open_budget(
 
 def find_spent_limit(session: RunSession) -> str:
     """Return the limit that earlier sessions reached, so that nothing more is asked; else ""."""
-    tokens, time_s = _find_left(session)
-    if tokens is not None and tokens <= 0:
-        return TOKENS
-    return TIME if time_s is not None and time_s <= 0.0 else ""
+    budget = open_budget(session, session.tasks)
+    for w in session.tasks:
+        if w.unfinished and (place := next(iter(w.list_pending_samples()), None)) is not None:
+            budget.admits(w.prepared.task, w.accumulator.samples[place])
+            return budget.ended_by
+    return ""
 
 
 def note_spent_limit(session: RunSession, limit: str) -> None:
@@ -87,12 +89,21 @@ def describe_limit(limits: Limits, name: str) -> str:
     return "the bound of time" if value is None else f"the bound of {value:,g} s"
 
 
+def find_ending_limit(noted: Sequence[SessionRecord]) -> str:
+    """Return the limit that ended the last session, or that of any shard; "" if none did."""
+    last = {str(one.stored.get("shard", "")): one for one in noted}
+    ends = [one.load.ended_by for one in last.values() if one.load is not None]
+    return next(filter(None, ends), "")
+
+
 def _find_left(session: RunSession) -> tuple[float | None, float | None]:
     """Return the tokens and seconds that the run may still cost; None without a bound."""
     bound, time_s = find_token_bound(session.plan), session.plan.limits.max_time_s
     if bound is not None:
         traffics = [w.accumulator.traffic for w in session.tasks]
-        bound -= sum(one.prompt_tokens + one.completion_tokens for one in traffics)
+        reported = sum(one.prompt_tokens + one.completion_tokens for one in traffics)
+        # A killed session noted no load, and one without a bound charged nothing.
+        bound -= max(reported, sum(load.charged_tokens for load in session.noted.loads()))
     if time_s is not None:
         time_s -= sum(load.wall_s for load in session.noted.loads())
     return bound, time_s

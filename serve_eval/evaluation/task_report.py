@@ -86,6 +86,8 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
     end = None if stopped else _find_end(task_run, run)
     result = accumulator.result(spared=lacks is not None or stopped or end is not None)
     verdict = _verdict(task_run, run, result, early, lacks, end)
+    if end is not None:
+        verdict = unfinished.note_end(verdict, end)
     if task_run.note and task_run.note not in verdict.warnings:
         verdict = replace(verdict, warnings=(*verdict.warnings, task_run.note))
     traffic = accumulator.traffic
@@ -251,7 +253,8 @@ def _judge(
 def _build_unjudged(
     prepared: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why: str
 ) -> Verdict:
-    if result.scored == 0 and outcome is not VerdictOutcome.UNSUPPORTED:
+    asked = result.spared < result.planned
+    if result.scored == 0 and asked and outcome is not VerdictOutcome.UNSUPPORTED:
         outcome = VerdictOutcome.ERROR
         lacks = "a score" if result.failures.get(FailureKind.SCORER_ERROR) else "an answer"
         why = f"nothing_scored: none of {result.planned} samples has {lacks}; {why}"

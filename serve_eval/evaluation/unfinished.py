@@ -84,6 +84,9 @@ def judge_asked(
         decision = _classic.decide_result(result, bounds, base.threshold, higher_is_better=better)
     warnings = base.warnings if rule == "classic" else _classic.leave_out_threshold(base)
     said = describe_end(end)
+    if not result.scored and end.missing:
+        why = f"nothing_scored: none of the {end.missing:,} samples asked has an answer; {said}"
+        return replace(base, outcome=VerdictOutcome.ERROR, rule=rule, budget=end, reasons=(why,))
     if decision is not Decision.UNDECIDED and not validity.objections(
         replace(result, planned=max(1, end.asked), failed=end.missing, bounds=bounds)
     ):
@@ -110,20 +113,31 @@ def judge_asked(
     )
 
 
+def note_end(verdict: Verdict, end: BudgetEnd) -> Verdict:
+    """Return a verdict with the end of the run, which those by no rule do not have yet."""
+    if verdict.budget is not None:
+        return verdict
+    said = f"{end.ended_by}: {describe_end(end)}"
+    return replace(verdict, budget=end, evaluated=None, warnings=(said, *verdict.warnings))
+
+
 def describe_end(end: BudgetEnd) -> str:
     """Return how far a task was asked when the limit ended the run."""
-    if end.estimate is None and end.asked == 0:
-        return f"none of {end.planned:,} samples was asked before the limit"
+    if end.unasked == end.planned:
+        return f"none of the {end.planned:,} samples was asked before the limit ended the run"
+    order = (
+        "" if end.asked else " in no common random order, so that they say nothing of the others"
+    )
     missing = f", {end.missing:,} of them without an answer" if end.missing else ""
     return (
         f"the limit ended the run after {end.planned - end.unasked:,} of {end.planned:,} samples"
-        f"{missing}; {end.unasked:,} were not asked"
+        f"{order}{missing}; {end.unasked:,} were not asked"
     )
 
 
 def _describe_power(end: BudgetEnd, rule: str) -> Sequence[str]:
     """Return what the samples asked can detect, compared with all samples."""
-    if end.detects is None and end.whole_detects is None:
+    if not end.asked or (end.detects is None and end.whole_detects is None):
         return ()
     power = f"{end.power:.0%}"
     here = (

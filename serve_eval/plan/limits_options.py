@@ -7,6 +7,8 @@ from typing import Annotated, ClassVar
 
 from serve_eval.plan import shared_options
 from serve_eval.plan.shared_options import (
+    MaxTime,
+    MaxTokensTotal,
     Order,
     OrderSeed,
     PageSamples,
@@ -31,24 +33,8 @@ class LimitsOptions:
             parse=shared_options.number_or_word,
         ),
     ] = None
-    max_tokens_total: Annotated[
-        int | None,
-        Setting(
-            "Start no request once prompts and answers cost this number of tokens; judge the rest"
-            " as not asked.",
-            "N",
-            "limits.max_tokens_total",
-        ),
-    ] = None
-    max_time: Annotated[
-        float | None,
-        Setting(
-            "Start no request after this time of asking, over all sessions.",
-            "SECONDS",
-            "limits.max_time_s",
-            flag=False,
-        ),
-    ] = None
+    max_tokens_total: MaxTokensTotal = None
+    max_time: MaxTime = None
     rate_limit: RateLimit = None
     requests_per_minute: RequestsPerMinute = None
     order: Order = None

@@ -95,7 +95,8 @@ class Load:
     endpoint reported that it was starting. No server listened in `outages` that
     ended, for `away_s` together. `cores_busy` is the share of the time for which the cores of this
     machine were busy (None: not known). `ended_by` is the limit that ended it before everything was
-    asked ("": none did).
+    asked ("": none did), and `charged_tokens` what a bound of tokens counted, with estimates of
+    what no reply reports.
     """
 
     limits: Limits
@@ -113,6 +114,7 @@ class Load:
     away_s: float = 0.0
     cores_busy: float | None = None
     ended_by: str = ""
+    charged_tokens: int = 0
 
 
 @freeze

@@ -54,7 +54,8 @@ class RunBudget:
     """The tokens and seconds that are left of a run, and what is in flight.
 
     `tokens` and `time_s` are what the run may still cost (None: no bound). The clock starts with
-    the first request. Runs of a `group` end together.
+    the first request. Runs of a `group` end together. `charged` are the tokens counted so far, with
+    estimates of what no reply reports.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class RunBudget:
         self._costs: defaultdict[str, Costs] = defaultdict(Costs)
         self._in_flight: Counter[str] = Counter()
         self._most: dict[str, float] = {}
-        self.ended_by = ""
+        self.ended_by, self.charged = "", 0.0
 
     def know(self, task: str, tokens: float, answers: int) -> None:
         """Note what earlier answers of a task cost, so that the next ones are expected alike."""
@@ -118,6 +119,7 @@ class RunBudget:
             spent = usual * (1 if result is None else count_uncounted(result))
         if self._tokens is not None:
             self._tokens -= spent
+            self.charged += spent
 
     def _expect(self, task: Task, sample: Sample) -> float:
         """Return what the requests in flight and one more are expected to cost."""

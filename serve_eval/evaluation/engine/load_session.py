@@ -205,6 +205,7 @@ class LoadSession:
             away_s=round(self.client.liveness.away_s, 1),
             cores_busy=None if (busy := self._cores.share()) is None else round(busy, 2),
             ended_by=self.budget.ended_by,
+            charged_tokens=round(self.budget.charged),
         )
 
 
