@@ -242,7 +242,7 @@ def test_time_ends_a_run(run, tmp_path):
     assert task["verdict"]["budget"]["ended_by"] == "max_time_s"
     _assert_prefix(tmp_path / "out")
     again = _resume(tmp_path / "out", exits=3)
-    assert "--set limits.max_time_s=SECONDS" in again.stdout
+    assert "nothing was asked: earlier sessions reached the bound of 0.5 s" in again.stdout
     _resume(tmp_path / "out", "--set", "limits.max_time_s=600", exits=0)
 
 
@@ -304,3 +304,20 @@ def test_a_comparison_ends_on_both_sides_together(data_root, tmp_path):
     assert "the limit ended the comparison" in done.stdout
     serve_eval(*words, "--max-tokens-total", "500000", exits=0)
     assert len(_asked(tmp_path / "out" / "a")) == N
+
+
+def test_the_side_that_costs_more_ends_both(data_root, tmp_path):
+    routes = {"/v1/models": models("m")}
+    cheap, dear = (
+        ScriptedServer(answer("#### 7", usage=(tokens, 2)), routes=routes) for tokens in (100, 200)
+    )
+    with cheap.serve_in_thread() as a, dear.serve_in_thread() as b:
+        serve_eval(
+            "compare --model m -t gsm8k --set gsm8k.num_samples=200 --self 0 --concurrency 4",
+            *(a, b, "--dataset-root", data_root, "-o", tmp_path / "out"),
+            *("--max-tokens-total", "40000"),
+            exits=3,
+        )
+    asked = [len(_asked(tmp_path / "out" / side)) for side in "ab"]
+    assert max(asked) < 110  # alone, A could ask 190
+    assert abs(asked[0] - asked[1]) <= 8
