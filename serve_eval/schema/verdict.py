@@ -282,3 +282,15 @@ class Verdict:
     def limit(self) -> float | None:
         """The threshold, if the rule compares the value with it, as those of users may."""
         return None if self.rule in OTHER_THRESHOLD else self.threshold
+
+    @property
+    def estimated(self) -> bool:
+        """True if an early stop, or a limit of the run, left samples unasked."""
+        return self.budget is not None or (self.early is not None and self.early.stopped)
+
+    @property
+    def estimate(self) -> float | None:
+        """The value by the samples asked, if others were not (None: not known)."""
+        if self.budget is not None:
+            return self.budget.estimate
+        return self.early.estimate if self.early is not None and self.early.stopped else None

@@ -4,15 +4,16 @@ A request starts while the tokens so far, those expected of the requests in flig
 within the bound. Requests in flight are awaited, so that what was asked stays a prefix of the
 random order: to cancel them would keep the answers that came first, which are the short ones.
 
-Answers in flight are longer than most, since long ones are under way for longer. So each counts as
-the mean of an answer's tokens weighted by these tokens, sum(x^2) / sum(x). Before FEW answers came,
-it counts as much as it may cost at most.
+Answers that came first are shorter than most, so that an answer says what the next ones cost only
+when all that started before it have come. Answers in flight are longer than most, since long ones
+are under way for longer: each counts as the mean of an answer's tokens weighted by these tokens,
+sum(x^2) / sum(x), where one more answer costs as much as one may: few answers show no long tail.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,8 +23,6 @@ from serve_eval.schema import TIME, TOKENS, Failure, Prompt, Response, Sample, T
 
 CHARS_PER_TOKEN = 4
 """Characters that count as a token where no server reports tokens and no tokenizer is known."""
-FEW = 8
-"""Number of answers of a task from which their tokens say what the next one costs."""
 
 
 @dataclass(slots=True)
@@ -34,20 +33,42 @@ class BudgetGroup:
 
 
 class Costs:
-    """The tokens of the answers of a task so far."""
+    """The tokens of the answers of a task, in the order of starts up to the first missing one.
+
+    `most` is the largest number that one may cost.
+    """
 
     def __init__(self) -> None:
-        self._answers, self._sum, self._squares = 0, 0.0, 0.0
+        self._sum = self._squares = self.most = 0.0
+        self._started: deque[str] = deque()
+        self._came: dict[str, float | None] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """The number of requests that have started and have no result."""
+        return len(self._started) - len(self._came)
+
+    def start(self, sample: str) -> None:
+        """Note that the request for a sample starts."""
+        self._started.append(sample)
+
+    def end(self, sample: str, tokens: float | None) -> None:
+        """Note what the answer to a sample cost; None: it has none."""
+        self._came[sample] = tokens
+        while self._started and self._started[0] in self._came:
+            first = self._came.pop(self._started.popleft())
+            if first is not None:
+                self.add(first)
 
     def add(self, tokens: float, answers: int = 1) -> None:
         """Count answers with this number of tokens in all."""
-        self._answers += answers
         self._sum += tokens
         self._squares += tokens * tokens / max(1, answers)
 
-    def expect(self) -> float | None:
-        """Return the tokens that an answer in flight is expected to cost; None if too few came."""
-        return self._squares / self._sum if self._answers >= FEW and self._sum > 0.0 else None
+    def expect(self) -> float:
+        """Return the tokens that an answer in flight is expected to cost."""
+        whole = self._sum + self.most
+        return (self._squares + self.most * self.most) / whole if whole else 0.0
 
 
 class RunBudget:
@@ -71,8 +92,6 @@ class RunBudget:
         self._group = group or BudgetGroup()
         self._began_s: float | None = None
         self._costs: defaultdict[str, Costs] = defaultdict(Costs)
-        self._in_flight: Counter[str] = Counter()
-        self._most: dict[str, float] = {}
         self.ended_by, self.charged = "", 0.0
 
     def know(self, task: str, tokens: float, answers: int) -> None:
@@ -96,26 +115,24 @@ class RunBudget:
             self._end(TIME)
             return False
         if self._tokens is not None and self._expect(task, sample) > self._tokens:
-            if not self._in_flight.total():
+            if not any(one.in_flight for one in self._costs.values()):
                 self._end(TOKENS)
             return False
-        self._in_flight[task.name] += 1
+        self._costs[task.name].start(sample.id)
         return True
 
     def settle(self, task: Task, sample: Sample, result: Response | Failure | None) -> None:
         """Count the tokens of a result; None: the request was given up, and costs as expected."""
         if not self._bounded:
             return
-        self._in_flight[task.name] -= 1
         costs = self._costs[task.name]
         usual = costs.expect()
-        if usual is None:
-            usual = self._most.get(task.name, 0.0)
         if isinstance(result, Response):
             spent = count_tokens(sample, result)
-            costs.add(spent)
+            costs.end(sample.id, spent)
             spent += usual * count_uncounted(result)
         else:
+            costs.end(sample.id, None)
             spent = usual * (1 if result is None else count_uncounted(result))
         if self._tokens is not None:
             self._tokens -= spent
@@ -123,15 +140,9 @@ class RunBudget:
 
     def _expect(self, task: Task, sample: Sample) -> float:
         """Return what the requests in flight and one more are expected to cost."""
-        if self._costs[task.name].expect() is None:
-            most = bound_cost(task, sample)
-            self._most[task.name] = max(most, self._most.get(task.name, 0.0))
-        counts = self._in_flight + Counter([task.name])
-        return sum(n * self._expect_one(name) for name, n in counts.items())
-
-    def _expect_one(self, task: str) -> float:
-        usual = self._costs[task].expect()
-        return self._most.get(task, 0.0) if usual is None else usual
+        here = self._costs[task.name]
+        here.most = max(here.most, bound_cost(task, sample))
+        return here.expect() + sum(one.in_flight * one.expect() for one in self._costs.values())
 
     def _end(self, by: str) -> None:
         self.ended_by = self.ended_by or by

@@ -92,12 +92,9 @@ def _list_figures(task: TaskReport) -> list[str]:
 
 
 def _value(task: TaskReport) -> str:
-    """Return the value, its range if answers are missing, or an estimate after an early stop."""
-    early = task.verdict.early
-    if early is not None and early.stopped:
-        return f"~{number(early.estimate)}"
-    if task.verdict.budget is not None:
-        return f"~{number(task.verdict.budget.estimate)}"
+    """Return the value, its range if answers are missing, or an estimate by the samples asked."""
+    if task.verdict.estimated:
+        return f"~{number(task.verdict.estimate)}"
     if task.result.failed and task.verdict.bounds is not None:
         return f"{task.verdict.bounds[0]:.3f}..{task.verdict.bounds[1]:.3f}"
     return number(task.verdict.evaluated)
