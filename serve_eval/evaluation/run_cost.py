@@ -99,13 +99,20 @@ def find_ending_limit(noted: Sequence[SessionRecord]) -> str:
 def _find_left(session: RunSession) -> tuple[float | None, float | None]:
     """Return the tokens and seconds that the run may still cost; None without a bound."""
     bound, time_s = find_token_bound(session.plan), session.plan.limits.max_time_s
+    if session.anew:
+        return bound, time_s
+    noted = session.noted.read()
+    begun = max((i for i, one in enumerate(noted) if one.anew), default=0)
+    loads = [one.load for one in noted[begun:] if one.load is not None]
     if bound is not None:
-        traffics = [w.accumulator.traffic for w in session.tasks]
-        reported = sum(one.prompt_tokens + one.completion_tokens for one in traffics)
-        # A killed session noted no load, and one without a bound charged nothing.
-        bound -= max(reported, sum(load.charged_tokens for load in session.noted.loads()))
+        spent = sum(load.charged_tokens for load in loads)
+        if not any(one.anew for one in noted):
+            # A killed session noted no load, and one without a bound charged nothing.
+            traffics = [w.accumulator.traffic for w in session.tasks]
+            spent = max(spent, sum(one.prompt_tokens + one.completion_tokens for one in traffics))
+        bound -= spent
     if time_s is not None:
-        time_s -= sum(load.wall_s for load in session.noted.loads())
+        time_s -= sum(load.wall_s for load in loads)
     return bound, time_s
 
 

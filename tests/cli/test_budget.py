@@ -109,6 +109,18 @@ def test_a_bound_ends_a_run_that_goes_on_with_a_larger_one(run, tmp_path):
     assert _report(out)["tasks"][0]["verdict"]["budget"] is None
 
 
+def test_a_run_that_asks_anew_has_the_whole_bound(run, tmp_path):
+    words = ("--max-tokens-total", "60000")
+    run(*words, exits=0)
+    before = len(_asked(tmp_path / "out"))
+    run(*words, "--rerun", "all", exits=0)
+    assert len(_asked(tmp_path / "out")) == before == N
+    again = run("--max-tokens-total", "20000", "--rerun", "all", exits=3)
+    assert "the limit ended the run" in again.stdout
+    _resume(tmp_path / "out", "--max-tokens-total", "60000", exits=0)
+    assert len(_asked(tmp_path / "out")) == N
+
+
 def test_each_run_prints_its_cost(run, tmp_path):
     done = run("--set", "gpus=4", exits=0)
     cost = _report(tmp_path / "out")["cost"]
