@@ -106,7 +106,7 @@ def report_on(
         unproven_answers=unproven,
         effort=effort,
         sampling_defaults=defaults,
-        cost=sum_cost(tasks, noted, 0 if defaults is None else defaults.tokens),
+        cost=sum_cost(tasks, noted),
     )
 
 
