@@ -122,7 +122,7 @@ async def evaluate(
     ):
         session.companions = companions or session.companions
         session.part_of, session.check_defaults = part_of, check_defaults
-        session.anew = rerun not in ("never", "failed")
+        session.rerun = rerun not in ("never", "failed")
         await open_tasks(session, rerun, seed)
         if needs_endpoint(session, rerun):
             with note_cut_off(session):

@@ -99,14 +99,14 @@ def find_ending_limit(noted: Sequence[SessionRecord]) -> str:
 def _find_left(session: RunSession) -> tuple[float | None, float | None]:
     """Return the tokens and seconds that the run may still cost; None without a bound."""
     bound, time_s = find_token_bound(session.plan), session.plan.limits.max_time_s
-    if session.anew:
+    if session.rerun:
         return bound, time_s
     noted = session.noted.read()
-    begun = max((i for i, one in enumerate(noted) if one.anew), default=0)
+    begun = max((i for i, one in enumerate(noted) if one.rerun), default=0)
     loads = [one.load for one in noted[begun:] if one.load is not None]
     if bound is not None:
         spent = sum(load.charged_tokens for load in loads)
-        if not any(one.anew for one in noted):
+        if not any(one.rerun for one in noted):
             # A killed session noted no load, and one without a bound charged nothing.
             traffics = [w.accumulator.traffic for w in session.tasks]
             spent = max(spent, sum(one.prompt_tokens + one.completion_tokens for one in traffics))

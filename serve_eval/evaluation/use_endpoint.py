@@ -114,7 +114,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
         {
             "started_at": session.stopwatch.started_at,
             **({"part_of": session.part_of} if session.part_of else {}),
-            **({"anew": True} if session.anew else {}),
+            **({"rerun": True} if session.rerun else {}),
             "endpoint": endpoint,
             "limits": session.plan.limits,
             **environment(),

@@ -47,7 +47,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Times are UTC in ISO 8601. Fields that an older version did not record have their defaults.
     `part_of` is the command whose comparison or check asked the run ("": it stands for itself).
-    The servers ran for `served_s` seconds with that many `gpus` (None: not known). `anew`: answers
+    The servers ran for `served_s` seconds with that many `gpus` (None: not known). `rerun`: answers
     of earlier sessions were asked again. `own` means that this user recorded the endpoint in this
     folder. `stored` is the whole entry, with the versions.
     """
@@ -66,7 +66,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     part_of: str = ""
     served_s: float | None = None
     gpus: int | None = None
-    anew: bool = False
+    rerun: bool = False
     own: bool = False
     stored: Mapping[str, Any] = {}
 

@@ -43,7 +43,7 @@ DROPS = (1.0, 2.0, 5.0)
 class TokenForecast:
     """The tokens that a task is expected to cost.
 
-    `prompts_by` and `answers_by` say how they are known; `bounded`: answers cost at most so much.
+    `prompts_by` and `answers_by` say how they are known; `bounded`: answers cost that at most.
     """
 
     answers: int
@@ -107,7 +107,7 @@ def _count(count: CountTokens, sample: Sample) -> int:
 def _find_length(
     plan: Plan, prepared: PreparedTask, out_dir: Path | None
 ) -> tuple[float | None, str]:
-    """Return the mean tokens of an answer and where they are from; None if nothing tells them."""
+    """Return the mean tokens of an answer and where they are from; None if they are not known."""
     if prepared.task.prompt_logprobs:
         return None, "the one that a request for a prompt's probabilities allows"
     if prepared.reference is not None:

@@ -159,7 +159,7 @@ def test_tokens_of_an_answer(response: Response, lacks: bool, uncounted: int, to
 
 
 def test_short_answers_are_not_favoured():
-    """What was asked has the mean of all answers; what came first has the short, right ones."""
+    """The asked samples have the mean of all; those that came first have the short, right ones."""
     ended = simulate(60, 60_000, 64)
     asked = [100.0 * (one.asked - whole) for one, whole in ended]
     came = [100.0 * (one.came - whole) for one, whole in ended]
