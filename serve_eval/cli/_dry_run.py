@@ -32,6 +32,7 @@ from serve_eval.storage.file_names import LOGS
 from serve_eval.storage.json_files import pretty_json
 from serve_eval.verdicts.exit_code import PASS, UNDECIDED
 from serve_eval.whole_file import replace_named_file
+from serve_eval.workflows.power import forecast
 
 SHOWN = 12_000
 """Most characters of a prompt that are shown: enough for five worked examples, not for a book."""
@@ -65,18 +66,26 @@ def dump(plan: Plan, file: Path) -> int:
     return sum(len(p.dataset.samples) for p in prepared)
 
 
-def show_only(plan: Plan, *, dry_run: bool, dump_to: Path | None, as_json: bool) -> int:
+def show_only(
+    plan: Plan,
+    *,
+    dry_run: bool,
+    dump_to: Path | None,
+    as_json: bool,
+    out_dir: Path | None = None,
+) -> int:
     """Write the prompts to a file, or show the plan, or both. Return the exit code."""
     if dump_to is not None:
         say(f"{dump(plan, dump_to)} prompts written to {dump_to}; nothing was sent")
-    return show(plan, as_json=as_json) if dry_run else PASS
+    return show(plan, as_json=as_json, out_dir=out_dir) if dry_run else PASS
 
 
-def show(plan: Plan, *, as_json: bool) -> int:
+def show(plan: Plan, *, as_json: bool, out_dir: Path | None = None) -> int:
     """Print the plan, the launcher's commands, and the requests and thresholds of each task.
 
-    The reference and the first prompt of each task are shown as well. Returns the exit code: 3 if
-    the run would be refused because no reference applies.
+    The reference and the first prompt of each task are shown as well, and the tokens that a run in
+    `out_dir` is expected to cost. Returns the exit code: 3 if the run would be refused because no
+    reference applies.
     """
     for line in list_disagreements(plan):  # Also where data sets are missing.
         say(f"warning: {line}")
@@ -84,19 +93,29 @@ def show(plan: Plan, *, as_json: bool) -> int:
         say(f"note: {need}")
     prepared = prepare(replace(plan, allow_missing_reference=True))
     commands, files = preview(plan, Path(LOGS))
+    tests = sum(takes_pairs(one) for one in prepared)
+    tokens = [forecast.forecast_tokens(plan, p, out_dir) for p in prepared]
     tasks = [
         (known := facts(p, plan.times(p.task.name)))
         | _time_of_quota(plan, known["requests"])
         | _name_rules(plan, p)
         | _early_stop(plan, p)
-        | plan_pairs(plan, p, sum(takes_pairs(one) for one in prepared))
-        for p in prepared
+        | plan_pairs(plan, p, tests)
+        | forecast.describe_forecast(plan, p, found, tests)
+        for p, found in zip(prepared, tokens, strict=True)
     ]
+    cost = forecast.sum_up(plan, tokens)
     if as_json:
-        content = {"plan": to_file(plan), "commands": commands, "files": files, "tasks": tasks}
+        content = {
+            "plan": to_file(plan),
+            "commands": commands,
+            "files": files,
+            "tasks": tasks,
+            "tokens": tokens,
+        }
         emit(pretty_json(content).decode())
     else:
-        emit(_text(plan, commands, files, tasks))
+        emit(_text(plan, commands, files, tasks, cost))
     unjudged = (
         plan.model is None
         or plan.no_reference
@@ -210,7 +229,11 @@ def _early_stop(plan: Plan, prepared: PreparedTask) -> dict[str, str]:
 
 
 def _text(
-    plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: list[dict[str, Any]]
+    plan: Plan,
+    commands: list[list[str]],
+    files: dict[str, str],
+    tasks: list[dict[str, Any]],
+    cost: str,
 ) -> str:
     from serve_eval import yaml_source
 
@@ -246,7 +269,7 @@ def _text(
     most = "at most " if plan.early_stop is not None else ""
     judged = sum(number for facts in tasks for number in facts.get("judge_requests", {}).values())
     to_judges = f", and at most {judged} to judges" if judged else ""
-    lines.append(f"{most}{count(total, 'request')} in total{to_judges}; nothing was sent")
+    lines.append(f"{most}{count(total, 'request')} in total{to_judges}, {cost}; nothing was sent")
     return clean("\n".join(lines) + "\n")
 
 

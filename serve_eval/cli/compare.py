@@ -80,6 +80,14 @@ class ComparedPromptOptions(RehearsedPromptOptions):
 
 
 @freeze
+class ComparedPacingOptions(PacingOptions):
+    """Choose how requests are sent, and what those to both sides may cost together."""
+
+    max_tokens_total: shared_options.MaxTokensTotal = None
+    max_time: shared_options.MaxTime = None
+
+
+@freeze
 class RuleOptions:
     """Choose the verdict rule for B."""
 
@@ -225,7 +233,7 @@ def compare(
     protocol: SideProtocolOptions,
     rule: RuleOptions,
     asked: SideOptions,
-    sending: PacingOptions,
+    sending: ComparedPacingOptions,
     result: CompareResultOptions,
     faces: FaceOptions,
     moved: MovedOptions,

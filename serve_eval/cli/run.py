@@ -221,6 +221,7 @@ def run(
                 dry_run=ending.dry_run,
                 dump_to=ending.dump_prompts,
                 as_json=faces.as_json,
+                out_dir=resolved.out_dir,
             )
         )
     moved = ending.resume is not None and "base_url" in list_given_flags(ctx)

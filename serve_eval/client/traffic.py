@@ -15,6 +15,7 @@ from serve_eval.schema import (
     Acceptance,
     AnswerSpan,
     Failure,
+    LostAnswer,
     Request,
     Response,
     ThoughtsSeen,
@@ -134,11 +135,13 @@ class TrafficCounter:
         self._steps = TokenSteps()
         self._fingerprints = Fingerprints()
         self._cached: int | None = None
+        self._without_usage = self._uncounted = 0
 
     def see(self, result: Response | Failure, times: int = 1) -> None:
         """Count a result; -1 removes it."""
         attempts = result.attempts
         self._attempts += times * len(attempts)
+        self._uncounted += times * count_uncounted(result)
         if len(attempts) > 1:
             for earlier, later in itertools.pairwise(attempts):
                 if earlier.failure is None:
@@ -157,6 +160,7 @@ class TrafficCounter:
         if result.tpot_s is not None:
             self._tpot.add(result.tpot_s, times)
         usage = result.usage
+        self._without_usage += times * lacks_usage(result)
         self._prompt_tokens += times * usage.prompt_tokens
         self._completion_tokens += times * usage.completion_tokens
         if usage.cached_tokens is not None:
@@ -180,7 +184,30 @@ class TrafficCounter:
             acceptance=self._steps.acceptance(),
             cached_tokens=self._cached,
             system_fingerprints=self._fingerprints.spans(),
+            without_usage=self._without_usage,
+            uncounted_attempts=self._uncounted,
         )
+
+
+def lacks_usage(response: Response) -> bool:
+    """Return True if an answer does not report the tokens of its prompt, or its own."""
+    usage = response.usage
+    return not usage.prompt_tokens or bool(response.text and not usage.completion_tokens)
+
+
+def count_uncounted(result: Response | Failure) -> int:
+    """Return the attempts of a sample that may have cost tokens which no reply reports.
+
+    A server may have begun the answer of a failed one. The usage of a response is that of its last
+    attempt, or of those for all of its choices.
+    """
+    if len(result.attempts) == 1 and isinstance(result, Response):
+        return 0
+    lost = sum(one.lost_answer is not LostAnswer.NOTHING for one in result.attempts)
+    answered = sum(one.failure is None for one in result.attempts)
+    if isinstance(result, Response):
+        answered = 0 if result.choice_logprobs else max(0, answered - 1)
+    return lost + answered
 
 
 _SWITCHES = ("chat_template_kwargs", "reasoning_effort", "thinking", "thinking_token_budget")

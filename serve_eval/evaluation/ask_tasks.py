@@ -31,6 +31,7 @@ from serve_eval.evaluation.open_tasks import settle_scores
 from serve_eval.evaluation.prove_path import compare_again, may_compare
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.degradation import Lookout, degradations, describe_so_far
+from serve_eval.evaluation.run_cost import open_budget
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.task_run import TaskRun, random_order
 from serve_eval.evidence.attribution.trace import note_named_servers, note_servers
@@ -129,6 +130,7 @@ async def _ask_and_note_load(
         proofs=session.proofs,
         notify=session.notify,
         cut_off=session.cut_off,
+        budget=open_budget(session, tasks, None if participant is None else participant.budgets),
     )
     limits = [session.plan.limits, *(earlier.limits for earlier in session.noted.loads())]
     try:
@@ -247,7 +249,7 @@ async def ask_again(session: RunSession, client: Client) -> None:
 
     Nothing is asked if the plan expects no such answers, or if the run repeats its prompts anyway.
     """
-    if not wants_again(session):
+    if not wants_again(session) or session.noted.loads()[-1].ended_by:
         return
     session.notify("asking prompts again: the plan expects that answers repeat")
     limit = session.plan.limits.concurrency

@@ -14,6 +14,7 @@ from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.capabilities.sampling import compare_with_reference, warn_of_defaults
 from serve_eval.evaluation.earlier_run import describe_archived
 from serve_eval.evaluation.prove_path import prove_path
+from serve_eval.evaluation.run_cost import find_ending_limit, sum_cost
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.evidence import engine_counters
@@ -74,6 +75,7 @@ def report_on(
         limits=[plan.limits, *(load.limits for load in loads)],
         looked_at=run_folder.read_looks(folder),
         defaults=defaults,
+        ended_by=find_ending_limit(noted),
     )
     tasks = judge_controls((report_task(w, run) for w in work), work)
     corrected = many_tests.correct([t.verdict for t in tasks], "run")
@@ -104,6 +106,7 @@ def report_on(
         unproven_answers=unproven,
         effort=effort,
         sampling_defaults=defaults,
+        cost=sum_cost(tasks, noted),
     )
 
 

@@ -101,6 +101,16 @@ def choose_limits(plan: Plan, out_dir: Path | None) -> tuple[Plan, list[str]]:
     return replace(plan, tasks=tuple(tasks)), lines
 
 
+def find_earlier_task(
+    plan: Plan, spec: Spec, out_dir: Path | None
+) -> tuple[Path, TaskReport] | None:
+    """Return the newest finished run of a task by the model of a plan, next to a run folder."""
+    place = OUTPUTS if out_dir is None else out_dir.absolute().parent
+    runs = sorted(_list_runs(place, plan), key=lambda run: run[1].started_at, reverse=True)
+    found = next(_find_task(spec, runs), None)
+    return None if found is None else (found.folder, found.task)
+
+
 def _list_runs(place: Path, plan: Plan) -> Iterator[tuple[Path, Report]]:
     """Yield the finished runs in a folder that asked the model of a plan."""
     for folder in sorted(place.iterdir()) if place.is_dir() else ():

@@ -24,6 +24,7 @@ from serve_eval.evaluation.open_tasks import (
 from serve_eval.evaluation.preflight import check_margins
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.report_run import report_run, save_report
+from serve_eval.evaluation.run_cost import check_budget, find_spent_limit, note_spent_limit
 from serve_eval.evaluation.run_session import (
     CheckDefaults,
     Stopwatch,
@@ -121,6 +122,7 @@ async def evaluate(
     ):
         session.companions = companions or session.companions
         session.part_of, session.check_defaults = part_of, check_defaults
+        session.rerun = rerun not in ("never", "failed")
         await open_tasks(session, rerun, seed)
         if needs_endpoint(session, rerun):
             with note_cut_off(session):
@@ -132,7 +134,10 @@ async def evaluate(
                     await ask_again(session, client)
         else:
             refuse_other_sampling(session)
-            warn_of_old_answers(session)
+            if any(w.unfinished for w in session.tasks) and (limit := find_spent_limit(session)):
+                note_spent_limit(session, limit)
+            else:
+                warn_of_old_answers(session)
         session.check_journals()
         await run_answers(session)
         await judge_answers(session)
@@ -194,6 +199,7 @@ async def _prepare(
     load_verdict_rule(plan.verdict.name).check_options(plan.verdict.options)
     if not run_folder.holds_run(out_dir):
         check_margins(plan, prepared)
+        check_budget(plan, prepared)
         if launching is None:
             check_launcher(plan)
     return plan, prepared

@@ -19,7 +19,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hide_in_errors
 from serve_eval.client.preflight import discover_model, short
 from serve_eval.client.questions import LLAMA_CPP_PYTHON
-from serve_eval.errors import PlanError
+from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation import deployment
 from serve_eval.evaluation.deployment import check_inherited
 from serve_eval.evaluation.hang_detector import HangDetector, ProbedServer
@@ -153,6 +153,15 @@ def job_size(plan: Plan) -> JobSize:
         return launcher.job_size(context, **options)
     launcher.commands(context, **options)
     return JobSize()
+
+
+def count_gpus(plan: Plan) -> int | None:
+    """Return the GPUs that the servers of a plan use; None if the launcher does not know."""
+    try:
+        size = job_size(plan)
+    except ServeEvalError:
+        return None
+    return size.nodes * size.gpus_per_node or None
 
 
 def about_endpoint(

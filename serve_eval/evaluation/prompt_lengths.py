@@ -174,7 +174,7 @@ def _fit_before_start(
 ) -> dict[str, Mapping[str, object]]:
     """Return the options for a server that does not run yet, of tasks that can be fitted to it."""
     with ExitStack() as opened:
-        if (count := _open_counter(plan, launcher, options, opened)) is None:
+        if (count := open_counter(plan, launcher, options, opened)) is None:
             return {}
         return {
             name: task.fit(count, None, roots)
@@ -183,7 +183,7 @@ def _fit_before_start(
         }
 
 
-def _open_counter(
+def open_counter(
     plan: Plan, launcher: Launcher, options: Mapping[str, object], opened: ExitStack
 ) -> CountTokens | None:
     """Return what counts tokens as the server will: its launcher, or the tokenizer of its model."""

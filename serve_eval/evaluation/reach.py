@@ -180,6 +180,7 @@ HARMLESS_FIELDS = (
         "samples_of",
         "limit",
         "shard",
+        "gpus",
         "repeats",
     ),
     *(

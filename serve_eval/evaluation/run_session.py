@@ -64,7 +64,8 @@ class RunSession:
     session ends with a report in the folder. `part_of` is the command whose comparison or check
     asks this run; its `check_defaults` may refuse what the probe found. `settled`: what earlier
     sessions left unproven was withdrawn, so that steps.jsonl names what stands unproven. `cut_off`
-    are the samples that were in flight when the session was stopped.
+    are the samples that were in flight when the session was stopped. `rerun`: answers of earlier
+    sessions are asked again, and what they cost counts towards no bound.
     """
 
     plan: Plan
@@ -93,6 +94,7 @@ class RunSession:
     check_defaults: CheckDefaults = allow_any
     settled: bool = False
     cut_off: CutOff = field(default_factory=list)
+    rerun: bool = False
 
     def count_retries(self) -> int:
         """Return the retries of this session and the earlier ones, as far as they are recorded."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ExternalCodeError
+from serve_eval.evaluation import unfinished
 from serve_eval.evaluation.capabilities import reason
 from serve_eval.evaluation.capabilities.sampling import put_kept
 from serve_eval.evaluation.judges import remarks as judge_remarks
@@ -24,6 +25,7 @@ from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import (
     Ability,
     Attribution,
+    BudgetEnd,
     Degradation,
     EarlyStop,
     FailureKind,
@@ -56,7 +58,8 @@ class RunFacts:
     `unsupported` has what the endpoint cannot do, by task. `served` has the workers behind each
     answer, by task and sample. `limits` are those of the sessions that produced answers. A paired
     rule has examined the tasks in `looked_at` during the run, in this session or before.
-    `defaults` are the sampling defaults of the endpoint (None: not probed).
+    `defaults` are the sampling defaults of the endpoint (None: not probed). The limit `ended_by`
+    ended the last session before everything was asked ("": none did).
     """
 
     folder: Path
@@ -67,6 +70,7 @@ class RunFacts:
     limits: Sequence[Limits]
     looked_at: Collection[str]
     defaults: SamplingDefaults | None = None
+    ended_by: str = ""
 
 
 def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
@@ -77,8 +81,12 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
     p, accumulator = task_run.prepared, task_run.accumulator
     early = None if task_run.early is None else task_run.early.result()
     lacks = run.unsupported.get(p.task.name) if task_run.unfinished else None
-    result = accumulator.result(spared=lacks is not None or (early is not None and early.stopped))
-    verdict = _verdict(task_run, run, result, early, lacks)
+    stopped = early is not None and early.stopped
+    end = None if stopped else _find_end(task_run, run)
+    result = accumulator.result(spared=lacks is not None or stopped or end is not None)
+    verdict = _verdict(task_run, run, result, early, lacks, end)
+    if end is not None:
+        verdict = unfinished.note_end(verdict, end)
     if task_run.note and task_run.note not in verdict.warnings:
         verdict = replace(verdict, warnings=(*verdict.warnings, task_run.note))
     traffic = accumulator.traffic
@@ -126,10 +134,11 @@ def _verdict(
     result: TaskResult,
     early: EarlyStop | None,
     lacks: Ability | None,
+    end: BudgetEnd | None,
 ) -> Verdict:
     """Judge the result of a task, or state why it is not judged.
 
-    `lacks` is what the endpoint cannot do.
+    `lacks` is what the endpoint cannot do. `end` exists if a limit left samples unasked.
     """
     p = task_run.prepared
     if lacks is not None:
@@ -155,6 +164,11 @@ def _verdict(
     if early is not None and early.stopped:
         decided = _classic.judge_decided(result, p.reference, p.hypothesis, early)
         return validity.warn_of_stopped(decided, result)
+    if end is not None:
+        whole = task_run.accumulator.result()
+        bounds = whole.bounds if whole.doubted_bounds is None else whole.doubted_bounds
+        judged = unfinished.judge_asked(p, p.reference, result, end, bounds)
+        return replace(judged, early=early)
     try:
         judged = _judge(task_run, run, result, p.reference, looked=early is not None)
     except ExternalCodeError as error:
@@ -164,6 +178,16 @@ def _verdict(
         why = f"the rule {judged.rule} said {judged.outcome.value}"
         return _build_unjudged(p, result, VerdictOutcome.ERROR, why)
     return replace(judged, early=early)
+
+
+def _find_end(task_run: TaskRun, run: RunFacts) -> BudgetEnd | None:
+    """Return how far a task was asked when a limit ended the run, if samples were not asked."""
+    if not run.ended_by:
+        return None
+    order = random_order(task_run, run.seeds, run.limits, run.looked_at)
+    if order is None and task_run.early is not None:
+        order = task_run.early.order
+    return unfinished.find_end(task_run, run.ended_by, order)
 
 
 def _tell_how_to_mend(run: RunFacts) -> str:
@@ -228,7 +252,8 @@ def _judge(
 def _build_unjudged(
     prepared: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why: str
 ) -> Verdict:
-    if result.scored == 0 and outcome is not VerdictOutcome.UNSUPPORTED:
+    asked = result.spared < result.planned
+    if result.scored == 0 and asked and outcome is not VerdictOutcome.UNSUPPORTED:
         outcome = VerdictOutcome.ERROR
         lacks = "a score" if result.failures.get(FailureKind.SCORER_ERROR) else "an answer"
         why = f"nothing_scored: none of {result.planned} samples has {lacks}; {why}"

@@ -32,6 +32,7 @@ from serve_eval.evaluation.deployment import learn_settings
 from serve_eval.evaluation.earlier_run import Rerun
 from serve_eval.evaluation.launch import Launching, launch, quirks
 from serve_eval.evaluation.open_tasks import open_again
+from serve_eval.evaluation.run_cost import find_spent_limit, time_servers
 from serve_eval.evaluation.run_session import RunSession, log_endpoint
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.evidence import engine_counters
@@ -45,8 +46,10 @@ from serve_eval.storage import server_logs
 
 def needs_endpoint(session: RunSession, rerun: Rerun) -> bool:
     """Return True if anything must be asked of the endpoint, if only its version."""
-    if any(w.unfinished or w.list_unjudged(itself=True) for w in session.tasks):
+    if any(w.list_unjudged(itself=True) for w in session.tasks):
         return True
+    if any(w.unfinished for w in session.tasks):
+        return not find_spent_limit(session)
     if wants_again(session):
         return True
     return rerun == "version" and any(is_mutable(w.prepared.task.name) for w in session.tasks)
@@ -62,24 +65,29 @@ async def open_endpoint(
     EndpointError.
     """
     plan, folder, notify = session.plan, session.folder, session.notify
-    async with (
-        (launching or partial(launch, notify=notify))(
-            plan, session.prepared, folder
-        ) as session.endpoint,
-        connect(plan, session.endpoint, session.environ) as client,
-    ):
-        client.liveness.notify = notify
-        session.endpoint = evaluation_launch.describe(plan, session.endpoint)
-        session.companions.join(client)
-        if rerun == "version":  # The server's version is known only now.
-            await open_again(
-                session, rerun, server=ServerInfo.read(await client.describe()).version
-            )
-        if client.masking:
-            if pods := session.endpoint.info.pods:  # A manifest may hold the key under any name.
-                session.endpoint = session.endpoint.with_info(pods=client.masking.value(pods))
-            session.open_files.callback(_hide_in_logs, session, session.endpoint, client.masking)
-        yield client
+    with time_servers(session):
+        async with (
+            (launching or partial(launch, notify=notify))(
+                plan, session.prepared, folder
+            ) as session.endpoint,
+            connect(plan, session.endpoint, session.environ) as client,
+        ):
+            client.liveness.notify = notify
+            session.endpoint = evaluation_launch.describe(plan, session.endpoint)
+            session.companions.join(client)
+            if rerun == "version":  # The server's version is known only now.
+                await open_again(
+                    session, rerun, server=ServerInfo.read(await client.describe()).version
+                )
+            if client.masking:
+                if (
+                    pods := session.endpoint.info.pods
+                ):  # A manifest may hold the key under any name.
+                    session.endpoint = session.endpoint.with_info(pods=client.masking.value(pods))
+                session.open_files.callback(
+                    _hide_in_logs, session, session.endpoint, client.masking
+                )
+            yield client
 
 
 async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
@@ -106,6 +114,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
         {
             "started_at": session.stopwatch.started_at,
             **({"part_of": session.part_of} if session.part_of else {}),
+            **({"rerun": True} if session.rerun else {}),
             "endpoint": endpoint,
             "limits": session.plan.limits,
             **environment(),

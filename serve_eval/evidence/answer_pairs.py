@@ -43,7 +43,8 @@ class TaskAnswers:
     `lines` has, by repeat, the score record of each prompt; `said` has a hash of each answer. The
     others are about the first answer to each prompt: `started_s` is the time of its request in
     seconds since 1970, `latency_s` its duration in seconds, and `failed` how the first failed
-    request for it failed. `doubted` has, by repeat, the prompts whose first answers are unknown.
+    request for it failed. `doubted` has, by repeat, the prompts whose first answers are unknown,
+    and `asked` those with an answer or a failure.
     """
 
     task: TaskReport
@@ -54,6 +55,7 @@ class TaskAnswers:
     latency_s: Mapping[str, float] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     doubted: tuple[frozenset[str], ...] = ()
+    asked: tuple[frozenset[str], ...] = ()
 
     @property
     def planned(self) -> int:
@@ -89,6 +91,7 @@ def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
     latency_s: dict[str, float] = {}
     failed: dict[str, str] = {}
     doubted: tuple[set[str], ...] = tuple(set() for _ in range(repeats))
+    asked: tuple[set[str], ...] = tuple(set() for _ in range(repeats))
     known = {reason.strip().lower() for reason in report.plan.limits.known_finish_reasons}
     try:
         shared = SharedValues()
@@ -100,6 +103,8 @@ def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
             repeat, prompt = _place(record.id, repeats)
             prompt = ids.get(prompt, prompt)
             result = record.response or record.failure
+            if result is not None:
+                asked[repeat].add(prompt)
             if result is not None and _is_doubted(result, known):
                 doubted[repeat].add(prompt)
             if repeat == 0 and result is not None and (how := _how_first_failed(result)):
@@ -118,7 +123,8 @@ def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
     unknown = tuple(
         frozenset(prompts & line.keys()) for prompts, line in zip(doubted, lines, strict=True)
     )
-    return TaskAnswers(task, folder, lines, said, started_s, latency_s, failed, unknown)
+    every = tuple(map(frozenset, asked))
+    return TaskAnswers(task, folder, lines, said, started_s, latency_s, failed, unknown, every)
 
 
 def _is_doubted(result: Response | Failure, known: Collection[str]) -> bool:

@@ -84,6 +84,18 @@ def keep_common(a: TaskAnswers, b: TaskAnswers) -> tuple[TaskAnswers, TaskAnswer
     return _restrict(a, kept, prompts), _restrict(b, kept, prompts), prompts
 
 
+def keep_asked(a: TaskAnswers, b: TaskAnswers) -> tuple[TaskAnswers, TaskAnswers]:
+    """Return two runs with the prompts alone that both asked, if a limit ended one of them.
+
+    Both were asked in one random order, so that these prompts are a random part of all. Each of
+    their repeats must have an answer or a failure.
+    """
+    if all(one.task.verdict.budget is None for one in (a, b)):
+        return a, b
+    kept = {*frozenset.intersection(*a.asked, *b.asked)}
+    return _restrict(a, kept, len(kept)), _restrict(b, kept, len(kept))
+
+
 def _is_other_form(a: TaskAnswers, b: TaskAnswers) -> bool:
     one, other = a.task.fingerprint, b.task.fingerprint
     return any(one.get(name) != other.get(name) for name in FORM)

@@ -87,7 +87,9 @@ def can_be_made(folder: Path) -> bool:
 
 def _check_counts(values: Mapping[str, Any], problems: Problems) -> None:
     repeats = values.get("repeats", 1)
-    numbers: dict[tuple[str, ...], Any] = {("limit",): values.get("limit", 1)}
+    numbers: dict[tuple[str, ...], Any] = {
+        (name,): values.get(name, 1) for name in ("limit", "gpus")
+    }
     if isinstance(repeats, Mapping):
         numbers |= {("repeats", name): times for name, times in repeats.items()}
     else:

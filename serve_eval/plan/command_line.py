@@ -10,7 +10,7 @@ from typing import Any
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import name_folders
-from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, is_mutable
+from serve_eval.schema import TOKENS, AccuracySpec, Connection, Limits, Plan, Spec, is_mutable
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.schema.task import SIZES
 from serve_eval.shell_words import join_words, quote_path
@@ -188,3 +188,8 @@ def permissions(plans: Sequence[Plan]) -> str:
 def write_resume_command(folder: Path, plan: Plan) -> str:
     """Return the command that resumes the run of a plan in a folder."""
     return f"serve-eval run --resume {quote_path(folder)}{permissions([plan])}"
+
+
+def write_larger(limit: str) -> str:
+    """Return the option that lets a run go on beyond a limit that ended it."""
+    return "--max-tokens-total N" if limit == TOKENS else f"--set limits.{limit}=SECONDS"

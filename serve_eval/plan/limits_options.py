@@ -7,6 +7,8 @@ from typing import Annotated, ClassVar
 
 from serve_eval.plan import shared_options
 from serve_eval.plan.shared_options import (
+    MaxTime,
+    MaxTokensTotal,
     Order,
     OrderSeed,
     PageSamples,
@@ -31,6 +33,8 @@ class LimitsOptions:
             parse=shared_options.number_or_word,
         ),
     ] = None
+    max_tokens_total: MaxTokensTotal = None
+    max_time: MaxTime = None
     rate_limit: RateLimit = None
     requests_per_minute: RequestsPerMinute = None
     order: Order = None

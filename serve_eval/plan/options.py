@@ -289,6 +289,14 @@ class AddressOptions:
         ),
     ] = None
     rehearse: Rehearse = None
+    gpus: Annotated[
+        int | None,
+        Setting(
+            "GPUs of the servers, for the GPU seconds of the run (default: as the launcher knows).",
+            "N",
+            flag=False,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -336,7 +336,10 @@ def to_file(plan: Plan) -> dict[str, Any]:
         "samples": _samples_in_file(plan),
         "repeats": _repeats_in_file(plan),
         **_preset_in_file(plan.preset),
-        **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "early_stop")},
+        **{
+            name: getattr(plan, name)
+            for name in ("allow_hub", "limit", "seed", "early_stop", "gpus")
+        },
         **{
             name: getattr(plan, name)
             for name in (

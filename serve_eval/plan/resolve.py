@@ -180,6 +180,7 @@ def resolve(
         preset=preset,
         connection=Connection(**sections["connection"]),
         limits=Limits(**sections["limits"]),
+        gpus=values.get("gpus"),
     )
     out_dir = values.get("output_dir")
     return Resolved(

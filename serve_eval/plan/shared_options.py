@@ -330,6 +330,23 @@ ApiKey = Annotated[
         ),
     ),
 ]
+MaxTokensTotal = Annotated[
+    int | None,
+    Setting(
+        "Start no request once prompts and answers cost N tokens; what is left is not asked.",
+        "N",
+        "limits.max_tokens_total",
+    ),
+]
+MaxTime = Annotated[
+    float | None,
+    Setting(
+        "Start no request after this time of asking, in all sessions together.",
+        "SECONDS",
+        "limits.max_time_s",
+        flag=False,
+    ),
+]
 RateLimit = Annotated[
     float | None,
     Setting(

@@ -237,6 +237,48 @@ def seconds(value: float) -> str:
     return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
+def describe_cost(report: Report) -> Iterator[str]:
+    """Yield lines about the tokens that a run cost, and about its GPU seconds."""
+    cost = report.cost
+    if cost is None:
+        return
+    said = [
+        f"{cost.prompt_tokens:,} tokens of prompts and {cost.generated_tokens:,} generated, as the"
+        " answers report"
+    ]
+    if cost.without_usage:
+        said.append(f"{cost.without_usage:,} answers report none and are not in it")
+    if cost.uncounted_attempts:
+        said.append(
+            f"{cost.uncounted_attempts:,} attempts without a reply that counts them may have cost"
+            " more"
+        )
+    if cost.judge_tokens:
+        said.append(f"judges {cost.judge_tokens:,} more")
+    if cost.probe_tokens:
+        said.append(f"the probe of sampling defaults {cost.probe_tokens:,} more")
+    yield f"cost: {'; '.join(said)}"
+    if cost.gpu_s is not None and cost.served_s is not None:
+        yield (
+            f"cost: {cost.gpu_s:,.0f} GPU seconds: {cost.gpus} GPUs for {cost.served_s:,.1f} s,"
+            " from the start of the servers, or the first contact with them, to the end"
+        )
+
+
+def sum_up_cost(report: Report) -> str:
+    """Return in a few words what a run cost; "" if nothing is known."""
+    cost = report.cost
+    if cost is None:
+        return ""
+    total = cost.prompt_tokens + cost.generated_tokens
+    said = [f"{total:,} tokens ({cost.generated_tokens:,} generated)"]
+    if cost.without_usage:
+        said.append(f"{cost.without_usage:,} answers report none")
+    if cost.gpu_s is not None:
+        said.append(f"{cost.gpu_s:,.0f} GPU seconds")
+    return ", ".join(said)
+
+
 def session_load(load: Load) -> str:
     """Return the line about the requests of the last session."""
     limits = load.limits

@@ -74,6 +74,10 @@ that share a prefix together, for the server's prefix cache; longest, with the l
 answers first, so that the end of a run does not wait for one."""
 
 
+TOKENS, TIME = "max_tokens_total", "max_time_s"
+"""The limits that end a run before everything is asked, by their names in `limits`."""
+
+
 @freeze
 class Limits:
     """Limits on speed, time and retries.
@@ -98,6 +102,10 @@ class Limits:
     `scorer_timeout_s` bounds the scoring of one answer if it runs in a separate process.
     `known_finish_reasons` are finish reasons of no known server that end a whole answer.
     `page_samples` is the number of answers that a page shows.
+
+    `max_tokens_total` bounds the tokens of prompts and answers, and `max_time_s` the seconds of
+    asking, both of the run with all its sessions (None: no bound). No request starts beyond them,
+    and those in flight are awaited.
     """
 
     concurrency: int | Literal["auto"] = 64
@@ -118,6 +126,8 @@ class Limits:
     scorer_timeout_s: float = 10.0
     known_finish_reasons: tuple[str, ...] = ()
     page_samples: int = 5000
+    max_tokens_total: int | None = None
+    max_time_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +192,7 @@ class Plan:
     it keeps their texts only. `preset` says which preset the options of the tasks were completed
     from (None: none); the tasks hold its values.
     `rule_named`: the user named the verdict rule or its options, also if it is the default.
+    `gpus` is the number of GPUs of the servers (None: as the launcher knows).
     """
 
     model: str | None
@@ -216,6 +227,7 @@ class Plan:
     preset: ModelPreset | None = None
     connection: Connection = Connection()
     limits: Limits = Limits()
+    gpus: int | None = None
 
     @property
     def subset(self) -> bool:

@@ -11,7 +11,7 @@ from serve_eval.schema.plan import AccuracySpec, Plan, Spec
 from serve_eval.schema.result import ResultHeader, TaskResult
 from serve_eval.schema.sample import SamplingDefaults
 from serve_eval.schema.score import Isolation, JudgeReport
-from serve_eval.schema.traffic import Degradation, EngineReport, Load, Traffic
+from serve_eval.schema.traffic import Degradation, EngineReport, Load, RunCost, Traffic
 from serve_eval.schema.verdict import Verdict
 
 
@@ -77,7 +77,8 @@ class Report(ResultHeader):
     the path that the plan or the launcher expects. `unproven_answers` count although nothing proves
     that they belong to their samples. `sampling_defaults` is what the endpoint puts in the place of
     sampling fields that requests leave out (None: not probed). `effort` has
-    what came of the effort that was asked for, by task.
+    what came of the effort that was asked for, by task. `cost` has the tokens and GPU seconds of
+    the run (None: an older version).
     """
 
     plan: Plan
@@ -91,6 +92,7 @@ class Report(ResultHeader):
     unproven_answers: int = 0
     effort: tuple[EffortSeen, ...] = ()
     sampling_defaults: SamplingDefaults | None = None
+    cost: RunCost | None = None
 
 
 @freeze

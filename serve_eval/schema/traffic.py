@@ -50,7 +50,9 @@ class Traffic:
     requests; empty if nothing was measured. `acceptance` exists if answers report their tokens per
     step. `cached_tokens` of the prompts came from a prefix cache (None: no answer reports it).
     `system_fingerprints` has the answers by the configuration that their servers name, in the order
-    of their beginnings; empty if no server names it.
+    of their beginnings; empty if no server names it. `without_usage` answers report no tokens, and
+    `uncounted_attempts` may have cost some that no reply reports: failed ones that a server may
+    have begun, and answers that were asked again.
     """
 
     attempts: int
@@ -64,6 +66,8 @@ class Traffic:
     acceptance: Acceptance | None = None
     cached_tokens: int | None = None
     system_fingerprints: Mapping[str, AnswerSpan] = field(default_factory=dict)
+    without_usage: int = 0
+    uncounted_attempts: int = 0
 
 
 @freeze
@@ -90,7 +94,9 @@ class Load:
     that an early stop, or the end of the session, gave up; `met_start` those that waited while the
     endpoint reported that it was starting. No server listened in `outages` that
     ended, for `away_s` together. `cores_busy` is the share of the time for which the cores of this
-    machine were busy (None: not known).
+    machine were busy (None: not known). `ended_by` is the limit that ended it before everything was
+    asked ("": none did), and `charged_tokens` what a bound of tokens counted, with estimates of
+    what no reply reports.
     """
 
     limits: Limits
@@ -107,6 +113,30 @@ class Load:
     outages: int = 0
     away_s: float = 0.0
     cores_busy: float | None = None
+    ended_by: str = ""
+    charged_tokens: int = 0
+
+
+@freeze
+class RunCost:
+    """The tokens that a run cost, over all sessions, and the seconds of its GPUs.
+
+    Tokens are those that the answers to its samples report: `without_usage` answers report none,
+    and `uncounted_attempts` may have cost more. Judges reported `judge_tokens`, and the probe of
+    sampling defaults `probe_tokens`. `gpu_s` is `served_s` times `gpus`: the seconds from the
+    launch of the servers, or the first contact with running ones, to their end or to the last
+    contact (None: not known).
+    """
+
+    prompt_tokens: int
+    generated_tokens: int
+    without_usage: int = 0
+    uncounted_attempts: int = 0
+    judge_tokens: int = 0
+    probe_tokens: int = 0
+    gpus: int | None = None
+    served_s: float | None = None
+    gpu_s: float | None = None
 
 
 KV_TRANSFER = "external_kv_transfer"

@@ -149,6 +149,29 @@ class EarlyStop:
 
 
 @freeze
+class BudgetEnd:
+    """The state of a task of which a limit of the run left samples unasked.
+
+    `ended_by` is the limit: max_tokens_total or max_time_s. The first `asked` of the `planned`
+    samples in random order have an answer or a failure, `missing` of them no answer; `unasked`
+    samples have neither. `estimate` is the mean of the answered ones in points, with its 95 %
+    `interval`. With a probability of `power`, a drop of `detects` points is found by the samples
+    that were asked, and one of `whole_detects` by all. None: not known, as after another order.
+    """
+
+    ended_by: str
+    planned: int
+    asked: int
+    missing: int
+    unasked: int
+    estimate: float | None = None
+    interval: tuple[float, float] | None = None
+    detects: float | None = None
+    whole_detects: float | None = None
+    power: float = 0.8
+
+
+@freeze
 class AcceptanceCheck:
     """The check of the acceptance length of speculative decoding (tokens per step).
 
@@ -227,7 +250,8 @@ class Verdict:
     of the reference's own value with 95 % confidence (None: its number of samples is not known).
     `rule_named`: the user named the rule. `p_holm` is the p of "no drop" after Holm's correction
     over the `tests` of a run or comparison of several tasks (None: only one was made, or none by
-    such a rule). `cut` exists if answers of this run or of the reference were cut off.
+    such a rule). `cut` exists if answers of this run or of the reference were cut off. `budget`
+    exists if a limit of the run left samples unasked; `evaluated` is None then too.
     """
 
     task: str
@@ -252,6 +276,7 @@ class Verdict:
     p_holm: float | None = None
     tests: int | None = None
     cut: CutEffect | None = None
+    budget: BudgetEnd | None = None
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -259,3 +284,15 @@ class Verdict:
     def limit(self) -> float | None:
         """The threshold, if the rule compares the value with it, as those of users may."""
         return None if self.rule in OTHER_THRESHOLD else self.threshold
+
+    @property
+    def estimated(self) -> bool:
+        """True if an early stop, or a limit of the run, left samples unasked."""
+        return self.budget is not None or (self.early is not None and self.early.stopped)
+
+    @property
+    def estimate(self) -> float | None:
+        """The value by the samples asked, if others were not (None: not known)."""
+        if self.budget is not None:
+            return self.budget.estimate
+        return self.early.estimate if self.early is not None and self.early.stopped else None

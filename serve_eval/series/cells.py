@@ -37,24 +37,24 @@ NO_PAIRS = (UNPAIRED, "no_pairs: ")
 def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> ResultCell:
     """Return the cell of a task, with the verdict of its suite if it has one."""
     result, verdict = task.result, task.verdict
-    early = verdict.early is not None and verdict.early.stopped
-    value = verdict.early.estimate if early and verdict.early else result.value
+    partial = verdict.estimated
+    value = verdict.estimate if partial else result.value
     paired = verdict.paired
     p_rule, finding = find_test(verdict)
     return ResultCell(
         value=value,
-        interval=None if value is None or early else result.interval,
+        interval=None if value is None or partial else result.interval,
         outcome=verdict.outcome if row is None else row.outcome,
         scored=result.scored,
         planned=result.planned,
         failed=result.failed,
         repaired=result.doubted,
-        estimate=early,
+        estimate=partial,
         waived=row is not None and row.waiver is not None,
         run=str(run.folder),
         answered=_identify(task, run),
         seed=find_seed(task),
-        whole=not early and verdict.outcome is not VerdictOutcome.NOT_JUDGED,
+        whole=not partial and verdict.outcome is not VerdictOutcome.NOT_JUDGED,
         reason="; ".join(dict.fromkeys(verdict.reasons)) or _count_failures(task),
         rule=verdict.rule,
         reference=verdict.reference,
@@ -117,8 +117,9 @@ def _explain_no_difference(task: TaskReport) -> str:
         one for one in (*verdict.reasons, *verdict.warnings) if one.startswith(NO_PAIRS)
     ]:
         return remarks[0]
-    if verdict.early is not None and verdict.early.stopped:
-        return "an early stop leaves an estimate, which is not paired"
+    if verdict.estimated:
+        what = "an early stop" if verdict.budget is None else "a limit of the run"
+        return f"{what} leaves an estimate, which is not paired"
     if reference is not None and reference.runs is None:
         return "the reference has no scores of single samples"
     return "; ".join(verdict.reasons) or "the rule does not compare prompt by prompt"

@@ -47,8 +47,9 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Times are UTC in ISO 8601. Fields that an older version did not record have their defaults.
     `part_of` is the command whose comparison or check asked the run ("": it stands for itself).
-    `own` means that this user recorded the endpoint in this folder. `stored` is the whole entry,
-    with the versions.
+    The servers ran for `served_s` seconds with that many `gpus` (None: not known). `rerun`: answers
+    of earlier sessions were asked again. `own` means that this user recorded the endpoint in this
+    folder. `stored` is the whole entry, with the versions.
     """
 
     started_at: str = ""
@@ -63,6 +64,9 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     unsupported: Mapping[str, Ability] = {}
     extensions: Mapping[str, UsedCode] = {}
     part_of: str = ""
+    served_s: float | None = None
+    gpus: int | None = None
+    rerun: bool = False
     own: bool = False
     stored: Mapping[str, Any] = {}
 
@@ -122,6 +126,12 @@ class SessionFile:
     def note_load(self, load: Load) -> None:
         """Add the engine's load figures to the last session, if there is one."""
         self._note("load", load)
+
+    def note_served(self, served_s: float, gpus: int | None) -> None:
+        """Add to the last session how long its servers ran, with how many GPUs if it is known."""
+        self._note("served_s", round(served_s, 3))
+        if gpus is not None:
+            self._note("gpus", gpus)
 
     def note_counts(self, counts: EngineReport) -> None:
         """Add what the servers' engines counted to the last session, if there is one."""

@@ -25,6 +25,9 @@ from serve_eval.stats.intervals import INTERVAL_ALPHA, half_width, wilson
 from serve_eval.stats.repeats import instability
 from serve_eval.verdicts.pairing import read_stored_runs
 
+USUAL_FLIP_RATE = 0.034
+"""Share of prompts on which two greedy runs of one endpoint disagree, if none was measured."""
+
 
 def hold_n(
     hypothesis: Hypothesis, reference: Reference | None, asked: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -278,15 +279,16 @@ def check_coverage(
 
     `places` has the place of every sample id among the samples and their repeats. A sample counts
     if it has an answer or a failure. A task that the endpoints of all shards lack an ability for
-    may have no samples.
+    may have no samples. A shard that a limit ended may lack some.
     """
     owners = _owners(prepared.dataset.samples, shards[0].shard.count)
     seen = bytearray(len(places))
     lines: list[str] = []
     for shard in shards:
         lines += _foreign(shard, prepared.task.name, places, owners, seen)
+    whole = [one for one in shards if not _was_ended(one)]
     if not lines and not _all_lack_ability(shards, prepared.task.name):
-        lines += _missing(shards, prepared.task.name, owners, seen)
+        lines += _missing(whole, prepared.task.name, owners, seen)
     if lines:
         raise RunFolderError(
             "\n".join(lines), hint="Nothing was merged: a part of the samples is never judged."
@@ -337,7 +339,7 @@ def _missing(
     shards: Sequence[ShardFolder], task: str, owners: Sequence[int], seen: bytearray
 ) -> Iterator[str]:
     """Yield a line for each shard that lacks samples."""
-    lacking = dict.fromkeys((one.shard.number for one in shards), 0)
+    lacking: Counter[int] = Counter()
     for place, found in enumerate(seen):
         if not found:
             lacking[owners[place % len(owners)]] += 1
@@ -350,6 +352,12 @@ def _missing(
                 f"{shard.name}: {task}: {count} of {of} samples are missing{lost}; finish it with"
                 f" serve-eval run --resume {quote_path(shard.path)}"
             )
+
+
+def _was_ended(shard: ShardFolder) -> bool:
+    """Return True if a limit ended the last session of a shard, so that samples were not asked."""
+    loads = sessions.loads(shard.path)
+    return bool(loads and loads[-1].ended_by)
 
 
 def _all_lack_ability(shards: Sequence[ShardFolder], task: str) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Sequence
 from serve_eval.client.client import Client
 from serve_eval.client.transport import MOST_ENDS, NO_NOTICE, OUT_OF_STEP
 from serve_eval.errors import JournalError
+from serve_eval.evaluation.engine.budget import RunBudget
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.hang_detector import HangDetector
 from serve_eval.processes.resources import CoreLoad
@@ -36,7 +37,8 @@ class LoadSession:
 
     `at_first` is called when the first result is in the journal. `hang_detector` ends the session
     if a server hangs. `proofs` record which connections were in step. `notify` receives a line if
-    one was not, or ended before a proof. `cut_off` receives what was in flight at a sudden end.
+    one was not, or ended before a proof. `cut_off` receives what was in flight at a sudden end. No
+    request starts beyond the `budget`.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class LoadSession:
         proofs: Proofs | None = None,
         notify: Callable[[str], None] = lambda line: None,
         cut_off: CutOff | None = None,
+        budget: RunBudget | None = None,
     ) -> None:
+        self.budget = budget or RunBudget()
         self.cut_off: CutOff = [] if cut_off is None else cut_off
         self.client, self._order_seed, self.at_first, self.hang_detector = (
             client,
@@ -200,6 +204,8 @@ class LoadSession:
             outages=self.client.liveness.returns,
             away_s=round(self.client.liveness.away_s, 1),
             cores_busy=None if (busy := self._cores.share()) is None else round(busy, 2),
+            ended_by=self.budget.ended_by,
+            charged_tokens=round(self.budget.charged),
         )
 
 

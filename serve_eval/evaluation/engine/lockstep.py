@@ -7,6 +7,7 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping
 
+from serve_eval.evaluation.engine.budget import BudgetGroup
 from serve_eval.frozen import freeze_places
 from serve_eval.schema import FailureKind, Progress
 
@@ -21,13 +22,15 @@ class Lockstep:
     number until the other run reaches that number or a higher one, or leaves. This cannot deadlock,
     even if the runs have different orders: a run waits only at a number higher than all that the
     other has reached, which cannot hold for both. With equal orders, which is the purpose, no run
-    is ahead of the other by more than its requests in flight.
+    is ahead of the other by more than its requests in flight. If the budget of one run is spent,
+    both end.
     """
 
     def __init__(self) -> None:
         self.participants = (Participant(self), Participant(self))
         self._complete = asyncio.Event()
         self.numbers: Mapping[Place, int] = {}
+        self.budgets = BudgetGroup()
 
     def _take_note(self) -> None:
         """Assign numbers to the samples that both runs ask, when both have named theirs."""
@@ -52,6 +55,11 @@ class Participant:
         self._reached: float = -1
         self._waiting: list[tuple[int, int, asyncio.Event]] = []
         self._count = 0
+
+    @property
+    def budgets(self) -> BudgetGroup:
+        """The budgets of both runs, which end together."""
+        return self._lockstep.budgets
 
     async def take(self, places: Iterable[Place]) -> None:
         """Name the samples that this run asks, and wait until the other run has named its own."""

@@ -16,7 +16,7 @@ from serve_eval.evaluation.engine import send
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.processes.rare_collections import rare_collections
-from serve_eval.schema import Failure, FailureKind, Progress, Response
+from serve_eval.schema import Failure, FailureKind, Progress, Response, Sample
 
 SHOWN_EVERY_S = 0.05
 """Seconds between two updates of the progress."""
@@ -37,7 +37,8 @@ async def ask(
     A sample is finished when its record is written. When a lane is decided, its requests in flight
     are cancelled, and their workers continue with the next lane. Answers of connections that turn
     out to be out of step, including those of earlier sessions, are withdrawn and asked again. So
-    are answers that nothing will prove, since their connections ended. Raises EndpointError if
+    are answers that nothing will prove, since their connections ended. When the session's budget is
+    spent, no request starts, and those in flight are awaited. Raises EndpointError if
     `watch`, the client's liveness check or the hang detector of the session gives up the endpoint,
     and JournalError if a record cannot be written. Requests in flight are then cancelled.
     """
@@ -79,6 +80,7 @@ class _Round:
         self._busy = [lane for lane in lanes if lane.left]
         self._left = sum(lane.left for lane in self._busy)
         self._stream = ((lane, i) for lane in self._busy for i in lane.iterate_starts(progress))
+        self._held: tuple[Lane, int, Sample] | None = None
         self._idle = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
         self._offset = session.wall_s - self._clock()
@@ -116,25 +118,41 @@ class _Round:
 
     async def _work(self) -> None:
         """Ask one sample after another, until none is left or the pace allows fewer workers."""
-        session, pace, stream = self._session, self._pace, self._stream
+        session, pace = self._session, self._pace
         me = asyncio.current_task()
         assert me is not None
         try:
-            while session.workers <= pace.limit and (drawn := next(stream, None)) is not None:
-                lane, i = drawn
-                await self._ask_sample(lane, i, me)
+            while session.workers <= pace.limit and (drawn := self._draw()) is not None:
+                await self._ask_sample(*drawn, me)
         finally:
             session.workers -= 1
             if not session.workers:
                 self._idle.set()
 
-    async def _ask_sample(self, lane: Lane, i: int, me: asyncio.Task[None]) -> None:
+    def _draw(self) -> tuple[Lane, int, Sample] | None:
+        """Return the next sample; None if there is none, or if the budget has no room for it now.
+
+        The sample is held until an answer in flight makes room.
+        """
+        held = self._held
+        if held is None or held[0].decided:
+            self._held = None
+            if (drawn := next(self._stream, None)) is None:
+                return None
+            lane, i = drawn
+            # Looked up once: some tasks make their samples.
+            held = self._held = lane, i, lane.accumulator.samples[i]
+        if not self._session.budget.admits(held[0].accumulator.task, held[2]):
+            return None
+        self._held = None
+        return held
+
+    async def _ask_sample(self, lane: Lane, i: int, sample: Sample, me: asyncio.Task[None]) -> None:
         """Send one sample and take its result, unless its lane is decided first."""
         self._left -= 1
         lane.waiting -= 1
         accumulator, watch, number = lane.accumulator, self._watch, None
         session, pace = self._session, self._pace
-        sample = accumulator.samples[i]  # looked up once: some tasks make their samples
         lane.asking.add(me)
         try:
             if lane.meet is not None:
@@ -151,6 +169,7 @@ class _Round:
             if not lane.decided or me.uncancel():
                 session.cut_off.append((lane, i))
                 raise
+            session.budget.settle(accumulator.task, sample, None)
             if watch is not None and number is not None:
                 watch.give_up()
             return
@@ -159,6 +178,7 @@ class _Round:
             raise
         finally:
             lane.asking.discard(me)
+        session.budget.settle(accumulator.task, sample, result)
         lane.keep(sample, result)
         if accumulator.scores_here:
             accumulator.add(i, result, None, sample)

@@ -66,6 +66,7 @@ def _describe_rest(report: Report) -> Iterator[str]:
     for kind, what in describe(report.endpoint.info).items():
         yield f"{kind}: {what}"
     yield from (lines.session_load(load) for load in report.loads[-1:])
+    yield from lines.describe_cost(report)
     yield from lines.describe_efforts(report)
     yield from describe_engines(report)
     for line in describe_defaults(report.sampling_defaults):
@@ -91,10 +92,9 @@ def _list_figures(task: TaskReport) -> list[str]:
 
 
 def _value(task: TaskReport) -> str:
-    """Return the value, its range if answers are missing, or an estimate after an early stop."""
-    early = task.verdict.early
-    if early is not None and early.stopped:
-        return f"~{number(early.estimate)}"
+    """Return the value, its range if answers are missing, or an estimate by the samples asked."""
+    if task.verdict.estimated:
+        return f"~{number(task.verdict.estimate)}"
     if task.result.failed and task.verdict.bounds is not None:
         return f"{task.verdict.bounds[0]:.3f}..{task.verdict.bounds[1]:.3f}"
     return number(task.verdict.evaluated)

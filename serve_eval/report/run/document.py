@@ -105,6 +105,8 @@ def _describe_run(report: Report, out_dir: Path) -> Iterator[Row]:
         yield "path", line.removeprefix("path: ")
     if report.plan.integration_test:
         yield "note", "INTEGRATION TEST: ONE SAMPLE PER TASK, NOTHING WAS JUDGED"
+    if cost := lines.sum_up_cost(report):
+        yield "cost", cost
     for load in report.loads[-1:]:
         yield "speed", _describe_load(load, report)
     for line in lines.describe_preset(report.plan):

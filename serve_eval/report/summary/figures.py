@@ -66,11 +66,11 @@ def count(n: int, one: str, more: str | None = None) -> str:
 
 
 def show_value(task: SummaryTask) -> str:
-    """Return the value, its range if answers are missing, or the estimate of an early stop."""
+    """Return the value, its range if answers are missing, or an estimate by the samples asked."""
     result, verdict = task.result, task.verdict
-    early = verdict.early
-    if early is not None and early.stopped:
-        return "-" if early.estimate is None else f"~{figure(early.estimate, result.metric)}"
+    if verdict.estimated:
+        estimate = verdict.estimate
+        return "-" if estimate is None else f"~{figure(estimate, result.metric)}"
     if result.failed and verdict.bounds is not None:
         return span(verdict.bounds, result.metric)
     value = verdict.evaluated if verdict.evaluated is not None else result.value

@@ -10,7 +10,7 @@ from pathlib import Path
 from serve_eval.evaluation.results.examples import name_target
 from serve_eval.frozen import freeze_places
 from serve_eval.plan.applicable_reference import write_taking
-from serve_eval.plan.command_line import HOW_TO_TAKE, write_resume_command
+from serve_eval.plan.command_line import HOW_TO_TAKE, write_larger, write_resume_command
 from serve_eval.plugins.registry import name_folders
 from serve_eval.report import lines
 from serve_eval.report.summary import figures
@@ -57,7 +57,8 @@ def rows_of(task: SummaryTask) -> Iterator[Row]:
         agree = verdict.other.outcome is verdict.outcome
         yield "rule" if agree else "rules", describe_rules(task)
     if verdict.outcome is not VerdictOutcome.UNSUPPORTED:
-        yield "asked", describe_answers(result)
+        left_out = "not needed" if verdict.budget is None else "not asked"
+        yield "asked", describe_answers(result, left_out)
         yield from describe_cuts(task)
     yield from describe_breakdown(task)
     if task.example is not None and verdict.outcome in _EXAMPLES:
@@ -143,6 +144,9 @@ def _uncertainty(task: SummaryTask) -> Iterator[Row]:
     if paired is not None and paired.interval is not None:
         label, said = describe_change(task.verdict, result.metric)
         yield label, f"{said}{_explain_zero(task.verdict)}"
+    elif (end := task.verdict.budget) is not None and end.interval is not None:
+        ends = figures.span(end.interval, result.metric)
+        yield "value", f"{ends} (95 % interval by the first {figures.count(end.asked, 'sample')})"
     elif result.interval is not None:
         ends = figures.span(result.interval, result.metric)
         kind = "" if result.aggregation == "mean" else f"of {result.aggregation} "
@@ -203,8 +207,11 @@ def describe_rules(task: SummaryTask) -> str:
     return f"{verdict.rule} ({why}); {other.rule} would say {other.outcome.value}: {found}"
 
 
-def describe_answers(result: TaskResult) -> str:
-    """Return how many samples were asked, and how many failed, were repaired or cut off."""
+def describe_answers(result: TaskResult, left_out: str = "not needed") -> str:
+    """Return how many samples were asked, and how many failed, were repaired or cut off.
+
+    `left_out` says why samples that do not count were not asked.
+    """
     known = sum(result.failures.values())
     unasked = 0 if result.spared else max(0, result.failed - known)
     failed = f"{result.failed - unasked} failed"
@@ -214,7 +221,7 @@ def describe_answers(result: TaskResult) -> str:
     said = [failed, *lines.count_lost(result), f"{result.cut_answers or result.truncated} cut off"]
     said += [f"{result.looping} looping"] if result.looping else []
     said += [f"{n} {word}" for kind, word in _WORDS.items() if (n := result.outcomes.get(kind, 0))]
-    spared = f", {result.spared:,} not needed" if result.spared else ""
+    spared = f", {result.spared:,} {left_out}" if result.spared else ""
     asked = (
         f"{result.planned - unasked:,} of {figures.count(result.planned, 'sample')}"
         if unasked
@@ -365,6 +372,9 @@ def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
     outcomes = {task.verdict.outcome for task in report.tasks}
     if outcomes & set(RED):
         yield diagnose_command(out_dir, report.plan.include_path)
+    ends = [end for task in report.tasks if (end := task.verdict.budget) is not None]
+    if ends:
+        yield f"{write_resume_command(out_dir, report.plan)} {write_larger(ends[0].ended_by)}"
     if any(task.result.failed for task in report.tasks):
         yield write_resume_command(out_dir, report.plan)
         yield f"serve-eval show {folder} --failed"

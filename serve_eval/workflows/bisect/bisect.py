@@ -25,7 +25,13 @@ import msgspec
 
 from serve_eval.errors import EndpointError, LaunchError, NotComparableError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.launch import Launching, check_launcher, launch, with_model
+from serve_eval.evaluation.launch import (
+    Launching,
+    check_launcher,
+    count_gpus,
+    launch,
+    with_model,
+)
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.run_session import Stopwatch, ignore
 from serve_eval.plan.prepared_task import PreparedTask
@@ -53,7 +59,6 @@ from serve_eval.workflows.bisect.testing import (
     HeldServer,
     StepOutcome,
     check_tasks,
-    count_gpus,
     list_usual_margins,
     plan_reference,
     plan_test,

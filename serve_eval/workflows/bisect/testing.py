@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.errors import EndpointError, LaunchError, PlanError, RunFolderError, ServeEvalError
-from serve_eval.evaluation.launch import Launching, job_size
+from serve_eval.errors import EndpointError, LaunchError, PlanError, RunFolderError
+from serve_eval.evaluation.launch import Launching, count_gpus
 from serve_eval.evaluation.shared_server import SharedServer, server_key
 from serve_eval.evidence.answer_pairs import read_task
 from serve_eval.frozen import freeze
@@ -273,15 +273,6 @@ def _create(folder: Path) -> Path:
     except OSError as error:
         raise RunFolderError(f"{folder}: cannot be used as a folder: {error.strerror}") from error
     return folder
-
-
-def count_gpus(plan: Plan) -> int | None:
-    """Return the GPUs that the servers of a plan use; None if the launcher does not know."""
-    try:
-        size = job_size(plan)
-    except ServeEvalError:
-        return None
-    return size.nodes * size.gpus_per_node or None
 
 
 class HeldServer:

@@ -53,6 +53,7 @@ async def ask_runs(
 
     `result` compares the answers, so that flips can be examined while both endpoints are up.
     """
+    runs = _share_tokens(runs)
     groups = [
         [run for run in runs if run.side == side]
         for side in dict.fromkeys(run.side for run in runs)
@@ -73,6 +74,23 @@ async def ask_runs(
             async with _endpoints([group], session) as endpoints:
                 await _in_step(group, endpoints, session)
     return None
+
+
+def _share_tokens(runs: Sequence[SideRun]) -> list[SideRun]:
+    """Return the runs with their parts of the tokens that all may cost, by their requests."""
+    counts = [
+        sum(len(p.dataset.samples) * run.plan.times(p.task.name) for p in run.prepared)
+        for run in runs
+    ]
+    found = []
+    for run, count in zip(runs, counts, strict=True):
+        limits = run.plan.limits
+        if limits.max_tokens_total is not None:
+            part = limits.max_tokens_total * count // sum(counts)
+            plan = replace(run.plan, limits=replace(limits, max_tokens_total=part))
+            run = replace(run, plan=plan)
+        found.append(run)
+    return found
 
 
 @asynccontextmanager

@@ -35,7 +35,7 @@ def judge_sides(
     It is ERROR, with the reason, if a rule of the user raises or returns no verdict.
     """
     try:
-        return _judge_sides(plan, a, b, rule, exact)
+        return _leave_open(_judge_sides(plan, a, b, rule, exact), a, b, exact=exact is not None)
     except ExternalCodeError as error:
         return Verdict(
             task=b.task.result.task,
@@ -44,6 +44,26 @@ def judge_sides(
             evaluated=b.task.result.value,
             reasons=(f"{error}; the answers are kept: mend the rule, then compare again",),
         )
+
+
+def _leave_open(verdict: Verdict, a: TaskAnswers, b: TaskAnswers, *, exact: bool) -> Verdict:
+    """Return a verdict that is INCONCLUSIVE if a limit ended a side before all was asked.
+
+    The figures are those of the prompts that both were asked. With `exact`, one answer that differs
+    is a FAIL whatever the others are.
+    """
+    ends = [end for one in (a, b) if (end := one.task.verdict.budget) is not None]
+    certain = exact and verdict.outcome is VerdictOutcome.FAIL
+    if not ends or certain or verdict.outcome is VerdictOutcome.UNSUPPORTED:
+        return verdict
+    common, planned = b.planned, max(end.planned for end in ends) // len(b.lines)
+    said = f"{ends[0].ended_by}: the limit ended the comparison after {common:,} of {planned:,}"
+    reasons = [f"{said} prompts were asked of both"]
+    if common and verdict.outcome in (VerdictOutcome.PASS, VerdictOutcome.FAIL):
+        reasons.append(
+            f"of these prompts alone the rule says {verdict.outcome}, which decides nothing of all"
+        )
+    return replace(verdict, outcome=VerdictOutcome.INCONCLUSIVE, reasons=tuple(reasons))
 
 
 def _judge_sides(

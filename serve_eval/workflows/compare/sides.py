@@ -84,7 +84,8 @@ class SideRun:
         """True if every sample has an answer."""
         if not has_report(self.folder):
             return False
-        return not any(task.result.failed for task in read_report(self.folder).tasks)
+        tasks = read_report(self.folder).tasks
+        return not any(one.result.failed or one.verdict.budget is not None for one in tasks)
 
 
 @freeze

@@ -29,7 +29,7 @@ from serve_eval.evidence.answer_pairs import (
     pair_runs,
 )
 from serve_eval.evidence.path_proof import apply_path
-from serve_eval.evidence.score_pairs import keep_common
+from serve_eval.evidence.score_pairs import keep_asked, keep_common
 from serve_eval.evidence.self_flips import (
     UNMEASURED,
     compare_repeats,
@@ -135,7 +135,7 @@ def compare_folders(
             for folder, report in zip((a, b), reports, strict=True)
         )
         asked = first.planned, other.planned
-        first, other, common = keep_common(first, other)
+        first, other, common = keep_common(*keep_asked(first, other))
         sides = first, other
         twice = read_twice(sides, second)
         doubled.append((sides, twice))

@@ -4,5 +4,6 @@ __all__ = [
     "answers",
     "assumed",
     "document",
+    "forecast",
     "question",
 ]

@@ -20,11 +20,9 @@ from serve_eval.storage import sessions
 from serve_eval.storage.report_file import read_report
 from serve_eval.storage.scores import ScoreRecord, read_scores
 from serve_eval.verdicts import reference_samples
-from serve_eval.verdicts.reference_noise import ReferenceNoise, measure_noise
+from serve_eval.verdicts.reference_noise import USUAL_FLIP_RATE, ReferenceNoise, measure_noise
 from serve_eval.workflows.power.question import PowerQuestion
 
-USUAL_FLIP_RATE = 0.034
-"""Share of prompts on which two greedy runs of one endpoint disagree, if none was measured."""
 USUAL_SIGMA = 50.0
 """Standard deviation of the classic test in points, unless a reference or a task sets another."""
 

@@ -157,9 +157,7 @@ def _row(run: SuiteRun, plan: Plan, task: TaskReport) -> SuiteRow:
         repaired=task.result.doubted,
         other=verdict.other,
         evaluated=verdict.evaluated,
-        estimate=(
-            verdict.early.estimate if verdict.early is not None and verdict.early.stopped else None
-        ),
+        estimate=verdict.estimate,
         interval=task.result.interval,
         bounds=verdict.bounds,
         reference=verdict.reference,

@@ -209,6 +209,8 @@ def _without_times(report):
     for task in kept["tasks"]:
         task["traffic"] = {k: v for k, v in task["traffic"].items() if not k.endswith("_s")}
     kept["sampling_defaults"].pop("wall_s")
+    for name in ("served_s", "probe_tokens"):  # each shard is probed
+        kept["cost"].pop(name)
     return json.dumps(kept, indent=2).encode()
 
 
