@@ -57,7 +57,7 @@ def test_a_fleet_is_named_by_standard_input(urls, tmp_path):
         "".join(f"s{i} {url}\n" for i, url in enumerate(urls))
     )
     ran = in_a_process(
-        f"verify --fleet --servers -o {tmp_path} - {MODEL}", shell=f"< {file}", exits=1
+        f"verify --fleet --servers - -o {tmp_path} {MODEL}", shell=f"< {file}", exits=1
     )
     assert ran.stdout.startswith(" ANOTHER MODEL, PRECISION OR CACHE   2 servers: 1 ANOTHER")
     assert " why      s2: " in ran.stdout

@@ -25,7 +25,8 @@ ASKED = (
 
 
 def _run(out, accuracy, more=""):
-    done = serve_eval(f"{ASKED} --set launcher.accuracy={accuracy} {more} -o {out}")
+    words = shlex.split(f"{ASKED} --set launcher.accuracy={accuracy} {more}")
+    done = serve_eval(*words, "-o", out)
     assert done.returncode in (0, 1, 3), done.stderr
 
 
