@@ -190,6 +190,8 @@ def write_resume_command(folder: Path, plan: Plan) -> str:
     return f"serve-eval run --resume {quote_path(folder)}{permissions([plan])}"
 
 
-def write_larger(limit: str) -> str:
+def write_larger(limit: str, amount: int | None = None) -> str:
     """Return the option that lets a run go on beyond a limit that ended it."""
-    return "--max-tokens-total N" if limit == TOKENS else f"--set limits.{limit}=SECONDS"
+    if limit == TOKENS:
+        return f"--max-tokens-total {amount or 'N'}"
+    return f"--set limits.{limit}={amount or 'SECONDS'}"

@@ -366,15 +366,28 @@ def diagnose_command(out_dir: Path, include_path: Sequence[str] = ()) -> str:
     return f"serve-eval diagnose {quote_path(out_dir)}{name_folders(include_path)}"
 
 
+def _pay_for_the_rest(report: Report) -> str:
+    """Return the option with which a resumed run asks all, if the rest costs as much as the asked.
+
+    A tenth is added, and the sum has two digits.
+    """
+    ends = [end for task in report.tasks if (end := task.verdict.budget) is not None]
+    limit, had = ends[0].ended_by, getattr(report.plan.limits, ends[0].ended_by)
+    planned = sum(task.result.planned for task in report.tasks)
+    asked = max(planned - sum(end.unasked for end in ends), 1)
+    needed = 1.1 * (had or 1) * planned / asked
+    digits = 10 ** max(math.floor(math.log10(needed)) - 1, 0)
+    return write_larger(limit, math.ceil(needed / digits) * digits)
+
+
 def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
     """Yield commands, the most useful one first."""
     folder = quote_path(out_dir)
     outcomes = {task.verdict.outcome for task in report.tasks}
     if outcomes & set(RED):
         yield diagnose_command(out_dir, report.plan.include_path)
-    ends = [end for task in report.tasks if (end := task.verdict.budget) is not None]
-    if ends:
-        yield f"{write_resume_command(out_dir, report.plan)} {write_larger(ends[0].ended_by)}"
+    if any(task.verdict.budget for task in report.tasks):
+        yield f"{write_resume_command(out_dir, report.plan)} {_pay_for_the_rest(report)}"
     if any(task.result.failed for task in report.tasks):
         yield write_resume_command(out_dir, report.plan)
         yield f"serve-eval show {folder} --failed"
