@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.page.conftest import CHROMIUM, NARROW
+from tests.page.conftest import NARROW
 from tests.root import ROOT
 
 QUESTIONS = {
@@ -32,14 +32,11 @@ def site(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def page(site):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser.new_page()
-        browser.close()
+@pytest.fixture
+def page(browser):
+    opened = browser.new_page()
+    yield opened
+    opened.close()
 
 
 def test_the_sidebar_has_four_groups_and_at_most_twenty_pages(site: Path, page):
