@@ -1,11 +1,11 @@
 """Judge a task of which a limit of the run left samples unasked.
 
-What was asked is the beginning of a random order, so that its mean estimates the value. A threshold
-that this mean passes says little of the whole run, and a test at each end of a run that is resumed
-again and again would fail sound endpoints more often than it promises. So the outcome is
-INCONCLUSIVE, with the drop that the samples asked can detect. It is PASS or FAIL only if it is
-certain: every value that the unasked samples allow lies on one side of the threshold. An early stop
-may decide before the limit, with its own guarantee.
+The asked samples are a prefix of a random order, so their mean estimates the value of the whole
+run. That the mean is above the threshold does not decide the whole run, and a test after every
+session of a resumed run would exceed its level. The outcome is therefore INCONCLUSIVE, with the
+drop that the asked samples can detect. It is PASS or FAIL only if it is certain: every value that
+the unasked samples allow is on the same side of the threshold. An early stop may decide before the
+limit is reached, with its own guarantee.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(host, timeout
     assert len(told) == (timeout_s > 0)
 
 
-async def test_whoever_comes_while_nobody_listens_waits_until_somebody_does(port):
+async def test_a_request_during_an_outage_waits_until_a_server_listens(port):
     told = []
     guard = LivenessGuard(LONG_S, told.append)
     async with _watched(guard) as watching:
