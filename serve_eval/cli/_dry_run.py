@@ -26,7 +26,7 @@ from serve_eval.report.text import clean
 from serve_eval.schema import HOLDOUT, MEAN, LaunchContext, Plan, Prompt
 from serve_eval.shell_words import join_words, quote_path
 from serve_eval.stats.classic import classic_test
-from serve_eval.stats.early_paired import SPENT_ON_LOOKS
+from serve_eval.stats.multiplicity import SPENT_ON_LOOKS
 from serve_eval.storage.assessments import judges_of
 from serve_eval.storage.file_names import LOGS
 from serve_eval.storage.json_files import pretty_json

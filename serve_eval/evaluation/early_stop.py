@@ -24,9 +24,10 @@ from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import MEAN, EarlyStop, Spec
 from serve_eval.stats.classic import Decision, classic_test
-from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyGroups, EarlyPaired
+from serve_eval.stats.early_paired import EarlyGroups, EarlyPaired
 from serve_eval.stats.early_repeats import Blocks, EarlyRepeats, make_blocks
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict
+from serve_eval.stats.multiplicity import SPENT_ON_LOOKS
 from serve_eval.stats.onset import DriftHold
 from serve_eval.stats.repeats import instability
 from serve_eval.verdicts import pairing, reference_samples

@@ -6,8 +6,9 @@ or more"; its success shows a drop beyond the margin. As in the final test, prom
 independent draws of a large population. A true hypothesis's wealth reaches 1 / alpha with
 probability at most alpha, for any number of looks (Ville 1939).
 
-A run that may stop early can err in its looks or at its end. The looks use `SPENT_ON_LOOKS` of its
-alpha, the final bounds and p use the rest, so that both together stay within alpha.
+A run that may stop early can err in its looks or at its end. The looks use
+`multiplicity.SPENT_ON_LOOKS` of its alpha, the final bounds and p use the rest, so that both
+together stay within alpha.
 
 Bets on single prompts take one misread passage for as much evidence as it has questions. Here a
 value is a whole group: the sum of its differences candidate - reference, over the size of the
@@ -43,9 +44,6 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.stats.classic import Decision
 from serve_eval.stats.early_stop import EarlyVerdict, Wealth, log_wealth
 from serve_eval.stats.inputs import check_count, check_level, check_margin
-
-SPENT_ON_LOOKS = 0.5
-"""Share of alpha that the looks of a run use."""
 
 PRIOR_VARIANCE, PRIOR_WEIGHT = 0.05, 20
 """Variance on a scale of 0..1 that is assumed before the first value, and the number of values it

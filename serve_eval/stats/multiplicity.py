@@ -19,6 +19,9 @@ from statistics import NormalDist, fmean
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.inputs import check_count, check_level, check_p_values
 
+SPENT_ON_LOOKS = 0.5
+"""Share of alpha that the looks of a run use; its end uses the rest."""
+
 
 def holm(p: Sequence[float]) -> list[float]:
     """Return adjusted p-values in the order given: reject if <= alpha.

@@ -26,8 +26,9 @@ from serve_eval.stats.betting import GRID
 from serve_eval.stats.bounds import bounds
 from serve_eval.stats.classic import Decision, classic_test
 from serve_eval.stats.drop import drop_test, inflate
-from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired, MarginWealth
+from serve_eval.stats.early_paired import EarlyPaired, MarginWealth
 from serve_eval.stats.early_stop import EarlyClassic, Wealth
+from serve_eval.stats.multiplicity import SPENT_ON_LOOKS
 from serve_eval.stats.pairs import pair
 from serve_eval.stats.repeats import effect_of, run_effect
 from tests.stats.simulation import altered, endpoints, run

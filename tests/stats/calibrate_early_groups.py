@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy
 
 from serve_eval.stats.classic import Decision
-from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyGroups, EarlyPaired
+from serve_eval.stats.early_paired import EarlyGroups, EarlyPaired
+from serve_eval.stats.multiplicity import SPENT_ON_LOOKS
 from tests.stats.calibrate_groups import Job, answer, passages_of, tabulate
 from tests.stats.calibrate_sums import percent
 

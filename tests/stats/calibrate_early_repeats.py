@@ -25,9 +25,10 @@ from serve_eval.evaluation.early_stop import EarlyStopping
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.schema import Metric
 from serve_eval.stats.classic import Decision, classic_test
-from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyGroups, EarlyPaired
+from serve_eval.stats.early_paired import EarlyGroups, EarlyPaired
 from serve_eval.stats.early_repeats import EarlyRepeats, make_blocks
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict
+from serve_eval.stats.multiplicity import SPENT_ON_LOOKS
 from serve_eval.stats.pairs import pair
 from tests.stats.calibrate_early import _judge_pairs, whole
 from tests.stats.calibrate_sums import percent

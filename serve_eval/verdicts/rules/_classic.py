@@ -16,7 +16,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.stats.classic import Decision, classic_test, decide
-from serve_eval.stats.early_paired import SPENT_ON_LOOKS
+from serve_eval.stats.multiplicity import SPENT_ON_LOOKS
 from serve_eval.stats.pairs import Pairs
 from serve_eval.verdicts import reference_noise, validity
 
