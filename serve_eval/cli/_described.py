@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import re
@@ -155,9 +154,7 @@ def describe_task(name: str) -> list[str]:
 
 def _read_docstring(name: str) -> str:
     """Return the docstring of the task's file, or of a function outside of serve-eval."""
-    others = extensions.find(TASKS, name)
-    offered = others[0].get() if others else importlib.import_module(f"{TASKS}.{name}")
-    return inspect.getdoc(offered) or ""
+    return inspect.getdoc(registry.find_documented(TASKS, name)) or ""
 
 
 def _list_facts(task: Task) -> list[str]:

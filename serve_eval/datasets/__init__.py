@@ -2,7 +2,6 @@
 
 __all__ = [
     "generated",
-    "known",
     "local",
     "media",
     "small_media",

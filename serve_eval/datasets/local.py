@@ -26,9 +26,8 @@ from typing import Any
 import msgspec
 
 from serve_eval.datasets import source as datasets_source
-from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.source import KNOWN, download
 from serve_eval.datasets.source import Source as Source
-from serve_eval.datasets.source import download
 from serve_eval.errors import DatasetError, install_hint
 from serve_eval.plugins import registry
 from serve_eval.schema import DataRoots, Dataset, Sample, SourceFile
@@ -51,7 +50,7 @@ def find_sources() -> dict[str, Source]:
     if taken := sorted(declared.keys() & KNOWN.keys()):
         raise ValueError(
             f"serve_eval/tasks/{taken[0]}.py: SOURCE has the name of a set of"
-            f" serve_eval/datasets/known.py; write SOURCE = KNOWN[{taken[0]!r}]"
+            f" serve_eval/datasets/source.py; write SOURCE = KNOWN[{taken[0]!r}]"
         )
     return {**KNOWN, **declared}
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,15 @@ from tqdm import tqdm
 
 from serve_eval.cli._async import loop_factory
 from serve_eval.client.client import Client
-from serve_eval.client.connection import connect
+from serve_eval.client.connection import connect, problems
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.capabilities import first_token, prompt_logprobs
+from serve_eval.evaluation.capabilities.sampling import (
+    choose_sent,
+    describe_added,
+    probe_defaults,
+    to_fields,
+)
 from serve_eval.evaluation.engine.send import send_to_thinker
 from serve_eval.evaluation.launch import with_model
 from serve_eval.evaluation.settle import ask_prefix
@@ -31,8 +37,7 @@ from serve_eval.harness.instances import (
     read_sampling,
     split_continuation,
 )
-from serve_eval.lm_eval_model._answers import replace_defaults, warn_of_unfinished
-from serve_eval.lm_eval_model._arguments import check_arguments, check_policy
+from serve_eval.plugins.registry import nearest
 from serve_eval.processes.resources import ensure_descriptors
 from serve_eval.schema import (
     Connection,
@@ -44,6 +49,7 @@ from serve_eval.schema import (
     Prompt,
     Request,
     Response,
+    ServerDefaults,
     Spec,
 )
 from serve_eval.schema.base_url import normalise_base_url
@@ -326,3 +332,61 @@ async def _logprobs(client: Client, i: int, text: str) -> Response | Failure:
     return await client.send(
         Request(sample_id=str(i), prompt=text, sampling=sampling, prompt_logprobs=True)
     )
+
+
+async def replace_defaults(client: Client, *, chat: bool) -> None:
+    """Probe what a server adds to requests, and send neutral values in its place, as a run does."""
+    endpoint = client.endpoint.with_info(**await client.describe())
+    found = await probe_defaults(client, endpoint, chat=chat)
+    client.encoder.neutral = to_fields(choose_sent(found, "neutral"))
+    if added := describe_added(found):
+        logging.getLogger("lm_eval").warning(
+            f"the server adds {added} to requests that lack it (generation_config.json?): neutral"
+            " values are sent, unless --model_args has server_defaults=keep"
+        )
+
+
+def warn_of_unfinished(count: int, total: int) -> None:
+    """Warn of answers that were cut within thoughts, which lm-eval scores as wrong."""
+    logging.getLogger("lm_eval").warning(
+        f"{count} of {total} answers were cut within the model's thoughts and are empty, so that"
+        " they score as wrong: raise the task's max_gen_toks (--gen_kwargs max_gen_toks=N), or"
+        " switch thinking off"
+    )
+
+
+KNOWN = (
+    "base_url",
+    "model",
+    "concurrency",
+    "max_gen_toks",
+    "prefix",
+    "tokenizer",
+    "server_defaults",
+    "api_key_env",
+    "max_attempts",
+    *("ca_bundle", "client_cert", "client_key", "client_key_password_env"),
+)
+_OF_LM_EVAL = frozenset({"batch_size", "max_batch_size", "device", "pretrained"})
+"""Arguments that lm-eval passes to every model and that a client ignores."""
+
+
+def check_arguments(others: Iterable[str], connection: Mapping[str, str]) -> None:
+    """Raise PlanError for an unknown argument, and for variables that hold no usable secrets."""
+    unknown = [name for name in others if name not in _OF_LM_EVAL]
+    if unknown:
+        raise PlanError(
+            [f"--model_args {name}: unknown.{nearest(name, KNOWN)}" for name in unknown]
+        )
+    wrong = list(problems(connection, os.environ))
+    if wrong:
+        raise PlanError([f"--model_args {'.'.join(path)}: {text}" for path, text in wrong])
+
+
+def check_policy(given: str) -> ServerDefaults:
+    """Return the policy for what a server adds to requests. Raises PlanError for another word."""
+    policies: tuple[ServerDefaults, ...] = ("neutral", "keep")
+    for policy in policies:
+        if given == policy:
+            return policy
+    raise PlanError(f"--model_args server_defaults: must be neutral or keep, not {given!r}")

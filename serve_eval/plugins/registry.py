@@ -6,7 +6,8 @@ then serve-eval looks for the names of their files only.
 Files need no registration. Each module of these packages offers one function (`task`, `scorer`,
 `launch`, `judge`). Its keyword-only parameters, or the fields of the structure that it takes
 (`declarations.py`), are the options in the plan. The first line of the module's docstring is its
-summary. Files that start with an underscore are shared code and are not offered. A task function
+summary. Files that start with an underscore are shared code and are not offered. Variants that one
+file makes have the names that VARIANTS of the package lists. A task function
 with a parameter before its options is a family: `lm_eval:arc` calls that of `lm_eval` with "arc".
 External code of the same shape (`extensions.py`) is found as well, and is checked when it is
 loaded.
@@ -125,11 +126,8 @@ def _read_mtime(path: str) -> int:
 
 @functools.cache  # each name that is looked up would list the folder again
 def _list_modules(folder: str, places: Sequence[tuple[str, int]]) -> Sequence[str]:
-    found = sorted(
-        module.name
-        for module in pkgutil.iter_modules([path for path, _ in places])
-        if not module.name.startswith("_")
-    )
+    files = (module.name for module in pkgutil.iter_modules([path for path, _ in places]))
+    found = sorted({*_variants(folder), *(name for name in files if not name.startswith("_"))})
     if folder != SCORERS:
         return found
     return [
@@ -137,6 +135,21 @@ def _list_modules(folder: str, places: Sequence[tuple[str, int]]) -> Sequence[st
         for name in found
         if hasattr(importlib.import_module(f"{folder}.{name}"), ENTRY_POINTS[folder])
     ]
+
+
+def _variants(folder: str) -> Mapping[str, str]:
+    """Return the names of a package that a file of another name makes, each with that file."""
+    found: Mapping[str, str] = getattr(_package(folder), "VARIANTS", {})
+    return found
+
+
+def find_documented(folder: str, name: str) -> object:
+    """Return what documents a name: a file of ours, a function for a variant, or external code."""
+    if others := extensions.find(folder, name):
+        return others[0].get()
+    if file := _variants(folder).get(name):
+        return getattr(importlib.import_module(f"{folder}.{file}"), name)
+    return importlib.import_module(f"{folder}.{name}")
 
 
 def load(folder: str, name: str, *, checked: bool = False) -> Callable[..., Any]:
@@ -183,12 +196,13 @@ def function(folder: str, file: str, *, checked: bool = False) -> Callable[..., 
     """
     others = extensions.find(folder, file)
     if not others:
-        module = importlib.import_module(f"{folder}.{file}")
-        found: Callable[..., Any] = getattr(module, ENTRY_POINTS[folder])
+        holder: Any = find_documented(folder, file)
+        found: Callable[..., Any] = getattr(holder, ENTRY_POINTS[folder], holder)
         if not checked:
             return found
-        check_shape(folder, found, f"{module.__file__}: {found.__name__}")
-        return check_returned(folder, file, found, str(module.__file__))
+        place = str(sys.modules[found.__module__].__file__)
+        check_shape(folder, found, f"{place}: {found.__name__}")
+        return check_returned(folder, file, found, place)
     places = [
         *(["serve-eval itself"] if file in list_shipped(folder) else []),
         *(origin.place for origin in others),
@@ -225,9 +239,7 @@ def family_of(folder: str, function: Callable[..., Any]) -> str | None:
 
 def summary(folder: str, name: str) -> str:
     """Return the first line of the docstring of a file, or of an external function."""
-    others = extensions.find(folder, name)
-    offered = others[0].get() if others else importlib.import_module(f"{folder}.{name}")
-    return (offered.__doc__ or "").strip().partition("\n")[0]
+    return (find_documented(folder, name).__doc__ or "").strip().partition("\n")[0]
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:

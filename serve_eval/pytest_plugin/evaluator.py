@@ -21,7 +21,6 @@ from serve_eval.pytest_plugin.asked import (
     read_base,
 )
 from serve_eval.pytest_plugin.endings import AccuracyNotMeasured, AccuracyWarning
-from serve_eval.pytest_plugin.gpus import find_lack, skip_without_room
 from serve_eval.pytest_plugin.options import (
     MARKER,
     NO_ADDRESS,
@@ -29,7 +28,7 @@ from serve_eval.pytest_plugin.options import (
     USED_ADDRESS,
     read_options,
 )
-from serve_eval.pytest_plugin.workbench import Workbench
+from serve_eval.pytest_plugin.workbench import Workbench, find_lack, skip_without_room
 
 if TYPE_CHECKING:
     from serve_eval.pytest_plugin.compared import SideOption

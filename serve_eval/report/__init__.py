@@ -2,7 +2,6 @@
 
 __all__ = [
     "attribution",
-    "layout",
     "lines",
     "page",
     "pictures",

@@ -26,7 +26,7 @@ from serve_eval.sandbox._values import plain
 from serve_eval.sandbox.isolation import Wrap, as_user
 from serve_eval.schema import ExecutionResult, ExitReason, Program
 
-MODULES = ("_values", "_reading", "_talk", "_program", "_checker", "_inside")
+MODULES = ("_values", "_reading", "_talk", "_program", "_inside")
 """The modules in the order of their imports."""
 FLAGS = ("-I", "-S", "-B", "-X", "utf8")
 MOST_S = 30.0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from serve_eval.datasets import local
-from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.source import KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
@@ -176,8 +176,9 @@ STOP = ("</s>", "<|im_end|>")
 LAST_LINE = "End your response with the answer on the last line, formatted as: #### [number]\n"
 
 
-def last_line_task(name: str) -> Callable[..., Task]:
-    """Return the function `task` for the task `name`."""
+def last_line_task(asker: str) -> Callable[..., Task]:
+    """Return the function of the task that asks as `asker` does."""
+    name = f"gsm8k_{asker.lower()}"
 
     def task(
         *,
@@ -236,6 +237,12 @@ def last_line_task(name: str) -> Callable[..., Task]:
             scoring="inline",
         )
 
+    task.__doc__ = f"""\
+GSM8K as {asker} asks it: 5-shot chat in turns, scored by the last line "#### N".
+
+Data as for gsm8k. References of TensorRT-LLM's suite have an explicit threshold of 94. A sample is
+a conversation of five solved questions and an open one, each with the line that asks for that form.
+"""
     return task
 
 
@@ -251,3 +258,7 @@ def score(sample: Sample, response: Response) -> Score:
         FLEXIBLE: float(flexible is not None and normalise(flexible) == target),
     }
     return grade_value(parts[STRICT], strict, parts)
+
+
+gsm8k_inferencemax = last_line_task("InferenceMax")
+gsm8k_inferencex = last_line_task("InferenceX")

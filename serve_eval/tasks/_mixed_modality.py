@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from serve_eval.datasets import local
-from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.source import KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.schema import (
     MEDIUM,
@@ -35,7 +35,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers import word_errors
 from serve_eval.scorers._expected import grade_value
-from serve_eval.scorers._mmmu_answer import LAST_LETTER, find_letter, find_section
+from serve_eval.scorers._mmmu import LAST_LETTER, find_letter, find_section
 from serve_eval.tasks._mmmu import image_of, read_rows, read_texts
 from serve_eval.tasks._recordings import (
     AUDIO,
@@ -69,10 +69,23 @@ class MixedQuestion:
         return "+".join(item.id for item in self.items.values())
 
 
+def control_task(of: str, *media: str, sent: SendVideo = "frames") -> Callable[..., Task]:
+    """Return the function of the control of a task: each question with its medium alone."""
+    says = f"""The control of {of}: the same questions, each with its medium alone.
+
+If both are in a run, the verdict of this task compares the two, as TensorRT-LLM's suite does.
+"""
+    return modality_task(f"{of}_alone", says, *media, sent=sent, control_of=of)
+
+
 def modality_task(
-    name: str, *media: str, sent: SendVideo = "frames", control_of: str | None = None
+    name: str,
+    says: str,
+    *media: str,
+    sent: SendVideo = "frames",
+    control_of: str | None = None,
 ) -> Callable[..., Task]:
-    """Return the function `task` for the task `name` about these media.
+    """Return the function of the task `name` about these media, with `says` as its docstring.
 
     `sent` is the default of its option `send`, and `control_of` the name of the task whose control
     it is.
@@ -135,6 +148,7 @@ def modality_task(
             control_of=control_of,
         )
 
+    task.__doc__ = says
     return task
 
 
@@ -320,3 +334,40 @@ def _ask(question: str, options: Sequence[str]) -> str:
     ]
     listed = ["Options:", *lines] if lines else []
     return "\n".join([question, *listed, "Respond with only the option letter."])
+
+
+mixed_modality_omni = modality_task(
+    "mixed_modality_omni",
+    """Mixed modality: 50 requests with an image, a sound and a video; each asks about one of them.
+
+Images and their questions are MMMU's, sounds VoxPopuli's and videos Video-MME's, 50 of each. An
+answer is right if it gives the letter of the option, or a transcript with a word error rate of at
+most 50 %. mixed_modality_omni_alone asks the same without the other media.
+""",
+    *("image", "audio", "video"),
+)
+mixed_modality_omni_alone = control_task("mixed_modality_omni", "image", "audio", "video")
+mixed_modality_qwen_vl = modality_task(
+    "mixed_modality_qwen_vl",
+    """Mixed modality: 50 requests with an image and a video; each asks about one of them.
+
+As mixed_modality_omni, without sounds, for models that see and do not hear. No accuracy is
+published for it.
+""",
+    *("image", "video"),
+)
+mixed_modality_qwen_vl_alone = control_task("mixed_modality_qwen_vl", "image", "video")
+mixed_modality_video_audio_omni = modality_task(
+    "mixed_modality_video_audio_omni",
+    """\
+Mixed modality: 50 requests with an image and a video with sound; each asks about one of them.
+
+As mixed_modality_omni, without sounds of their own. The video is sent itself, as its sound would be
+lost with frames. The server must take the sound from the video.
+""",
+    *("image", "video"),
+    sent="video",
+)
+mixed_modality_video_audio_omni_alone = control_task(
+    "mixed_modality_video_audio_omni", "image", "video", sent="video"
+)

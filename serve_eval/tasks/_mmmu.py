@@ -10,12 +10,12 @@ from string import ascii_uppercase
 from typing import Annotated, Any
 
 from serve_eval.datasets import local
-from serve_eval.datasets.known import KNOWN
 from serve_eval.datasets.media import image_part
+from serve_eval.datasets.source import KNOWN
 from serve_eval.errors import DatasetError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import DataRoots, MediaPart, Message, TextPart
-from serve_eval.scorers._mmmu_answer import PostProcess
+from serve_eval.scorers._mmmu import PostProcess
 
 SUBJECTS = (
     *(

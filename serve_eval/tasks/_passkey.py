@@ -1,8 +1,9 @@
-"""Hide a number in a text, as TensorRT-LLM's suite and InfiniteBench do."""
+"""Hide a number in a text and score its repetition, as TensorRT-LLM's suite does."""
 
 from __future__ import annotations
 
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +22,22 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.scorers.passkey import first_digits
+from serve_eval.scorers._expected import grade_value
 from serve_eval.tasks._samples import NumSamples, RandomSeed, average
+
+FIRST, CONTAINED = "first_digits", "contained"
+_DIGITS = re.compile(r"\d+")
+
+
+def first_digits(text: str, target: str) -> Score:
+    """Score 1 if the first run of digits is the target, as in TensorRT-LLM's suite.
+
+    The parts also say if any run is.
+    """
+    runs = _DIGITS.findall(text)
+    parts = {FIRST: float(runs[:1] == [target]), CONTAINED: float(target in runs)}
+    return grade_value(parts[FIRST], runs[0] if runs else None, parts)
+
 
 NOISE = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
@@ -58,7 +73,7 @@ def choose(total: int, wanted: int, depths: Depths) -> Sequence[int]:
 
 
 def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callable[..., Task]:
-    """Return the function `task` for texts of one length.
+    """Return the function of the task with texts of one length.
 
     A text has `lines` lines of noise. There is a key position every `step` lines. `max_input` is
     the maximum number of prompt tokens in the suite.
@@ -118,6 +133,14 @@ def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callabl
             scoring="inline",
         )
 
+    size = max_input // 1024
+    task.__doc__ = f"""\
+Passkey retrieval in about {size},000 tokens: a five-digit key between lines of noise.
+
+Generated, without a data set: Mohtashami and Jaggi 2023, as in InfiniteBench and TensorRT-LLM's
+suite. A sample ends in "What is the pass key?\\n\\nThe pass key is" and is right if the first
+digits of the completion are the key.
+"""
     return task
 
 
@@ -160,3 +183,9 @@ def hide_key(rng: random.Random, *, sentences: int, depth: float) -> Hidden:
     at = round(depth * sentences)
     told = f"The pass key is {key}. Remember it. {key} is the pass key."
     return Hidden(" ".join([*filler[:at], told, *filler[at:], "What is the pass key?"]), key)
+
+
+passkey_retrieval_128k = passkey_task(
+    "passkey_retrieval_128k", lines=5220, step=90, max_input=131072
+)
+passkey_retrieval_64k = passkey_task("passkey_retrieval_64k", lines=2610, step=45, max_input=65536)

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from serve_eval.datasets import local
-from serve_eval.datasets.known import KNOWN
 from serve_eval.datasets.media import FrameFormat, audio_part, image_part, take_frames, video_part
-from serve_eval.datasets.source import Source
+from serve_eval.datasets.source import KNOWN, Source
 from serve_eval.errors import DatasetError
 from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from serve_eval.datasets import local
-from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.source import KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (

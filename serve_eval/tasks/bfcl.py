@@ -34,10 +34,10 @@ from serve_eval.schema import (
     SamplingParams,
     Task,
 )
-from serve_eval.tasks._bfcl import checking, rows
-from serve_eval.tasks._bfcl.checking import Expectation, MadeCall, check_calls, underscore
-from serve_eval.tasks._bfcl.literals import Language
-from serve_eval.tasks._bfcl.rows import (
+from serve_eval.tasks import _bfcl_checking, _bfcl_rows
+from serve_eval.tasks._bfcl_checking import Expectation, MadeCall, check_calls, underscore
+from serve_eval.tasks._bfcl_literals import Language
+from serve_eval.tasks._bfcl_rows import (
     CATEGORIES,
     CATEGORY,
     LEADERBOARD,
@@ -47,7 +47,7 @@ from serve_eval.tasks._bfcl.rows import (
     of_names,
     weigh,
 )
-from serve_eval.tasks._bfcl.scoring import Mode, answer_rightly, name_failure, score_calls
+from serve_eval.tasks._bfcl_scoring import Mode, answer_rightly, name_failure, score_calls
 from serve_eval.tasks._samples import RandomSeed, name_document, shuffle
 
 COMMIT = "6ea57973c7a6097fd7c5915698c54c17c5b1b6c8"
@@ -63,9 +63,9 @@ SOURCE = Source(
             f"https://raw.githubusercontent.com/ShishirPatil/gorilla/{COMMIT}/"
             f"berkeley-function-call-leaderboard/bfcl_eval/data/{name}"
         )
-        for name in rows.SHA256
+        for name in _bfcl_rows.SHA256
     },
-    sha256=rows.SHA256,
+    sha256=_bfcl_rows.SHA256,
     note="the files are also in PyPI's bfcl-eval 2026.3.23, below bfcl_eval/data",
 )
 PROMPT_FROM = "gorilla (https://github.com/ShishirPatil/gorilla, Apache-2.0)"
@@ -102,9 +102,9 @@ def task(
         raise PlanError("bfcl: num_samples must be 1 or more, categories must not be empty")
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        marks = [rows.name_file(name) for name in chosen]
+        marks = [_bfcl_rows.name_file(name) for name in chosen]
         folder = local.find_folder(SOURCE, roots, marks)
-        read = {name: rows.read_category(SOURCE, folder, name) for name in chosen}
+        read = {name: _bfcl_rows.read_category(SOURCE, folder, name) for name in chosen}
         found = sum(len(one.rows) for one in read.values())
         told = f"BFCL v4 is incomplete: {folder} has {found} rows of these categories"
         local.check_rows(roots, found, min(wanted, total), told, SOURCE)
@@ -168,7 +168,7 @@ def _choose(names: list[str] | None, mode: Mode) -> list[str]:
 
 
 def _build_samples(
-    read: Mapping[str, rows.ReadCategory], mode: Mode, wanted: int, seed: int
+    read: Mapping[str, _bfcl_rows.ReadCategory], mode: Mode, wanted: int, seed: int
 ) -> list[Sample]:
     orders = {name: shuffle(len(one.rows), seed) for name, one in read.items()}
     asked = interleave({name: len(one.rows) for name, one in read.items()})[:wanted]
@@ -180,7 +180,7 @@ def _build_samples(
 
 
 def _build_sample(
-    read: rows.ReadCategory, place: int, category: str, mode: Mode, weight: str
+    read: _bfcl_rows.ReadCategory, place: int, category: str, mode: Mode, weight: str
 ) -> Sample:
     row = read.rows[place]
     turns = [Message(role=turn.role, content=turn.content) for turn in row.question[0]]
@@ -188,7 +188,7 @@ def _build_sample(
     extra: dict[str, Any] = {}
     try:
         calls = tuple(
-            checking.expect_call(row.function, answer, category, dots=mode == "prompt")
+            _bfcl_checking.expect_call(row.function, answer, category, dots=mode == "prompt")
             for answer in read.answers.get(row.id, ())
         )
         if mode == "prompt":
@@ -218,8 +218,8 @@ def _note_hopeless(samples: list[Sample]) -> tuple[str, ...]:
     """
     found = []
     for sample in samples:
-        calls = checking.read_expectation(sample).calls
-        if check_calls(calls, [MadeCall(call.name, checking.fill(call)) for call in calls]):
+        calls = _bfcl_checking.read_expectation(sample).calls
+        if check_calls(calls, [MadeCall(call.name, _bfcl_checking.fill(call)) for call in calls]):
             found.append(sample.id)
     if not found:
         return ()

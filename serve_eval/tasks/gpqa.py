@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from serve_eval.datasets import local
-from serve_eval.datasets.known import GPQA_PASSWORD, KNOWN
+from serve_eval.datasets.source import GPQA_PASSWORD, KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (

@@ -9,13 +9,13 @@ docs/tasks.md.
 
 from __future__ import annotations
 
-from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.source import KNOWN
 from serve_eval.errors import PlanError
 from serve_eval.schema import Task
-from serve_eval.tasks._instructions.checks import PUNKT, STOPWORDS, TAGGER
-from serve_eval.tasks._instructions.following import Following, build_task
-from serve_eval.tasks._instructions.ifbench_forms import FORMS
-from serve_eval.tasks._instructions.ifbench_words import WORDS
+from serve_eval.tasks._ifbench_forms import FORMS
+from serve_eval.tasks._ifbench_words import WORDS
+from serve_eval.tasks._instructions_checks import PUNKT, STOPWORDS, TAGGER
+from serve_eval.tasks._instructions_following import Following, build_task
 from serve_eval.tasks._samples import NumSamples
 
 SOURCE = KNOWN["ifbench"]

@@ -18,11 +18,11 @@ import operator
 import re
 from collections.abc import Callable
 
-from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.source import KNOWN
 from serve_eval.errors import PlanError
 from serve_eval.schema import Task
-from serve_eval.tasks._instructions.checks import PUNKT, Arguments, Checks, English, detect_language
-from serve_eval.tasks._instructions.following import Following, build_task
+from serve_eval.tasks._instructions_checks import PUNKT, Arguments, Checks, English, detect_language
+from serve_eval.tasks._instructions_following import Following, build_task
 from serve_eval.tasks._samples import NumSamples
 
 SOURCE = KNOWN["ifeval"]

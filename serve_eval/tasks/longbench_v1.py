@@ -30,7 +30,7 @@ from typing import Annotated, Any
 import msgspec
 
 from serve_eval.datasets import local
-from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.source import KNOWN
 from serve_eval.errors import DatasetError, PlanError, install_hint
 from serve_eval.plugins import registry
 from serve_eval.plugins.setting import Setting

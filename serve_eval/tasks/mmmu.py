@@ -34,8 +34,8 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.scorers import mmmu
-from serve_eval.scorers._mmmu_answer import PostProcess, apply_post_process
+from serve_eval.scorers import _mmmu
+from serve_eval.scorers._mmmu import PostProcess, apply_post_process
 from serve_eval.tasks._mmmu import (
     COLUMNS,
     SOURCE,
@@ -175,8 +175,8 @@ def _score(sample: Sample, response: Response, *, by: PostProcess) -> Score:
     options, accepted = _decode(sample.metadata["options"]), _decode(sample.target)
     text = apply_post_process(response.text, by)
     if options:
-        return mmmu.choice(text, accepted[0], options)
-    return mmmu.short_answer(text, accepted)
+        return _mmmu.score_choice(text, accepted[0], options)
+    return _mmmu.score_short_answer(text, accepted)
 
 
 def _answers(sample: Sample) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from serve_eval.datasets import local
-from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.source import KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
@@ -32,8 +32,8 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.scorers import mmmu_pro
-from serve_eval.scorers._mmmu_answer import PostProcess, apply_post_process
+from serve_eval.scorers import _mmmu
+from serve_eval.scorers._mmmu import PostProcess, apply_post_process
 from serve_eval.tasks._mmmu import (
     DIRECT,
     ByPostProcess,
@@ -163,7 +163,7 @@ def _options(sample: Sample) -> list[str]:
 def _score(sample: Sample, response: Response, *, by: PostProcess) -> Score:
     options = _options(sample)
     text = apply_post_process(response.text, by, ascii_uppercase[len(options) - 1])
-    return mmmu_pro.choice(text, sample.target, options)
+    return _mmmu.score_pro_choice(text, sample.target, options)
 
 
 def _answers(sample: Sample, *, form: str) -> tuple[str, str]:

@@ -26,10 +26,11 @@ from serve_eval.schema import (
     Metric,
     Sample,
     SamplingParams,
+    Score,
     Task,
     TextPart,
 )
-from serve_eval.scorers.video_choice import first_letter
+from serve_eval.scorers._expected import grade_value
 from serve_eval.tasks._recordings import (
     SOURCE,
     NumFrames,
@@ -137,3 +138,13 @@ def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
         for name, key in sample.metadata.items():
             tables[name][key].append(value)
     return tabulate(dict(sorted(tables.items())))
+
+
+_LETTER = re.compile(r"(?i)\b([A-D])\b")
+
+
+def first_letter(text: str, target: str) -> Score:
+    """Score 1 if the first letter is the target. Without a letter the answer is `unparsed`."""
+    found = _LETTER.search(text)
+    letter = found[1].upper() if found else None
+    return grade_value(float(letter == target), letter)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from serve_eval.datasets import local
-from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.source import KNOWN
 from serve_eval.errors import PlanError
 from serve_eval.schema import (
     DataRoots,

@@ -14,8 +14,8 @@ from serve_eval.cli._commands import COMMANDS, Family, find_entry, walk
 from serve_eval.cli._described import WIDTH, describe_plugin, describe_task
 from serve_eval.cli.app import make_command
 from serve_eval.cli.setup_completion import SCRIPTS, complete
-from serve_eval.datasets.known import KNOWN
 from serve_eval.datasets.local import find_sources
+from serve_eval.datasets.source import KNOWN
 from serve_eval.errors import DatasetError
 from serve_eval.plugins import registry
 from serve_eval.plugins.declarations import options

@@ -14,7 +14,7 @@ from itertools import count
 
 import pytest
 
-from serve_eval.datasets.known import GPQA_PASSWORD
+from serve_eval.datasets.source import GPQA_PASSWORD
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.schema import DataRoots
 from serve_eval.schema.media import uniform

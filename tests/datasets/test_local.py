@@ -12,9 +12,8 @@ import pytest
 import serve_eval.tasks
 from serve_eval.datasets import local
 from serve_eval.datasets.generated import MOST, problems, split_of
-from serve_eval.datasets.known import KNOWN
 from serve_eval.datasets.local import find_sources
-from serve_eval.datasets.source import HubSource, download
+from serve_eval.datasets.source import KNOWN, HubSource, download
 from serve_eval.errors import DatasetError
 from serve_eval.evaluation.prepare import check_ids
 from serve_eval.protocol.shared import build_task
@@ -69,7 +68,7 @@ def test_a_set_of_a_task_file_is_listed_and_its_folder_is_known(tasks):
 def test_a_set_that_is_shared_is_not_declared_again(tasks):
     before = find_sources()
     (tasks / "made_up_rivers.py").write_text(
-        'from serve_eval.datasets.known import KNOWN\nSOURCE = KNOWN["mmlu"]\n'
+        'from serve_eval.datasets.source import KNOWN\nSOURCE = KNOWN["mmlu"]\n'
     )
     assert find_sources() == before
 

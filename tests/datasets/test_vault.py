@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from serve_eval.cli.app import app
 from serve_eval.datasets import local, vault
 from serve_eval.datasets import source as datasets_source
-from serve_eval.datasets.known import KNOWN
-from serve_eval.datasets.source import HubSource, Source, download
+from serve_eval.datasets.source import KNOWN, HubSource, Source, download
 from serve_eval.errors import DatasetError
 
 ROWS = b'{"question": "q", "answer": "#### 1"}\n'

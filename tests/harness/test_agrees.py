@@ -21,7 +21,7 @@ import pytest
 from serve_eval.harness.measures import measure_document
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Response, Sample, Spec
-from serve_eval.scorers import longbench, mmmu
+from serve_eval.scorers import _mmmu, longbench
 from serve_eval.scorers.boxed import integer_answer
 from serve_eval.scorers.numeric import FLEXIBLE, STRICT
 from serve_eval.tasks import longbench_v1
@@ -378,9 +378,9 @@ def test_mmmu_answers_are_read_as_the_installed_lm_eval_reads_them(
         parsed = theirs.parse_multi_choice_response(
             text, letters, dict(zip(letters, offered, strict=True))
         )
-        assert mmmu.find_given_letter(text, offered) == parsed, text
+        assert _mmmu.find_given_letter(text, offered) == parsed, text
         right = theirs.eval_open(gold, theirs.parse_open_response(text))
-        assert mmmu.short_answer(text, [gold]).value == right, (text, gold)
+        assert _mmmu.score_short_answer(text, [gold]).value == right, (text, gold)
 
 
 def _module(path):

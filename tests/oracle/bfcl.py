@@ -12,8 +12,8 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 from serve_eval.schema import DataRoots, Response, ToolCall
-from serve_eval.tasks._bfcl.checking import fill, read_expectation
-from serve_eval.tasks._bfcl.rows import CATEGORIES, CATEGORY
+from serve_eval.tasks._bfcl_checking import fill, read_expectation
+from serve_eval.tasks._bfcl_rows import CATEGORIES, CATEGORY
 from serve_eval.tasks.bfcl import task
 from tests.oracle.part import Compared, checkout, require
 

@@ -16,8 +16,8 @@ from typing import Any
 from serve_eval.datasets.generated import write_gsm8k
 from serve_eval.schema import DataRoots, Message, Response, Task
 from serve_eval.scorers.numeric import STRICT
-from serve_eval.tasks import gsm8k, gsm8k_inferencex
-from serve_eval.tasks._gsm8k import LAST_LINE, TEST_ROWS, score
+from serve_eval.tasks import gsm8k
+from serve_eval.tasks._gsm8k import LAST_LINE, TEST_ROWS, gsm8k_inferencex, score
 from tests.oracle._suite_flow import Ask, built, prompts
 from tests.oracle.part import SHARED, Compared, require
 
@@ -171,7 +171,7 @@ FORMS = (
         name="with the line of gsm8k_inferencex, chat in turns",
         ask={"chat": True, "multiturn": True, "changed": {"doc_to_text": ASKED}},
         options={},
-        make=gsm8k_inferencex.task,
+        make=gsm8k_inferencex,
     ),
 )
 LAST = "strict-match of gsm8k_inferencex"

@@ -13,10 +13,10 @@ import random
 import sys
 
 from serve_eval.schema import DataRoots
-from serve_eval.tasks._instructions import checks as instructions_checks
-from serve_eval.tasks._instructions.following import variants
-from serve_eval.tasks._instructions.ifbench_forms import FORMS
-from serve_eval.tasks._instructions.ifbench_words import WORDS
+from serve_eval.tasks import _instructions_checks as instructions_checks
+from serve_eval.tasks._ifbench_forms import FORMS
+from serve_eval.tasks._ifbench_words import WORDS
+from serve_eval.tasks._instructions_following import variants
 from serve_eval.tasks.ifeval import IFEVAL
 from tests.oracle.part import Compared, Skipped, checkout, require, shared
 

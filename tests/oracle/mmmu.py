@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 from serve_eval.schema import Outcome
-from serve_eval.scorers import mmmu
+from serve_eval.scorers import _mmmu
 from tests.oracle.part import Compared, require
 
 QUESTIONS = 600
@@ -91,7 +91,7 @@ def _letters(theirs, guessed):
         for text in _answers(question, rng):
             guessed.clear()
             wanted = theirs.parse_multi_choice_response(text, list(index), index)
-            score = mmmu.choice(text, str(question.answer), options)
+            score = _mmmu.score_choice(text, str(question.answer), options)
             if guessed:
                 guesses.add(
                     f"{number} {options} {text!r}",
@@ -121,7 +121,7 @@ def _open_answers(theirs):
         for text in _answers(question, rng):
             wanted = float(theirs.eval_open(question.answer, theirs.parse_open_response(text)))
             accepted = question.answer if isinstance(question.answer, list) else [question.answer]
-            score = mmmu.short_answer(text, accepted)
+            score = _mmmu.score_short_answer(text, accepted)
             right += int(wanted)
             compared.add(f"{number} {question.answer!r} {text!r}", score.value, wanted)
             if several:

@@ -9,7 +9,6 @@ import math
 import random
 
 from serve_eval.schema import Sample
-from serve_eval.scorers.translation import COUNTS, corpus_bleu, score_translation
 from serve_eval.scorers.word_errors import (
     count_word_errors,
     normalize_transcript,
@@ -18,6 +17,7 @@ from serve_eval.scorers.word_errors import (
 from serve_eval.stats.clusters import pair_sums
 from serve_eval.stats.drop import drop_test
 from serve_eval.tasks import covost2, voxpopuli
+from serve_eval.tasks.covost2 import COUNTS, corpus_bleu, score_translation
 from tests.oracle.part import Compared, require
 
 PAIRS, CORPORA = 10_000, 50

@@ -9,8 +9,7 @@ from serve_eval.datasets.small_media import dot, number, shape
 from serve_eval.report.document import make_page
 from serve_eval.report.page.sample_data import PageTask, SampleData, show_samples
 from serve_eval.report.page.writer import render_page, save_page
-from serve_eval.report.samples.place import find_place
-from serve_eval.report.samples.samples import SampleSource
+from serve_eval.report.samples.samples import SampleSource, find_place
 from serve_eval.report.text import reveal
 from serve_eval.schema import Message, Metric, Response, Sample, TextPart
 from serve_eval.storage.file_names import samples_file

@@ -9,8 +9,8 @@ from junitparser import Error, Failure, JUnitXml, Skipped
 
 from serve_eval.errors import ServerEndedError
 from serve_eval.pytest_plugin import AccuracyNotMeasured, AccuracyRegression, AccuracyUndecided
+from serve_eval.pytest_plugin.plugin import WaivedTest, read_waivers
 from serve_eval.pytest_plugin.results import EvaluatedTest, conclude, describe_error, end_test
-from serve_eval.pytest_plugin.waivers import WaivedTest, read_waivers
 from serve_eval.report.ci_result import CiCase, CiState
 from serve_eval.schema import REHEARSED
 from tests.cli.command import serve_eval

@@ -21,13 +21,12 @@ from rich.text import Text
 from serve_eval.report.ci import escape_line
 from serve_eval.report.ci_result import MOST, OneLine, describe_drop, lead, write_line
 from serve_eval.report.document import make_page
-from serve_eval.report.layout import fit_tables, say, wrap
 from serve_eval.report.lines import p_text
 from serve_eval.report.page.content import DataTable, ScriptData
 from serve_eval.report.page.writer import render_page
 from serve_eval.report.summary.figures import write_number
 from serve_eval.report.task_line import split_change
-from serve_eval.report.text import clean, reveal
+from serve_eval.report.text import clean, fit_tables, reveal, say, wrap
 from serve_eval.workflows.suite.page_blocks import read_number
 from tests.page.hostile import HOSTILE, make_content
 from tests.report.document.made import drift, load, smoke, suite, tools, verify, view, watch

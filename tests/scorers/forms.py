@@ -16,7 +16,8 @@ from typing import NamedTuple
 import yaml
 
 from serve_eval.schema import Response
-from serve_eval.scorers import boxed, choice, code, numeric, video_choice, yes_no
+from serve_eval.scorers import boxed, choice, code, numeric, yes_no
+from serve_eval.tasks import videomme
 
 FILE = Path(__file__).with_name("forms.yaml")
 LETTERS = "ABCD"
@@ -89,7 +90,7 @@ def read_as_defined(kind, text):
             "mmlu": next(prefixes, None),
             "gpqa": choice.answer_letter(text, "A").answer,
             "longbench_v2": choice.score_stated_letter(text, "A").answer,
-            "videomme": video_choice.first_letter(text, "A").answer,
+            "videomme": videomme.first_letter(text, "A").answer,
         }
     return {}
 

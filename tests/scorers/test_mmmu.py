@@ -11,19 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.schema import Outcome
-from serve_eval.scorers import longbench, mmmu
-from serve_eval.scorers._mmmu_answer import (
+from serve_eval.scorers import _mmmu, longbench
+from serve_eval.scorers._mmmu import (
+    STATED,
     apply_post_process,
     find_given_letter,
     find_letter,
     find_section,
+    score_choice,
+    score_short_answer,
     shorten_answer,
 )
+from serve_eval.scorers._mmmu import score_pro_choice as mmmu_pro_choice
 from serve_eval.scorers.likelihood import TIED, likeliest
-from serve_eval.scorers.mmmu import STATED, choice, short_answer
-from serve_eval.scorers.mmmu_pro import choice as mmmu_pro_choice
-from serve_eval.scorers.passkey import first_digits
 from serve_eval.tasks._mixed_modality import score_about
+from serve_eval.tasks._passkey import first_digits
 
 OPTIONS = ["a red cat", "blue", "$12$", "none of them"]
 
@@ -49,15 +51,15 @@ def test_the_letter_that_is_given(text, letter):
 
 
 def test_nothing_is_guessed():
-    assert choice("I cannot see it", "A", OPTIONS).outcome is Outcome.UNPARSED
-    assert choice("(B)", "A", OPTIONS).outcome is Outcome.WRONG
-    assert choice("(A)", "A", OPTIONS).value == 1.0
+    assert score_choice("I cannot see it", "A", OPTIONS).outcome is Outcome.UNPARSED
+    assert score_choice("(B)", "A", OPTIONS).outcome is Outcome.WRONG
+    assert score_choice("(A)", "A", OPTIONS).value == 1.0
 
 
 def test_the_stated_letter_stands_beside_it():
-    score = choice("**Answer:** B\nso not (A)", "B", OPTIONS)
+    score = score_choice("**Answer:** B\nso not (A)", "B", OPTIONS)
     assert (score.value, score.answer, score.parts) == (0.0, "A", {STATED: 1.0})
-    assert choice("B", "B", OPTIONS).parts == {STATED: 1.0}
+    assert score_choice("B", "B", OPTIONS).parts == {STATED: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_the_stated_letter_stands_beside_it():
     ],
 )
 def test_short_answers(text, accepted, right):
-    assert (short_answer(text, accepted).value == 1.0) == right
+    assert (score_short_answer(text, accepted).value == 1.0) == right
 
 
 PLAINER = (
@@ -96,13 +98,13 @@ PLAINER = (
     )
 )
 def test_the_numbers_are_those_of_the_original(text):
-    assert [pattern.findall(text) for pattern in mmmu._NUMBERS[1:]] == [
+    assert [pattern.findall(text) for pattern in _mmmu._NUMBERS[1:]] == [
         pattern.findall(text) for pattern in PLAINER
     ]
 
 
 def test_a_long_run_of_digits_is_read_in_time_that_grows_with_its_length():
-    assert short_answer("x" + "1" * 300_000 + "y", ["7"]).value == 0.0
+    assert score_short_answer("x" + "1" * 300_000 + "y", ["7"]).value == 0.0
 
 
 OPTIONS_MMMU_PRO = [f"thing {i}" for i in range(9)]

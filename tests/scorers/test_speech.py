@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import Outcome
-from serve_eval.scorers.translation import (
+from serve_eval.scorers.word_errors import (
+    WordErrors,
+    count_word_errors,
+    normalize_transcript,
+    score_transcript,
+)
+from serve_eval.tasks.covost2 import (
     COUNTS,
     IN_FORM,
     corpus_bleu,
     extract_translation,
     score_translation,
     sentence_scorer,
-)
-from serve_eval.scorers.word_errors import (
-    WordErrors,
-    count_word_errors,
-    normalize_transcript,
-    score_transcript,
 )
 
 pytest.importorskip("jiwer", reason="needs the optional extra media")

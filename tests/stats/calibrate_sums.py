@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy
 
-from serve_eval.scorers.translation import corpus_bleu
 from serve_eval.stats.bounds import bounds
 from serve_eval.stats.clusters import pair_sums
 from serve_eval.stats.drop import Method, drop_test
 from serve_eval.stats.judgement import conclude
+from serve_eval.tasks.covost2 import corpus_bleu
 from tests.stats.calibrate_paired import interval
 
 REPLICATES = 300

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.scorers._served_call import TriggerCounts, count_trigger
-from serve_eval.scorers.translation import corpus_bleu
 from serve_eval.stats.bounds import BoundsMethod, bounds
 from serve_eval.stats.clusters import mean_gradient, pair_sums
 from serve_eval.stats.contingency import find_cut
@@ -22,6 +21,7 @@ from serve_eval.stats.drop import drop_test
 from serve_eval.stats.early_stop import ON_NONE, log_wealth, most_missing
 from serve_eval.stats.intervals import bound_missing, failure_rate_upper
 from serve_eval.stats.judgement import Reason, judge
+from serve_eval.tasks.covost2 import corpus_bleu
 
 WORDS = [10.0, 20.0, 5.0, 15.0, 0.0]
 

@@ -15,7 +15,7 @@ import zlib
 from pathlib import Path
 
 from serve_eval import cases
-from serve_eval.datasets.known import GPQA_PASSWORD
+from serve_eval.datasets.source import GPQA_PASSWORD
 from serve_eval.plugins import registry
 from serve_eval.schema import Spec
 from serve_eval.tasks._mmmu import SUBJECTS

@@ -5,9 +5,9 @@ import zipfile
 from typing import Any
 
 from serve_eval.tasks import ifbench, ifeval
-from serve_eval.tasks._bfcl.rows import CATEGORIES
-from serve_eval.tasks._instructions.ifbench_forms import FORMS
-from serve_eval.tasks._instructions.ifbench_words import WORDS
+from serve_eval.tasks._bfcl_rows import CATEGORIES
+from serve_eval.tasks._ifbench_forms import FORMS
+from serve_eval.tasks._ifbench_words import WORDS
 from serve_eval.tasks.ifeval import IFEVAL
 
 Answer = dict[str, dict[str, list[Any]]]

@@ -225,5 +225,5 @@ def _check_file(name: str, task: Task, known: Mapping[str, object]) -> None:
     if unknown := [one for one in task.datasets if one not in known]:
         raise Mistake(
             f"{_point(name, ' *datasets')}: datasets names {unknown[0]!r}, which is neither the"
-            " task with a SOURCE in its file nor a set of serve_eval/datasets/known.py"
+            " task with a SOURCE in its file nor a set of serve_eval/datasets/source.py"
         )

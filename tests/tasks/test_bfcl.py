@@ -7,16 +7,16 @@ import pytest
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.schema import DataRoots, Message, Need, Outcome, Response, ToolCall
-from serve_eval.tasks._bfcl.checking import (
+from serve_eval.tasks._bfcl_checking import (
     CallError,
     ExpectedCall,
     MadeCall,
     check_call,
     check_calls,
 )
-from serve_eval.tasks._bfcl.literals import read_java, read_javascript
-from serve_eval.tasks._bfcl.rows import CATEGORIES, LEADERBOARD, weight_of
-from serve_eval.tasks._bfcl.scoring import UnreadableError, read_text
+from serve_eval.tasks._bfcl_literals import read_java, read_javascript
+from serve_eval.tasks._bfcl_rows import CATEGORIES, LEADERBOARD, weight_of
+from serve_eval.tasks._bfcl_scoring import UnreadableError, read_text
 from serve_eval.tasks.bfcl import SOURCE, task
 from tests.tasks.made_suites import write_bfcl
 

@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.datasets.known import KNOWN
 from serve_eval.datasets.local import DataFile
+from serve_eval.datasets.source import KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Need, Outcome, Response, Score, Spec
-from serve_eval.tasks import ifbench, ifeval
-from serve_eval.tasks._instructions import checks
-from serve_eval.tasks._instructions.checks import English
-from serve_eval.tasks._instructions.examples import EXAMPLES, propose_texts
-from serve_eval.tasks._instructions.following import Following, variants
-from serve_eval.tasks._instructions.ifbench_forms import FORMS
-from serve_eval.tasks._instructions.ifbench_words import WORDS
+from serve_eval.tasks import _instructions_checks, ifbench, ifeval
+from serve_eval.tasks._ifbench_forms import FORMS
+from serve_eval.tasks._ifbench_words import WORDS
+from serve_eval.tasks._instructions_checks import English
+from serve_eval.tasks._instructions_examples import EXAMPLES, propose_texts
+from serve_eval.tasks._instructions_following import Following, variants
 from serve_eval.tasks.ifeval import IFEVAL
 from serve_eval.tasks.json_mode_eval import task
 from tests.tasks.made_data import write_jsonl
@@ -45,7 +44,7 @@ TOO_FEW = (
 def english(tmp_path_factory):
     root = tmp_path_factory.mktemp("root")
     write_nltk_data(root / "nltk_data")
-    return checks.load(DataRoots(roots=(root,)), *checks.FOLDERS)
+    return _instructions_checks.load(DataRoots(roots=(root,)), *_instructions_checks.FOLDERS)
 
 
 @pytest.mark.parametrize("kind", CHECKS)
@@ -289,17 +288,17 @@ def test_a_row_that_cannot_be_checked_is_refused(row, told):
 def test_a_missing_or_damaged_archive_is_named(tmp_path):
     roots = DataRoots(roots=(tmp_path,))
     with pytest.raises(DatasetError, match="NLTK data was not found") as raised:
-        checks.load(roots, checks.PUNKT)
+        _instructions_checks.load(roots, _instructions_checks.PUNKT)
     assert "serve-eval data fetch nltk_data" in raised.value.hint
     (tmp_path / "nltk_data/tokenizers").mkdir(parents=True)
     archive = tmp_path / "nltk_data/tokenizers/punkt_tab.zip"
     archive.write_bytes(b"no archive")
     with pytest.raises(DatasetError, match=r"punkt_tab\.zip"):
-        checks.load(roots, checks.PUNKT)
+        _instructions_checks.load(roots, _instructions_checks.PUNKT)
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("punkt_tab/german/abbrev_types.txt", "")
     with pytest.raises(DatasetError, match=r"english/abbrev_types\.txt"):
-        checks.load(roots, checks.PUNKT)
+        _instructions_checks.load(roots, _instructions_checks.PUNKT)
 
 
 @NEEDS_DATA
@@ -312,9 +311,11 @@ def test_a_missing_package_is_found_before_any_request(monkeypatch):
 
 def test_a_language_is_always_the_same():
     texts = ("er es ja", "con in es", "un in die")  # each has three languages without a seed
-    assert all(len({checks.detect_language(text) for _ in range(30)}) == 1 for text in texts)
-    assert checks.detect_language("Dies ist ein deutscher Satz.") == "de"
-    assert checks.detect_language("12 34") is None
+    assert all(
+        len({_instructions_checks.detect_language(text) for _ in range(30)}) == 1 for text in texts
+    )
+    assert _instructions_checks.detect_language("Dies ist ein deutscher Satz.") == "de"
+    assert _instructions_checks.detect_language("12 34") is None
 
 
 @NEEDS_DATA
@@ -356,7 +357,10 @@ def test_the_recorded_verdicts_of_ifbench_are_found_again():
     """Verdicts that need NLTK's archives are compared where these are next to the real data."""
     folder, roots = SHARED / "ifbench", DataRoots(roots=(SHARED,))
     try:
-        english, without = checks.load(roots, *checks.FOLDERS), frozenset()
+        english, without = (
+            _instructions_checks.load(roots, *_instructions_checks.FOLDERS),
+            frozenset(),
+        )
     except DatasetError:
         english, without = English((), None, frozenset(), None), frozenset({"ratio:stop_words"})
     strict, loose = (

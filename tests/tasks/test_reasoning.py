@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.datasets.known import GPQA_PASSWORD
 from serve_eval.datasets.local import DataFile
+from serve_eval.datasets.source import GPQA_PASSWORD
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.protocol.shared import build_task

@@ -17,7 +17,7 @@ import pytest
 
 from serve_eval.errors import LaunchError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.report.run.details import describe_engines
+from serve_eval.report.run.document import describe_engines
 from serve_eval.schema import DataRoots, Plan, Spec, VerdictOutcome
 from serve_eval.tasks.word_problems import task as word_problems
 from tests.cli.command import serve_eval

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from serve_eval.frozen import freeze, freeze_places
 from serve_eval.json_schema import Schema, describe_type, name_schema
-from serve_eval.report.layout import wrap
-from serve_eval.report.text import clean
+from serve_eval.report.text import clean, wrap
 
 LINES = 22
 """Lines of a list at most, unless all of it was asked for."""

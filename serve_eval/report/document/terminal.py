@@ -17,7 +17,6 @@ from serve_eval.report.document.document import (
     name_state,
     tabulate,
 )
-from serve_eval.report.layout import fit_tables, wrap
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, Facts, State, TextLines
 from serve_eval.report.summary.headline import (
     AROUND,
@@ -29,7 +28,7 @@ from serve_eval.report.summary.headline import (
     choose_marks,
     draw_axis,
 )
-from serve_eval.report.text import clean
+from serve_eval.report.text import clean, fit_tables, wrap
 
 LINES = 22
 """Lines of the first screen at most: 24, less the two that name the folder and the page."""

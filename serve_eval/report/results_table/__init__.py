@@ -7,8 +7,8 @@ from serve_eval.report.results_table.content import (
     TaskColumn,
     show_differences,
 )
+from serve_eval.report.results_table.fitted import write_text
 from serve_eval.report.results_table.formats import FORMATS, write_table
-from serve_eval.report.results_table.text import write_text
 
 __all__ = [
     "FORMATS",

@@ -11,8 +11,7 @@ from typing import Final
 from serve_eval.report.ci import escape_text
 from serve_eval.report.results_table.cell import LEFT_OUT, MISSING, UNPAIRED, ResultCell, name_seeds
 from serve_eval.report.results_table.content import ResultsTable, TaskColumn, show_differences
-from serve_eval.report.results_table.svg import write_svg
-from serve_eval.report.results_table.text import write_text
+from serve_eval.report.results_table.fitted import write_svg, write_text
 from serve_eval.report.text import clean, disarm
 
 FIGURES = (

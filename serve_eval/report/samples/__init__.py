@@ -1,3 +1,3 @@
 """Read the samples of a run folder for a reader: their rows, texts, scores and attempts."""
 
-__all__ = ["details", "known", "place", "samples"]
+__all__ = ["details", "known", "samples"]

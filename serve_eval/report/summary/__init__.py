@@ -1,6 +1,5 @@
 """Print the summary of a run: the verdict, what is behind it, and what to do next."""
 
-from serve_eval.report.layout import join_row, print_rows
 from serve_eval.report.summary.figures import SummaryTask, summarise_task, summarise_tasks
 from serve_eval.report.summary.headline import badge, style_of
 from serve_eval.report.summary.rows import (
@@ -10,6 +9,7 @@ from serve_eval.report.summary.rows import (
     name_expected,
     rows_of,
 )
+from serve_eval.report.text import join_row, print_rows
 
 __all__ = [
     "Row",

@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.frozen import freeze, freeze_places
-from serve_eval.report.layout import fit_tables
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.figures import SummaryTask, summarise_task
-from serve_eval.report.text import clean
+from serve_eval.report.text import clean, fit_tables
 from serve_eval.schema import Report, VerdictOutcome
 
 STYLES: Final[Mapping[str, str]] = {

@@ -41,7 +41,7 @@ from serve_eval.report.run.conclusions import (
     remark_on_losses,
     tabulate_tasks,
 )
-from serve_eval.report.run.details import show_workers
+from serve_eval.report.run.document import show_workers
 from serve_eval.report.samples.known import KnownTask, know_task
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.report.summary.rows import RED, Row, diagnose_command, rows_of

@@ -10,8 +10,9 @@ import msgspec
 
 from serve_eval.report.summary import name_expected
 from serve_eval.schema import Outcome, is_mutable
-from serve_eval.scorers import boxed, choice, numeric, passkey
+from serve_eval.scorers import boxed, choice, numeric
 from serve_eval.stats.sign_tests import mcnemar
+from serve_eval.tasks import _passkey
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import (
     ALPHA,
@@ -33,7 +34,7 @@ reads a marked place is right and the one that reads the end is not, which a sou
 does."""
 EXTRACTORS = (
     (numeric.STRICT, numeric.FLEXIBLE),
-    (passkey.FIRST, passkey.CONTAINED),
+    (_passkey.FIRST, _passkey.CONTAINED),
     (choice.FIRST, choice.LAST),
     (boxed.STRICT, boxed.LENIENT),
 )

@@ -18,8 +18,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evidence.engine_counters import Companions, begin, end, join, remarks
 from serve_eval.processes.resources import CoreLoad
 from serve_eval.report.document import print_document
-from serve_eval.report.run.details import describe_engines
-from serve_eval.report.run.document import make_run_document
+from serve_eval.report.run.document import describe_engines, make_run_document
 from serve_eval.schema import (
     Connection,
     Endpoint,

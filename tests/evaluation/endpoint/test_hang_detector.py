@@ -14,7 +14,7 @@ from serve_eval.client.questions import VLLM
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.hang_detector import HangDetector, ProbedServer
 from serve_eval.evidence.engine_counters import Companions, begin, end, remarks
-from serve_eval.report.run.details import describe_engines
+from serve_eval.report.run.document import describe_engines
 from serve_eval.schema import (
     Endpoint,
     Limits,

@@ -19,7 +19,7 @@ from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities import probe
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import quirks
-from serve_eval.report.run.details import describe_engines
+from serve_eval.report.run.document import describe_engines
 from serve_eval.schema import (
     Endpoint,
     Failure,

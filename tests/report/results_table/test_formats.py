@@ -21,10 +21,9 @@ from serve_eval.report.results_table import (
     write_text,
 )
 from serve_eval.report.results_table.cell import name_outcome
+from serve_eval.report.results_table.fitted import fit_names, make_ruler
 from serve_eval.report.results_table.formats import FIGURES as CSV_FIGURES
 from serve_eval.report.results_table.formats import escape_latex
-from serve_eval.report.results_table.svg import make_ruler
-from serve_eval.report.results_table.text import fit_names
 from serve_eval.report.text import clean
 from serve_eval.schema import Metric, VerdictOutcome
 

@@ -268,7 +268,7 @@ FORGING = [
         name="pipes-as-source",
         tries="to have its checker wait for the source of a traceback",
         code=(
-            "for name in 'checks', '<checks>', '<string>', '<serve_eval.sandbox._checker>':\n"
+            "for name in 'checks', '<checks>', '<string>', '<serve_eval.sandbox._inside>':\n"
             "    os.mkfifo(f'/tmp/{{name}}')\ndef f(x): return 0"
         ),
         checks=IS_WORD,

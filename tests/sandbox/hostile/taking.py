@@ -257,7 +257,7 @@ def fill(one, *where):
 """  # noqa: E501
 _SOURCE = """
 job = open('/proc/1/cmdline').read().split(chr(0))[-4]
-for name in 'checks', '<checks>', 'serve_eval.sandbox._checker', 'serve_eval.sandbox._talk':
+for name in 'checks', '<checks>', 'serve_eval.sandbox._inside', 'serve_eval.sandbox._talk':
     os.symlink(f'/proc/self/fd/{{job}}', f'/tmp/{{name}}')
 def f(x):
     import re

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from serve_eval.schema import Sample
-from serve_eval.tasks._bfcl.literals import (
+from serve_eval.tasks._bfcl_literals import (
     JAVA,
     JAVASCRIPT,
     Language,
@@ -24,7 +24,7 @@ from serve_eval.tasks._bfcl.literals import (
     read_javascript,
     write_literal,
 )
-from serve_eval.tasks._bfcl.rows import CATEGORIES, Wanted
+from serve_eval.tasks._bfcl_rows import CATEGORIES, Wanted
 
 
 class ExpectedCall(Struct, frozen=True):

@@ -15,7 +15,7 @@ from serve_eval.datasets import local
 from serve_eval.datasets.source import Source
 from serve_eval.errors import DatasetError
 from serve_eval.schema import Aggregation, Sample, Scored, Sums
-from serve_eval.tasks._bfcl.literals import Language
+from serve_eval.tasks._bfcl_literals import Language
 
 Wanted = Literal["calls", "no call", "any call"]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from string import ascii_lowercase
 from typing import Any
 
-from serve_eval.tasks._instructions.ifbench_forms import CAPITALS
-from serve_eval.tasks._instructions.ifbench_words import NAMES
+from serve_eval.tasks._ifbench_forms import CAPITALS
+from serve_eval.tasks._ifbench_words import NAMES
 
 WRONG = ("Well, no.", "It Is So, and Again: it is\n\n-- so, and\n* so", "???", "")
 """Texts that follow few kinds of instructions; the last one follows none."""

@@ -13,7 +13,7 @@ import string
 from collections.abc import Sequence
 from itertools import pairwise
 
-from serve_eval.tasks._instructions.checks import (
+from serve_eval.tasks._instructions_checks import (
     PUNCTUATION,
     Arguments,
     Checks,

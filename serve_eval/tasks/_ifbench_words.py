@@ -11,7 +11,7 @@ from collections import Counter
 from itertools import pairwise
 from string import ascii_lowercase
 
-from serve_eval.tasks._instructions.checks import (
+from serve_eval.tasks._instructions_checks import (
     PUNCTUATION,
     Arguments,
     Checks,

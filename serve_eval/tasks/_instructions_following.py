@@ -29,9 +29,9 @@ from serve_eval.schema import (
     Scored,
     Task,
 )
-from serve_eval.tasks._instructions import checks as instructions_checks
-from serve_eval.tasks._instructions.checks import English, KindCheck
-from serve_eval.tasks._instructions.examples import WRONG, propose_texts
+from serve_eval.tasks import _instructions_checks as instructions_checks
+from serve_eval.tasks._instructions_checks import English, KindCheck
+from serve_eval.tasks._instructions_examples import WRONG, propose_texts
 from serve_eval.tasks._samples import tabulate
 
 INSTRUCTIONS = "instructions"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.datasets import local
-from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.source import KNOWN
 from serve_eval.errors import DatasetError, PlanError, install_hint
 from serve_eval.schema import DataRoots, SourceFile
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from serve_eval.schema import Outcome, Response, Sample, Score
 from serve_eval.scorers.tool_call import as_text
-from serve_eval.tasks._bfcl.checking import (
+from serve_eval.tasks._bfcl_checking import (
     CallError,
     Expectation,
     MadeCall,
@@ -22,7 +22,7 @@ from serve_eval.tasks._bfcl.checking import (
     fill,
     read_expectation,
 )
-from serve_eval.tasks._bfcl.rows import CORRECT, WEIGHT, weight_of
+from serve_eval.tasks._bfcl_rows import CORRECT, WEIGHT, weight_of
 
 LARGEST_BASE, LARGEST_POWER, LARGEST = 10**9, 400, 10.0**300
 """Numbers up to which arithmetic is done, so that an answer cannot make it long."""
