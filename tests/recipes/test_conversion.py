@@ -8,6 +8,7 @@ import copy
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.workflows.init.recipe_plans import read_recipes, write_plan
 from serve_eval.yaml_source import parse
+from tests.cli.command import in_a_process
 from tests.recipes.conversion import convert, list_lines
+from tests.standin.deployments import environment
 
 FOLDERS = [Path(one) for one in os.environ.get("SERVE_EVAL_RECIPES", "").split(":") if one]
 
@@ -79,3 +82,44 @@ def test_a_wrong_value_is_refused_or_converted(name, data, tmp_path_factory):
         return
     for recipe in recipes:
         parse(write_plan(recipe, "recipe.yaml", Path("plan.yaml")), "plan.yaml", PlanError)
+
+
+@pytest.fixture
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_here")
+def test_a_recipe_is_converted_started_and_judged(tmp_path):
+    in_a_process(f"setup init --from {EXAMPLES}/orchestrator.yaml", exits=0)
+    Path("references").mkdir()
+    Path("references/word_problems.yaml").write_text(
+        "org/model:\n  - accuracy: 90.0\n    source: declared by the tests\n"
+    )
+    asked = "--limit 200 --references-dir references"
+    in_a_process(
+        "run --launcher simulated --model org/model --tasks word_problems"
+        f" --set launcher.accuracy=0.9 -o simulated {asked}",
+        exits=0,
+    )
+    answers = tmp_path / "simulated/logs/simulated.answers.jsonl"
+    gpus = "--set 'launcher.gpus=[0, 1, 2]'"
+    for name, faults, verdict in (
+        ("sound", {}, "PASS"),
+        ("corrupt", {"corrupt_after": 20, "when": {"gpus": "1"}}, "FAIL"),
+    ):
+        env = environment(faults=faults, answers=answers, XDG_CACHE_HOME=str(tmp_path))
+        more = {key: value for key, value in env.items() if key.startswith(("STANDIN", "SERVE"))}
+        in_a_process(
+            f"run plan.yaml -o {name} {asked} {gpus}",
+            PATH=env["PATH"],
+            XDG_CACHE_HOME=str(tmp_path),
+            **more,
+            exits=0 if verdict == "PASS" else 1,
+        )
+        report = msgspec.json.decode((tmp_path / name / "report.json").read_bytes())
+        assert report["tasks"][0]["verdict"]["outcome"].upper() == verdict
+        assert list(report["endpoint"]["info"]["servers"]) == [
+            *("context_0", "generation_0", "generation_1", "orchestrator")
+        ]

@@ -29,9 +29,9 @@ from serve_eval.report.task_line import split_change
 from serve_eval.report.text import clean, fit_tables, reveal, say, wrap
 from serve_eval.workflows.suite.page_blocks import read_number
 from tests.page.hostile import HOSTILE, make_content
-from tests.report.document.made import drift, load, smoke, suite, tools, verify, view, watch
+from tests.report.document.made.many_runs import make_suite_documents
 from tests.report.document.stories import HOSTILE as STORY_PAGES_HOSTILE
-from tests.report.document.stories import STORIES, make_story_page
+from tests.report.document.stories import STORIES, make_documents, make_story_page
 
 ANY = st.text(max_size=700)
 
@@ -388,14 +388,14 @@ def contents(tmp_path_factory):
         patch.setenv("SERVE_EVAL_NO_PICTURES", "1")
         folder = tmp_path_factory.mktemp("stories")
         yield {
-            "suite": make_page(suite.make_documents(STORY_PAGES_HOSTILE, folder)["FAIL"]),
-            "load": make_page(load.make_documents(STORY_PAGES_HOSTILE)["FAIL"]),
-            "verify": make_page(verify.make_documents(STORY_PAGES_HOSTILE)["two servers"]),
-            "smoke": make_page(smoke.make_documents(STORY_PAGES_HOSTILE)["FAIL"]),
-            "watch": make_page(watch.make_documents(STORY_PAGES_HOSTILE)["ALARM"]),
-            "drift": make_page(drift.make_documents(STORY_PAGES_HOSTILE)["ALARM"]),
-            "view": make_page(view.make_documents(STORY_PAGES_HOSTILE)["FAIL"]),
-            "tools": make_page(tools.make_documents(STORY_PAGES_HOSTILE)["FAIL"]),
+            "suite": make_page(make_suite_documents(STORY_PAGES_HOSTILE, folder)["FAIL"]),
+            "load": make_page(make_documents("load", STORY_PAGES_HOSTILE)["FAIL"]),
+            "verify": make_page(make_documents("verify", STORY_PAGES_HOSTILE)["two servers"]),
+            "smoke": make_page(make_documents("smoke", STORY_PAGES_HOSTILE)["FAIL"]),
+            "watch": make_page(make_documents("watch", STORY_PAGES_HOSTILE)["ALARM"]),
+            "drift": make_page(make_documents("drift", STORY_PAGES_HOSTILE)["ALARM"]),
+            "view": make_page(make_documents("view", STORY_PAGES_HOSTILE)["FAIL"]),
+            "tools": make_page(make_documents("tools", STORY_PAGES_HOSTILE)["FAIL"]),
         }
 
 

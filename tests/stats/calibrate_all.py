@@ -1,7 +1,8 @@
 """Run every simulation of `make calibrate` and print its tables; `write` puts them into the docs.
 
 A table is between the lines `<!-- calibrate NAME -->` and `<!-- end -->` of a file of
-docs/measured/. NAME follows `calibrate_` in the name of the module that prints it.
+docs/measured/. NAME follows `calibrate_` in the name of the module that prints it, or `main_` in
+the name of its function.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import io
 import re
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib import import_module
 from pathlib import Path
 
@@ -39,18 +40,27 @@ MODULES = (
     "rules",
     "siblings",
 )
+TOGETHER = {
+    **dict.fromkeys(("loaded", "repeated", "sticky"), "workers"),
+    "batches": "flips",
+    "repaired": "rules",
+    "shards": "onset",
+}
+"""Names whose tables another module prints."""
 
 
-def module_name(name: str) -> str:
-    """Return the name of the module that prints the tables of a name."""
-    return "tests.stats.calibrate" + ("" if name == "main" else f"_{name}")
+def find_printer(name: str) -> Callable[[], None]:
+    """Return the function that prints the tables of a name."""
+    place = TOGETHER.get(name, name)
+    module = import_module("tests.stats.calibrate" + ("" if place == "main" else f"_{place}"))
+    return getattr(module, "main" if place == name else f"main_{name}")
 
 
 def printed(name: str) -> str:
     """Return the tables that a module prints, without the line with the duration."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        import_module(module_name(name)).main()
+        find_printer(name)()
     lines = out.getvalue().strip().splitlines()
     return "\n".join(line for line in lines if not line.endswith(" cores")).strip()
 

@@ -31,7 +31,7 @@ from serve_eval.stats.multiplicity import acceptance_region
 from serve_eval.stats.pairs import pair
 from serve_eval.stats.planning import compute_paired_power, noninferiority_power
 from serve_eval.stats.sign_tests import mcnemar
-from tests.stats.calibrate_loaded import compare_all
+from tests.stats.calibrate_workers import compare_all
 from tests.stats.simulation import (
     Routed,
     ServedLoadedServers,

@@ -1,19 +1,23 @@
 """Test the log of a run, and the times of lines in logs of servers."""
 
 import json
+import os
 import re
 import time
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.client.connection import SecretMask
+from serve_eval.errors import RunFolderError
 from serve_eval.masking import Masking
 from serve_eval.schema import Connection, ServerInfo
-from serve_eval.storage import server_logs, sessions
+from serve_eval.storage import command_folder, server_logs, sessions
 from serve_eval.storage.ownership import add_signature
+from serve_eval.storage.run_folder import hold
 from serve_eval.storage.server_logs import (
     between,
     errors_near,
@@ -25,6 +29,89 @@ from serve_eval.storage.server_logs import (
 )
 from serve_eval.storage.sessions import RunLog, read_sessions
 from tests.cli.command import serve_eval
+
+KINDS = pytest.mark.parametrize("links", [True, False], ids=["link", "file"])
+
+
+@pytest.fixture
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def _use(name, **more):
+    with hold(Path(name), "plan.json", **more):
+        pass
+
+
+@pytest.mark.usefixtures("_here")
+@KINDS
+def test_it_points_to_the_folder_that_was_written_last(links, monkeypatch):
+    if not links:
+        monkeypatch.setattr(os, "symlink", _refuse)
+    for name in ("outputs/one", "outputs/two", "outputs/suite/runs/three"):
+        _use(name)
+        assert command_folder.find_latest() == Path("outputs", name.split("/")[1])
+    assert command_folder.find_latest().is_dir()
+    assert Path("outputs/latest").is_symlink() is links
+    assert sorted(one.name for one in Path("outputs").iterdir()) == [
+        *("latest", "one", "suite", "two")
+    ]
+
+
+def _refuse(*arguments, **options):
+    raise OSError("no links here")
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_folder_elsewhere_or_only_read_changes_nothing():
+    _use("outputs/one")
+    _use("outputs/two")
+    _use("elsewhere")
+    _use("outputs/one", writes=False)
+    assert command_folder.find_latest() == Path("outputs/two")
+    _use("outputs/new", writes=False)
+    assert command_folder.find_latest() == Path("outputs/new")
+    _use("outputs/latest")
+    assert command_folder.find_latest() == Path("outputs/new")
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_folder_of_the_user_stays():
+    Path("outputs/latest").mkdir(parents=True)
+    _use("outputs/one")
+    assert command_folder.find_latest() == Path("outputs/latest")
+    assert not Path("outputs/latest").is_symlink()
+
+
+@pytest.mark.usefixtures("_here")
+def test_what_is_gone_is_told():
+    with pytest.raises(RunFolderError, match="has no run"):
+        command_folder.find_latest()
+    _use("outputs/one")
+    (Path("outputs/one") / "lock").unlink()
+    Path("outputs/one").rmdir()
+    with pytest.raises(RunFolderError, match="has no run"):
+        command_folder.find_latest()
+    Path("outputs/latest").unlink()
+    Path("outputs/latest").write_text("one")
+    with pytest.raises(RunFolderError, match="names outputs/one, which is not there"):
+        command_folder.find_latest()
+
+
+@pytest.mark.usefixtures("_here")
+def test_of_a_folder_that_only_holds_runs_the_last_one_is_found():
+    for moment, name in enumerate(("nights/b", "nights/a", "nights/c")):
+        Path(name).mkdir(parents=True)
+        Path(name, "plan.json").write_text("{}")
+        os.utime(Path(name, "plan.json"), (moment, [2.0, 9.0, 5.0][moment]))
+    Path("nights/notes").mkdir()
+    Path("nights/later").symlink_to("a")
+    assert command_folder.find_last_below(Path("nights")) == Path("nights/a")
+    assert command_folder.find_last_below(Path("nights/a")) is None
+    assert command_folder.find_last_below(Path("nights/notes")) is None
+    Path("nights/compare.json").write_text("{}")
+    assert command_folder.find_last_below(Path("nights")) is None
+
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z  (.+)")
 RUN = ("run", "--launcher", "simulated", "--model", "m", "-t", "passkey_short", "--no-reference")

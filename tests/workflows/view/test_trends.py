@@ -27,7 +27,7 @@ from serve_eval.workflows.view.listing import NIGHTS, Links, draw_map, list_nigh
 from serve_eval.workflows.view.overview import Ending, SeriesEnd
 from serve_eval.workflows.view.server import open_below
 from tests.cli.command import environment, serve_eval
-from tests.report.document.made.view import make_found
+from tests.report.document.made.many_runs import make_found
 
 
 @pytest.fixture

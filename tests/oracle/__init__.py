@@ -1,1 +1,0 @@
-"""Compare our figures with independent implementations; `make oracle` prints the differences."""

@@ -1,1 +1,0 @@
-"""Make rows for tasks of lm-eval; nothing here is taken from a data set."""

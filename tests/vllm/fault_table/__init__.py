@@ -1,1 +1,0 @@
-"""Real faults of a real disaggregated vLLM, and what each command of serve-eval says of them."""
