@@ -42,6 +42,7 @@ from serve_eval.plan.shared_options import (
     ReferenceModel,
     ReferencesDir,
     Rehearse,
+    RouteOption,
     Samples,
     Seed,
     SendMediaOption,
@@ -313,6 +314,7 @@ class ConnectionOptions:
     client_key_password_env: ClientKeyPasswordEnv = None
     max_tokens_field: MaxTokensField = None
     send_media: SendMediaOption = None
+    route: RouteOption = None
     api_key: ApiKey = None
 
 

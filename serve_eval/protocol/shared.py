@@ -17,8 +17,9 @@ from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
 from serve_eval.protocol.chat_template import Choices, choose_rendering, date_of, prompt_under
-from serve_eval.protocol.fingerprint import SCORER_OPTIONS
+from serve_eval.protocol.fingerprint import ROUTE, SCORER_OPTIONS
 from serve_eval.schema import (
+    ChatRoute,
     DataRoots,
     Dataset,
     Need,
@@ -54,8 +55,10 @@ OWN_ONLY_IF_SET = (
     "fewshot_sampler",
     "code_reading",
     SCORER_OPTIONS,
+    ROUTE,
 )
-"""Fields of individual tasks that are also present only if chosen, or since a later version."""
+"""Fields of individual tasks, and of the connection, that are also present only if chosen, or since
+a later version."""
 PLACES = ("data_files", LENGTHS)
 """Options that say where the data of a task is, or how long its prompts are at an endpoint; they
 have no useful default."""
@@ -93,6 +96,16 @@ def bare_task(spec: Spec) -> Task:
     It scores like the task under the plan's choices, which only decide what is asked.
     """
     return _build_task(spec, spec.name)[0]
+
+
+def note_route(task: Task, route: ChatRoute) -> Task:
+    """Return the task with the route of its prompts in its protocol, unless it is chat's.
+
+    Servers apply other templates and defaults to it.
+    """
+    if route == "chat" or not task.chat:
+        return task
+    return replace(task, protocol={**task.protocol, ROUTE: route})
 
 
 def _build_task(spec: Spec, where: str, *, checked: bool = False) -> tuple[Task, dict[str, Any]]:

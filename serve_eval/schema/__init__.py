@@ -103,12 +103,14 @@ from serve_eval.schema.result import (
     UnscoredSample,
 )
 from serve_eval.schema.sample import (
+    CHAT_ROUTES,
     HOLDOUT,
     MEDIUM,
     AudioForm,
     AudioUrl,
     AudioUrlPart,
     CallMessage,
+    ChatRoute,
     Content,
     DataRoots,
     Dataset,
@@ -124,6 +126,7 @@ from serve_eval.schema.sample import (
     Override,
     Prompt,
     ResultMessage,
+    Route,
     Sample,
     SamplingDefault,
     SamplingDefaults,
@@ -265,6 +268,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO",
+    "CHAT_ROUTES",
     "HOLDOUT",
     "LOOPED",
     "MEAN",
@@ -306,6 +310,7 @@ __all__ = [
     "CanaryRecord",
     "CanaryResult",
     "CanarySuspicion",
+    "ChatRoute",
     "ComparedSide",
     "ComparedTask",
     "Comparison",
@@ -406,6 +411,7 @@ __all__ = [
     "ResultHeader",
     "ResultMade",
     "ResultMessage",
+    "Route",
     "RunCost",
     "RunError",
     "RunFinished",
