@@ -180,6 +180,7 @@ from serve_eval.schema.verdict import (
     BudgetEnd,
     CutEffect,
     EarlyStop,
+    IdentityFinding,
     OtherRule,
     PairedComparison,
     RepairedPolicy,
@@ -209,6 +210,12 @@ if TYPE_CHECKING:
         SelfFlips,
         TextPlaces,
         TokenEquality,
+    )
+    from serve_eval.schema.identity import (
+        IDENTITY_VERSION,
+        IdentityProbe,
+        IdentityProbes,
+        IdentityReading,
     )
     from serve_eval.schema.invariants import (
         CacheUse,
@@ -266,6 +273,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AUTO",
     "HOLDOUT",
+    "IDENTITY_VERSION",
     "LOOPED",
     "MEAN",
     "MEDIUM",
@@ -337,6 +345,10 @@ __all__ = [
     "Flip",
     "HeldServers",
     "Hypothesis",
+    "IdentityFinding",
+    "IdentityProbe",
+    "IdentityProbes",
+    "IdentityReading",
     "ImagePart",
     "ImageUrl",
     "InputAudio",
@@ -490,6 +502,7 @@ __all__ = [
 _LATER = (
     "bisection",
     "comparison",
+    "identity",
     "invariants",
     "load",
     "suite",
