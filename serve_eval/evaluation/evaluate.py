@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from serve_eval.client.client import Client
 from serve_eval.evaluation.ask_tasks import ask_again, ask_tasks, note_cut_off
 from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.earlier_run import Rerun
@@ -16,6 +17,7 @@ from serve_eval.evaluation.launch import Launching, check_launcher, last_endpoin
 from serve_eval.evaluation.open_tasks import (
     judge_answers,
     open_tasks,
+    refuse_identical,
     replay_tasks,
     run_answers,
     score_again,
@@ -27,6 +29,7 @@ from serve_eval.evaluation.report_run import report_run, save_report
 from serve_eval.evaluation.run_cost import check_budget, find_spent_limit, note_spent_limit
 from serve_eval.evaluation.run_session import (
     CheckDefaults,
+    RunSession,
     Stopwatch,
     allow_any,
     ignore,
@@ -36,6 +39,7 @@ from serve_eval.evaluation.run_session import (
     warn_of_old_answers,
 )
 from serve_eval.evaluation.settle import settle
+from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.evaluation.use_endpoint import (
     needs_endpoint,
     note_endpoint,
@@ -128,6 +132,8 @@ async def evaluate(
             with note_cut_off(session):
                 async with open_endpoint(session, launching, rerun) as client:
                     able = await probe_endpoint(session, client)
+                    if plan.accept_identical:
+                        able = await _accept_identical(session, client, able)
                     await ask_tasks(session, able, client, participant)
                     await judge_answers(session, itself=client)
                     await note_endpoint(session, client)
@@ -162,6 +168,7 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False, asked: bool 
     extensions.include(plan.include_path)
     prepared = prepare(plan)
     check_pairs(plan, prepared)
+    refuse_identical(out_dir)
     with open_session(plan, prepared, out_dir, clock, asked_plan=saved) as session:
         session.tasks = replay_tasks(session, failures_stand=True)
         if any(w.executions is not None for w in session.tasks):
@@ -172,6 +179,14 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False, asked: bool 
         session.endpoint = last_endpoint(saved, session.noted.read())
         refuse_other_sampling(session)
         return report_run(session, strict=strict, asked=asked)
+
+
+async def _accept_identical(
+    session: RunSession, client: Client, able: Sequence[TaskRun]
+) -> list[TaskRun]:
+    from serve_eval.evaluation.identity import accept_identical
+
+    return await accept_identical(session, client, able)
 
 
 async def _prepare(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.client.client import Client
+from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.earlier_run import Rerun, set_aside
 from serve_eval.evaluation.judges import JudgeSession, ask_judges, check_judges
 from serve_eval.evaluation.launch import last_endpoint
@@ -71,6 +72,16 @@ async def _open_to_ask(session: RunSession, rerun: Rerun) -> None:
     session.tasks = await session.scoring.wait_for(_replay_to_ask, session, rerun == "never")
 
 
+def refuse_identical(folder: Path) -> None:
+    """Raise RunFolderError if tasks of a run passed by identity: there is nothing to judge."""
+    if names := run_folder.list_identical(folder):
+        raise RunFolderError(
+            f"{folder}: {', '.join(names)} passed by identity, and nothing was asked: there are no"
+            " answers and no value",
+            hint="Ask them: resume the run with --no-accept-identical.",
+        )
+
+
 def _replay_to_ask(session: RunSession, stand: bool) -> list[TaskRun]:
     """Open the tasks of a session that asks.
 
@@ -84,7 +95,18 @@ def _replay_to_ask(session: RunSession, stand: bool) -> list[TaskRun]:
             i for i in w.accumulator.list_unanswered() if w.accumulator.score(i) is not None
         )
         w.failures_stand = stand
+    if session.plan.accept_identical and not session.rerun:
+        _take_identity(session, tasks)
     return tasks
+
+
+def _take_identity(session: RunSession, tasks: Iterable[TaskRun]) -> None:
+    """Give the tasks what an earlier session found by probes; answers take precedence over it."""
+    found = run_folder.read_identity(session.folder)
+    for w in tasks:
+        known = found.get(w.prepared.task.name)
+        if known is not None and (w.journal.empty or not known.accepted):
+            w.identity = known
 
 
 def replay_tasks(

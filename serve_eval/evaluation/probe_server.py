@@ -109,7 +109,7 @@ def read_answer(content: bytes) -> AnswerTokens:
     body = msgspec.json.decode(content)
     choice = body["choices"][0]
     text = choice["text"] if "text" in choice else _read_message(choice["message"])
-    tokens = _read_tokens(choice.get("logprobs"))
+    tokens = read_tokens(choice.get("logprobs"))
     if text and not tokens:
         raise ValueError("no log-probabilities")
     fingerprint = body.get("system_fingerprint")
@@ -127,7 +127,8 @@ def _read_message(message: Mapping[str, Any]) -> str | None:
     return (thoughts or "") + (message.get("content") or "") if thoughts else message.get("content")
 
 
-def _read_tokens(listed: Any) -> list[AnswerToken]:
+def read_tokens(listed: Any) -> list[AnswerToken]:
+    """Return the tokens of the `logprobs` of a choice. Raises ValueError and similar errors."""
     if listed is None:
         return []
     if listed.get("content") is not None:

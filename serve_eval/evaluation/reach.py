@@ -194,7 +194,7 @@ HARMLESS_FIELDS = (
         "allow_meaningless",
         "integration_test",
     ),
-    *("early_stop", "limits", "expect", "server_defaults", "preset"),
+    *("early_stop", "accept_identical", "limits", "expect", "server_defaults", "preset"),
 )
 JUDGED_BY = ("cases.path", "cases.scorer")
 """Options of our tasks that may name judges, whose addresses and keys need consent."""

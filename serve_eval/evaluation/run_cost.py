@@ -136,6 +136,7 @@ def sum_cost(tasks: Sequence[TaskReport], noted: Sequence[SessionRecord]) -> Run
     judged = [judge.traffic for task in tasks for judge in task.judges]
     # A run is probed once, and its later sessions note that again.
     probed = {str(one.stored.get("shard", "")): one.sampling_defaults for one in noted}
+    found = [task.verdict.identity for task in tasks]
     served = [(one.served_s, one.gpus) for one in noted]
     known = [(s, n) for s, n in served if s is not None and n is not None]
     whole = len(known) == len(served) > 0
@@ -146,7 +147,8 @@ def sum_cost(tasks: Sequence[TaskReport], noted: Sequence[SessionRecord]) -> Run
         without_usage=sum(one.without_usage for one in traffics),
         uncounted_attempts=sum(one.uncounted_attempts for one in traffics),
         judge_tokens=sum(one.prompt_tokens + one.completion_tokens for one in judged),
-        probe_tokens=sum(one.tokens for one in probed.values() if one is not None),
+        probe_tokens=sum(one.tokens for one in probed.values() if one is not None)
+        + sum(one.tokens for one in found if one is not None),
         gpus=known[-1][1] if whole else None,
         served_s=round(sum(times), 3) if times and len(times) == len(served) else None,
         gpu_s=round(sum(s * n for s, n in known), 1) if whole else None,

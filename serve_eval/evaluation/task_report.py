@@ -82,9 +82,18 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
     early = None if task_run.early is None else task_run.early.result()
     lacks = run.unsupported.get(p.task.name) if task_run.unfinished else None
     stopped = early is not None and early.stopped
-    end = None if stopped else _find_end(task_run, run)
-    result = accumulator.result(spared=lacks is not None or stopped or end is not None)
-    verdict = _verdict(task_run, run, result, early, lacks, end)
+    end = None if stopped or task_run.identical else _find_end(task_run, run)
+    spared = lacks is not None or stopped or end is not None or task_run.identical
+    result = accumulator.result(spared=spared)
+    if task_run.identical:
+        verdict = Verdict(
+            task=result.task,
+            outcome=VerdictOutcome.PASS_BY_IDENTITY,
+            rule="identity",
+            evaluated=None,
+        )
+    else:
+        verdict = _verdict(task_run, run, result, early, lacks, end)
     if end is not None:
         verdict = unfinished.note_end(verdict, end)
     if task_run.note and task_run.note not in verdict.warnings:
@@ -118,6 +127,7 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
             protocol=p.protocol,
             rule_named=run.plan.rule_named,
             warnings=(*verdict.warnings, *extra),
+            identity=task_run.identity,
         ),
         isolations=() if task_run.executions is None else tuple(task_run.executions.isolations),
         degradations=worse,

@@ -13,7 +13,7 @@ from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.scoring import Grade, Recipe, ScoringProcesses, recipe_for
 from serve_eval.plan.prepared_task import PreparedTask, find_roots
 from serve_eval.processes.bounded_call import Unfinished
-from serve_eval.schema import Limits, Plan, Program, Question, Spec
+from serve_eval.schema import IdentityFinding, Limits, Plan, Program, Question, Spec
 from serve_eval.storage.assessments import Executions, Judgements
 from serve_eval.storage.journal import Journal, Record
 from serve_eval.storage.order_seed import OrderSeeds
@@ -31,6 +31,7 @@ class TaskRun:
     `executions` is set for a task that runs its answers, `judgements` for one whose answers are
     judged. `standing` are the positions of failures that are not asked again; with
     `failures_stand`, judges are not asked again either. `scores` is the file for its scores.
+    `identity` is what the probes of its reference found (None: they were not asked).
     """
 
     prepared: PreparedTask
@@ -43,11 +44,17 @@ class TaskRun:
     standing: frozenset[int] = frozenset()
     failures_stand: bool = False
     scores: ScoreFile | None = None
+    identity: IdentityFinding | None = None
 
     @property
     def spared(self) -> bool:
         """True if an early stop left samples unasked."""
         return self.early is not None and self.early.result().stopped
+
+    @property
+    def identical(self) -> bool:
+        """True if the task passes by identity, and is not asked."""
+        return self.identity is not None and self.identity.accepted
 
     def list_pending_programs(self) -> dict[str, Program]:
         """Return the programs in its answers that have not been run yet."""
@@ -72,7 +79,7 @@ class TaskRun:
 
     @property
     def unfinished(self) -> bool:
-        decided = self.early is not None and self.early.decision is not None
+        decided = self.identical or (self.early is not None and self.early.decision is not None)
         return (
             self.accumulator.scored + len(self.standing) < len(self.accumulator.samples)
             and not decided

@@ -318,7 +318,11 @@ JUDGES: Mapping[PathClaim, Callable[[PathFacts], ClaimEvidence]] = {
     PathClaim.SPECULATION: judge_speculation,
     PathClaim.DETERMINISTIC: judge_determinism,
 }
-BECOMES_INCONCLUSIVE = (VerdictOutcome.PASS, VerdictOutcome.NO_REFERENCE)
+BECOMES_INCONCLUSIVE = (
+    VerdictOutcome.PASS,
+    VerdictOutcome.PASS_BY_IDENTITY,
+    VerdictOutcome.NO_REFERENCE,
+)
 
 
 def list_expected(

@@ -17,6 +17,7 @@ import msgspec
 from serve_eval.errors import NotComparableError
 from serve_eval.frozen import freeze
 from serve_eval.schema import (
+    IdentityReading,
     Probe,
     ProbeDistance,
     ProbeReading,
@@ -46,7 +47,7 @@ def measure_distance(probe: str, a: ProbeReading, b: ProbeReading) -> ProbeDista
     for place in (0, 1):
         one, other = _find(a, place), _find(b, place)
         if one is not None and other is not None:
-            found.append((place, *_compare_tokens(one, other)))
+            found.append((place, *compare_tokens(one, other)))
             flipped = one.text != other.text
         if flipped or (place == 0 and not _begin_alike(a, b)):
             break
@@ -97,7 +98,7 @@ def _begin_alike(a: ProbeReading, b: ProbeReading) -> bool:
     return (b if other is None else a).text.startswith(known.text)
 
 
-def _compare_tokens(a: TokenReading, b: TokenReading) -> tuple[float, bool]:
+def compare_tokens(a: TokenReading, b: TokenReading) -> tuple[float, bool]:
     """Return the distance of two tokens at one place, and True if that is a lower bound."""
     top_a, top_b = {**a.top, a.text: a.logprob}, {**b.top, b.text: b.logprob}
     token = max(top_a, key=lambda text: top_a[text])
@@ -113,7 +114,7 @@ def _gap(token: TokenReading) -> float:
     return token.logprob - max(others, default=token.logprob)
 
 
-def find_step(readings: Sequence[ProbeReading]) -> float:
+def find_step(readings: Sequence[ProbeReading | IdentityReading]) -> float:
     """Return the step of a server's log-probabilities: 10 to the power of minus its decimals.
 
     0 for more than six decimals, which is finer than any numerics that count.

@@ -257,6 +257,14 @@ class JudgedOptions(ReferenceKeyOptions):
             in_file=bool | float,
         ),
     ] = None
+    accept_identical: Annotated[
+        bool | None,
+        Setting(
+            "Ask nothing, and say PASS by identity, where probes of the reference show the same"
+            " deployment.",
+            flags=("--accept-identical/--no-accept-identical",),
+        ),
+    ] = None
     early_stop_eps: Annotated[
         float | None,
         Setting(

@@ -344,7 +344,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
             name: getattr(plan, name)
             for name in (
                 *("no_reference", "allow_missing_reference", "allow_meaningless"),
-                *("no_prompts", "no_media"),
+                *("no_prompts", "no_media", "accept_identical"),
             )
         },
     }

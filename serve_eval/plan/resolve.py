@@ -132,6 +132,7 @@ def resolve(
     ]
     for text in settings.get("set", ()):
         tasks, launcher, verdict = apply_setting(text, tasks, launcher, verdict, problems)
+    verdict, identical = _take_identical(verdict, values, problems)
     tasks = [_with_absolute_tokenizer(task) for task in tasks]
     launcher = with_normal_address(launcher, problems, needs_address=needs_address)
     check_secrets(values, tasks, launcher, verdict, problems)
@@ -170,6 +171,7 @@ def resolve(
         allow_mismatch=tuple(values.get("allow_mismatch", ())),
         integration_test=environ.get("INTEGRATION_TEST") == "1",
         early_stop=_early_stop(values.get("early_stop")),
+        accept_identical=identical,
         allow_code_execution=values.get("allow_code_execution", False),
         allow_meaningless=values.get("allow_meaningless", False),
         include_path=include_path,
@@ -367,6 +369,20 @@ def _shard(given: str | None, environ: Mapping[str, str], problems: Problems) ->
     except PlanError as error:
         problems.add(("shard",), str(error))
         return None
+
+
+def _take_identical(
+    verdict: Spec, values: Mapping[str, Any], problems: Problems
+) -> tuple[Spec, bool]:
+    """Return the verdict rule without `accept_identical`, and the value of that key.
+
+    It belongs to no rule: what passes by identity is judged by none.
+    """
+    options = dict(verdict.options)
+    given = options.pop("accept_identical", values.get("accept_identical") or False)
+    if not isinstance(given, bool):
+        problems.add(("verdict", "accept_identical"), f"must be true or false, not {given!r}")
+    return Spec(name=verdict.name, options=options), given is True
 
 
 def _early_stop(given: bool | float | None) -> float | None:

@@ -256,7 +256,7 @@ def describe_cost(report: Report) -> Iterator[str]:
     if cost.judge_tokens:
         said.append(f"judges {cost.judge_tokens:,} more")
     if cost.probe_tokens:
-        said.append(f"the probe of sampling defaults {cost.probe_tokens:,} more")
+        said.append(f"probes {cost.probe_tokens:,} more")
     yield f"cost: {'; '.join(said)}"
     if cost.gpu_s is not None and cost.served_s is not None:
         yield (

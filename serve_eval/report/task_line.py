@@ -50,7 +50,12 @@ BROKEN = (
 """Beginnings of reasons that turn an undecided verdict into an error."""
 NEVER_FAILS = "so the task never fails"
 """Part of the warning of a rule that nothing fails."""
-_DECIDED = (VerdictOutcome.PASS, VerdictOutcome.NOT_JUDGED, VerdictOutcome.SHARD)
+_DECIDED = (
+    VerdictOutcome.PASS,
+    VerdictOutcome.PASS_BY_IDENTITY,
+    VerdictOutcome.NOT_JUDGED,
+    VerdictOutcome.SHARD,
+)
 """Outcomes that need no cause."""
 
 

@@ -183,6 +183,7 @@ from serve_eval.schema.verdict import (
     BudgetEnd,
     CutEffect,
     EarlyStop,
+    IdentityFinding,
     OtherRule,
     PairedComparison,
     RepairedPolicy,
@@ -212,6 +213,12 @@ if TYPE_CHECKING:
         SelfFlips,
         TextPlaces,
         TokenEquality,
+    )
+    from serve_eval.schema.identity import (
+        IDENTITY_VERSION,
+        IdentityProbe,
+        IdentityProbes,
+        IdentityReading,
     )
     from serve_eval.schema.invariants import (
         CacheUse,
@@ -270,6 +277,7 @@ __all__ = [
     "AUTO",
     "CHAT_ROUTES",
     "HOLDOUT",
+    "IDENTITY_VERSION",
     "LOOPED",
     "MEAN",
     "MEDIUM",
@@ -342,6 +350,10 @@ __all__ = [
     "Flip",
     "HeldServers",
     "Hypothesis",
+    "IdentityFinding",
+    "IdentityProbe",
+    "IdentityProbes",
+    "IdentityReading",
     "ImagePart",
     "ImageUrl",
     "InputAudio",
@@ -496,6 +508,7 @@ __all__ = [
 _LATER = (
     "bisection",
     "comparison",
+    "identity",
     "invariants",
     "load",
     "suite",

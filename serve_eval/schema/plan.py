@@ -182,8 +182,10 @@ class Plan:
     as often as `repeats_of` says for its task.
     `early_stop` is the probability with which the classic verdict of a task that stops early may
     differ from that of the whole (None: no early stop); under a paired rule, it is the probability
-    that too many missing answers go unnoticed. `no_reference`: no reference is used, and values are
-    printed without a verdict; `allow_missing_reference`: the same for tasks without a matching
+    that too many missing answers go unnoticed. `accept_identical`: a task of which the reference's
+    probes show the same deployment is not asked, and passes by identity. `no_reference`: no
+    reference is used, and values are printed without a verdict; `allow_missing_reference`: the same
+    for tasks without a matching
     reference. `allow_code_execution`: code that the endpoint wrote may run on this machine.
     `allow_meaningless`: servers may have settings under which answers do not follow from the model.
     `include_path` are folders of the user's own tasks, scorers, launchers and verdict rules.
@@ -218,6 +220,7 @@ class Plan:
     allow_mismatch: tuple[str, ...] = ()
     integration_test: bool = False
     early_stop: float | None = None
+    accept_identical: bool = False
     allow_code_execution: bool = False
     allow_meaningless: bool = False
     include_path: tuple[str, ...] = ()

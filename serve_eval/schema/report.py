@@ -216,7 +216,8 @@ class ReferenceRuns:
     varied, or an entry of an older version). `deployments` are those that answered, each with the
     launcher, its options and the server's description of itself (none: an older version).
     `server_adds` are the sampling fields that the servers added and that decided answers (None: it
-    was not probed).
+    was not probed). `probes` is a file with probes of the task's requests, by which the deployment
+    is recognized, and `probes_sha256` its checksum ("": none were taken).
     """
 
     values: tuple[float, ...]
@@ -231,6 +232,8 @@ class ReferenceRuns:
     p: float | None = None
     deployments: tuple[Mapping[str, str], ...] = ()
     server_adds: tuple[str, ...] | None = None
+    probes: str = ""
+    probes_sha256: str = ""
 
 
 @freeze

@@ -84,6 +84,7 @@ class VerdictOutcome(StrEnum):
     """The outcome of a task."""
 
     PASS = "PASS"
+    PASS_BY_IDENTITY = "PASS by identity"
     FAIL = "FAIL"
     INCONCLUSIVE = "INCONCLUSIVE"
     NO_REFERENCE = "NO REFERENCE"
@@ -172,6 +173,31 @@ class BudgetEnd:
 
 
 @freeze
+class IdentityFinding:
+    """The answer of a task's probes to the question if the deployment is the reference's.
+
+    If it is `accepted`, the task was not asked, and has no value. Otherwise `why` says what speaks
+    against it. `probes` answers began alike and `whole` ones were alike to the end, up to `limit`
+    nats; `largest` is the largest distance. A fault in less than `unseen` of the requests would be
+    missed with a probability of more than .05. No probe was longer than `longest` prompt tokens.
+    `in_flight` were asked at once. `requests` and `tokens` are the cost, `at` is the time in UTC.
+    """
+
+    accepted: bool
+    why: str = ""
+    probes: int = 0
+    whole: int = 0
+    limit: float | None = None
+    largest: float | None = None
+    unseen: float | None = None
+    longest: int = 0
+    in_flight: int = 0
+    requests: int = 0
+    tokens: int = 0
+    at: str = ""
+
+
+@freeze
 class AcceptanceCheck:
     """The check of the acceptance length of speculative decoding (tokens per step).
 
@@ -251,7 +277,8 @@ class Verdict:
     `rule_named`: the user named the rule. `p_holm` is the p of "no drop" after Holm's correction
     over the `tests` of a run or comparison of several tasks (None: only one was made, or none by
     such a rule). `cut` exists if answers of this run or of the reference were cut off. `budget`
-    exists if a limit of the run left samples unasked; `evaluated` is None then too.
+    exists if a limit of the run left samples unasked; `evaluated` is None then too. `identity` is
+    what the probes of the reference found (None: the plan does not accept identity).
     """
 
     task: str
@@ -277,6 +304,7 @@ class Verdict:
     tests: int | None = None
     cut: CutEffect | None = None
     budget: BudgetEnd | None = None
+    identity: IdentityFinding | None = None
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

@@ -32,6 +32,7 @@ _WORST = (
     VerdictOutcome.SHARD,
     VerdictOutcome.NOT_JUDGED,
     VerdictOutcome.PASS,
+    VerdictOutcome.PASS_BY_IDENTITY,
 )
 """Outcomes from the worst to the best, as those of a suite; a waived FAIL is only worse than
 PASS."""

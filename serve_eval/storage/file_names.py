@@ -47,6 +47,8 @@ SESSIONS_FILE, ORDER_FILE, LOOKS_FILE, LOCK_FILE = (
     "looks.json",
     "lock",
 )
+IDENTITY_FILE = "identity.json"
+"""The findings of the probes of references, by task."""
 PROOFS_FILE, TRACE_FILE = "steps.jsonl", "served.jsonl"
 ATTRIBUTION_FACES = "attribution"
 SAMPLES, SCORES, EXECUTIONS, JUDGEMENTS = "samples", "scores", "executions", "judgements"
@@ -85,7 +87,7 @@ SERVERS = "servers"
 RECORDS_OF_ANSWERS = (SAMPLES, EXECUTIONS, JUDGEMENTS)
 """The folders that hold answers and the results of running or judging them. All are costly to
 redo."""
-PROTOCOL_FILES = (SESSIONS_FILE, ORDER_FILE, LOOKS_FILE, PROOFS_FILE)
+PROTOCOL_FILES = (SESSIONS_FILE, ORDER_FILE, LOOKS_FILE, PROOFS_FILE, IDENTITY_FILE)
 """The files that record the conditions under which answers came."""
 
 

@@ -15,13 +15,14 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.plugins import registry
-from serve_eval.schema import Plan, is_mutable
+from serve_eval.schema import IdentityFinding, Plan, is_mutable
 from serve_eval.storage import ownership
 from serve_eval.storage.command_folder import check_unused as check_unused
 from serve_eval.storage.command_folder import hold as hold
 from serve_eval.storage.command_folder import read_claim as read_claim
 from serve_eval.storage.file_names import (
     COPY_FILE,
+    IDENTITY_FILE,
     LOGS,
     LOOKS_FILE,
     PAGES,
@@ -51,6 +52,7 @@ FREE_FIELDS = (
     "connection",
     "dataset_roots",
     "early_stop",
+    "accept_identical",
     "repeats",
     "repeats_of",
     "allow_code_execution",
@@ -167,6 +169,30 @@ def note_looks(path: Path, tasks: Mapping[str, str]) -> None:
         write_private(path / LOOKS_FILE, pretty_json(after))
 
 
+def read_identity(path: Path) -> dict[str, IdentityFinding]:
+    """Return what probes of references found, by task. Raises RunFolderError for a damaged file."""
+    file = path / IDENTITY_FILE
+    try:
+        stored = file.read_bytes() if file.exists() else b"{}"
+        return msgspec.json.decode(stored, type=dict[str, IdentityFinding])
+    except msgspec.MsgspecError as error:
+        raise RunFolderError(
+            f"{file} cannot be read: {error}", hint="Delete it: the probes are then asked again."
+        ) from error
+
+
+def list_identical(path: Path) -> list[str]:
+    """Return the tasks of a run that passed by identity and have no answer."""
+    found = read_identity(path)
+    journals = {task: samples_file(path, task) for task, one in found.items() if one.accepted}
+    return [task for task, file in journals.items() if not (file.exists() and file.stat().st_size)]
+
+
+def note_identity(path: Path, task: str, found: IdentityFinding) -> None:
+    """Record what the probes of a task found, so that a resumed run does not ask them again."""
+    write_private(path / IDENTITY_FILE, pretty_json({**read_identity(path), task: found}))
+
+
 @contextmanager
 def open_folder(
     path: Path,
@@ -279,7 +305,7 @@ def _save_plan(
         elif not moved:
             later = replace(old_plan, tasks=plan.tasks, early_stop=plan.early_stop)
             later = replace(later, repeats=plan.repeats, repeats_of=plan.repeats_of)
-            later = replace(later, expect=plan.expect)
+            later = replace(later, expect=plan.expect, accept_identical=plan.accept_identical)
             if own and not was_own:  # the saved connection is not trusted
                 later = replace(later, connection=plan.connection)
             if later == old_plan and fingerprints == old_prints and was_own >= own:
@@ -298,7 +324,7 @@ def _save_plan(
 def _begin_again(path: Path) -> None:
     """Remove what belongs to the earlier plan of a folder, none of which is an answer."""
     forget_sessions(path)
-    for name in (LOOKS_FILE, PROOFS_FILE, TRACE_FILE, REPORT_FILE, *PAGES):
+    for name in (LOOKS_FILE, IDENTITY_FILE, PROOFS_FILE, TRACE_FILE, REPORT_FILE, *PAGES):
         (path / name).unlink(missing_ok=True)
     for folder in (SAMPLES, SCORES):
         for file in (path / folder).glob("*.jsonl"):

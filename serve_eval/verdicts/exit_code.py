@@ -51,10 +51,13 @@ WITHHELD = "rehearsal: the stand-in answered, so nothing was judged"
 """The reason of a verdict that a rehearsal withholds."""
 
 
+_ABOUT_A_MODEL = VerdictOutcome.PASS, VerdictOutcome.PASS_BY_IDENTITY, VerdictOutcome.FAIL
+
+
 def withhold(verdict: Verdict) -> Verdict:
     """Return the verdict without PASS and FAIL, which say something about a model."""
     verdict = replace(verdict, other=None)
-    if verdict.outcome not in (VerdictOutcome.PASS, VerdictOutcome.FAIL):
+    if verdict.outcome not in _ABOUT_A_MODEL:
         return verdict
     reasons = (WITHHELD, *verdict.reasons)
     return replace(verdict, outcome=VerdictOutcome.INCONCLUSIVE, reasons=reasons)

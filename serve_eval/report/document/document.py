@@ -22,14 +22,15 @@ OUTCOMES = (
     "OTHER SAMPLING DEFAULTS", "PROBLEM", "KILLED", "FAILED", "NOT SCORED", "UNREADABLE", "EMPTY",
     "ONLY REASONING", "REFUSED", "WRONG", "ENDED", "ERROR", "INTERRUPTED", "PARTLY RIGHT",
     "INCONCLUSIVE", "UNDECIDED", "UNSUPPORTED", "CHANGED", "NO REFERENCE", "SHARD",
-    "INTEGRATION TEST", "BASELINE", "FOUND", "PLAN", "SAMPLES", "ABSENT", "NO SERVERS", "PASS",
+    "INTEGRATION TEST", "BASELINE", "FOUND", "PLAN", "SAMPLES", "ABSENT", "NO SERVERS",
+    "PASS by identity", "PASS",
     "NO ALARM", "OTHER NUMERICS", "IDENTICAL", "UNCHANGED", "REGISTERED", "RIGHT", "READY", "OK",
     "WRITTEN", "STOPPED",
 )  # fmt: skip
 """Outcomes, the worst first. One that stands in no story's list here comes before NO REFERENCE."""
 _UNKNOWN = OUTCOMES.index("NO REFERENCE")
 _BAD = OUTCOMES[: OUTCOMES.index("ERROR") + 1]
-_SOUND = OUTCOMES[OUTCOMES.index("PASS") :]
+_SOUND = OUTCOMES[OUTCOMES.index("PASS by identity") :]
 _QUIET = ("NO REFERENCE", "BASELINE", "FOUND", "PLAN", "SAMPLES", "ABSENT", "NO SERVERS")
 """Outcomes without a colour: they must not outshine a FAIL."""
 

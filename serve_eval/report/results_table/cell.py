@@ -19,6 +19,7 @@ _NOT_PLAIN = ("/", "\\", "serve-eval")
 """Signs of a path, a URL or a command."""
 MARKS = {
     VerdictOutcome.PASS: "P",
+    VerdictOutcome.PASS_BY_IDENTITY: "Y",
     VerdictOutcome.FAIL: "F",
     VerdictOutcome.INCONCLUSIVE: "I",
     VerdictOutcome.NO_REFERENCE: "N",

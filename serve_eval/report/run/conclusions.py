@@ -190,6 +190,7 @@ def tabulate_tasks(tasks: Sequence[SummaryTask]) -> DataTable:
 
 _STATES = {
     VerdictOutcome.PASS: CiState.PASSED,
+    VerdictOutcome.PASS_BY_IDENTITY: CiState.PASSED,
     VerdictOutcome.FAIL: CiState.FAILURE,
     VerdictOutcome.ERROR: CiState.ERROR,
 }

@@ -11,6 +11,7 @@ from serve_eval.frozen import freeze
 from serve_eval.plan.command_line import write_resume_command
 from serve_eval.schema import (
     Acceptance,
+    IdentityFinding,
     Metric,
     Report,
     TaskReport,
@@ -148,3 +149,16 @@ def write_number(value: float, decimals: int = 3) -> str:
     if value and not text.strip("-0."):
         return f"{value:.2g}"
     return text
+
+
+def describe_identity(found: IdentityFinding) -> str:
+    """Return what the probes of a reference show of a deployment, and what they cannot show."""
+    if not found.accepted:
+        return f"not accepted, so the task was asked: {found.why}"
+    return (
+        f"{found.probes} probes and {found.whole} whole answers, {found.in_flight} at once, are"
+        f" those of the reference ({found.tokens:,} tokens); no value: nothing else was asked. A"
+        f" fault of {found.unseen:.1%} of the requests would be missed with a probability of .05."
+        f" Not shown: load beyond {found.in_flight} requests, rarer faults, prompts of more than"
+        f" {found.longest:,} tokens, later tokens, and sampling"
+    )

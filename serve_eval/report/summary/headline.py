@@ -17,6 +17,7 @@ from serve_eval.schema import Report, VerdictOutcome
 
 STYLES: Final[Mapping[str, str]] = {
     VerdictOutcome.PASS: "bold green",
+    VerdictOutcome.PASS_BY_IDENTITY: "bold green",
     VerdictOutcome.FAIL: "bold red",
     VerdictOutcome.ERROR: "bold red",
     VerdictOutcome.NO_REFERENCE: "bold",
@@ -179,6 +180,7 @@ ORDER = (
     VerdictOutcome.NO_REFERENCE,
     VerdictOutcome.SHARD,
     VerdictOutcome.NOT_JUDGED,
+    VerdictOutcome.PASS_BY_IDENTITY,
     VerdictOutcome.PASS,
 )
 """Outcomes, the worst first."""

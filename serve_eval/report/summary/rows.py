@@ -51,6 +51,11 @@ def rows_of(task: SummaryTask) -> Iterator[Row]:
         yield from (("why", reason) for reason in dict.fromkeys(verdict.reasons))
     if verdict.early is not None:
         yield "stopped", _describe_early(verdict.early)
+    if verdict.identity is not None:
+        yield "identity", figures.describe_identity(verdict.identity)
+    if verdict.outcome is VerdictOutcome.PASS_BY_IDENTITY:
+        yield from warnings_of(task)
+        return
     yield from describe_repeats(task)
     yield from _uncertainty(task)
     if verdict.other is not None:

@@ -29,6 +29,7 @@ from serve_eval.verdicts.reference_samples import SampleScores
 from serve_eval.whole_file import write_named_file
 from serve_eval.yaml_parsing import Dumper
 
+PROBE_KEYS = ("probes", "probes_sha256")
 _OTHER_FOLDER = "Name another folder."
 
 
@@ -60,15 +61,36 @@ def write_entry(
     Everything else in the file stays as it is, including comments and order. An entry of the same
     scores stays too, since this command wrote it before: then the file of its scores is returned.
     """
+    text = None
     if (scores := _find_written(file, model, spec, entry, reason)) is not None:
-        return scores
-    text = _edit(file, model, spec, entry, reason)
+        text = _add_probes(file, model, spec, entry)
+        if text is None:
+            return scores
+    text = text or _edit(file, model, spec, entry, reason)
     make_folder(file.parent)
     try:
         write_named_file(file, text.encode())
     except OSError as error:
         raise ReferenceFileError(f"{file}: cannot be written: {error.strerror}") from error
-    return None
+    return scores
+
+
+def _add_probes(
+    file: Path, model: str, spec: Mapping[str, Any], entry: Mapping[str, Any]
+) -> str | None:
+    """Return the text of a file with other probes in an entry of the same scores.
+
+    None if the entry has none, or the same ones.
+    """
+    text = yaml_source.read_text(file, ReferenceFileError)
+    entries = yaml_source.parse(text, str(file), ReferenceFileError).value[model]
+    place = next(i for i, one in enumerate(entries) if _list_spec(one) == spec)
+    old = entries[place]
+    given = {key: entry["runs"][key] for key in PROBE_KEYS if key in entry["runs"]}
+    if not given or all(old["runs"].get(key) == value for key, value in given.items()):
+        return None
+    new = {**old, "runs": {**old["runs"], **given}}
+    return replace_entry(text, str(file), model, place, new, ReferenceFileError)
 
 
 def _find_written(

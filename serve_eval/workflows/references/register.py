@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.open_tasks import refuse_identical
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import to_read
 from serve_eval.frozen import freeze
@@ -27,6 +28,7 @@ from serve_eval.storage.json_files import differences
 from serve_eval.storage.sessions import read_sessions
 from serve_eval.verdicts import reference_noise, reference_samples, references
 from serve_eval.verdicts.reference_noise import describe_equal_runs, describe_one_seed
+from serve_eval.verdicts.reference_probes import write_probes
 from serve_eval.verdicts.reference_samples import SampleScores, StoredAnswers
 from serve_eval.workflows.references.entries import make_folder, write_entry
 from serve_eval.workflows.references.scored_runs import (
@@ -45,6 +47,7 @@ from serve_eval.workflows.references.scored_runs import (
 )
 
 if TYPE_CHECKING:
+    from serve_eval.schema import IdentityProbes
     from serve_eval.stats.pairs import RunEffect
 
 WANTED_RUNS = 3
@@ -89,18 +92,21 @@ def register(
     hardware: str | None = None,
     reason: str | None = None,
     include_path: Sequence[str] = (),
+    probes: Mapping[str, IdentityProbes] | None = None,
 ) -> list[Registered]:
     """Register these run folders as the reference of every task in them.
 
     Every repeat of a run counts as a run, and all of them are kept. Runs are taken in the given
     order, never by their value. An entry of the same model and specification is replaced only with
     a `reason`, and is kept within the new one. `include_path` lists folders with code that may be
-    loaded; those of the saved plans may not.
+    loaded; those of the saved plans may not. `probes` are those of the same deployment, by task.
 
     Raises RunFolderError for runs that are incomplete or not alike, and ReferenceFileError for a
     file that cannot be changed.
     """
     chosen = list(runs)
+    for run in chosen:
+        refuse_identical(run)
     plans = [to_read(run, include_path, writes=False) for run in chosen]
     prints = [run_folder.read_fingerprints(run) for run in chosen]
     alike, without = leave_distinct_seeds(plans, prints)
@@ -132,6 +138,7 @@ def register(
                 drawn[i],
                 added[i],
                 describe_seeds(p.task, plans),
+                (probes or {}).get(p.task.name),
             )
         )
     return written
@@ -246,6 +253,7 @@ def _register(
     drawn: Sequence[str],
     added: Sequence[str] | None,
     seeds: str,
+    probes: IdentityProbes | None,
 ) -> Registered:
     task, metric, model = prepared.task, prepared.task.metric, plan.reference_model or plan.model
     assert model is not None
@@ -289,6 +297,7 @@ def _register(
         "hardware": hardware,
         "server_adds": added,
         **_test_fields(effect),
+        **({} if probes is None else _write_probes(references_dir, place, probes)),
     }
     entry = {
         **spec,
@@ -351,6 +360,15 @@ def _register(
         taken=" and ".join(map(references.describe_launched, deployments)),
         warnings=tuple(warnings),
     )
+
+
+def _write_probes(references_dir: Path, scores: Path, probes: IdentityProbes) -> dict[str, str]:
+    """Write the probes next to the scores, and return the fields of the entry."""
+    place = Path("probes") / scores.name
+    return {
+        "probes": place.as_posix(),
+        "probes_sha256": write_probes(references_dir / place, probes),
+    }
 
 
 def _keep_one(references_dir: Path, place: Path, kept: str | None) -> Path:

@@ -29,7 +29,15 @@ from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
-from serve_eval.schema import Endpoint, Plan, Progress, Spec, VerdictOutcome, is_rehearsal
+from serve_eval.schema import (
+    Endpoint,
+    IdentityProbes,
+    Plan,
+    Progress,
+    Spec,
+    VerdictOutcome,
+    is_rehearsal,
+)
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SERVERS
 from serve_eval.storage.folder_results import list_unfinished
@@ -72,6 +80,7 @@ async def take_reference(
     runs: int = WANTED_RUNS,
     hardware: str | None = None,
     reason: str | None = None,
+    probes: int = 0,
     progress: Progress | None = None,
     environ: Mapping[str, str] = os.environ,
     notify: Callable[[str], None] = ignore,
@@ -79,8 +88,9 @@ async def take_reference(
     """Ask what is left to ask, and register the runs as the reference of every task.
 
     An entry of the same model and specification is replaced only with a `reason`. What would be
-    refused at the end is refused before anything is sent. Raises ServeEvalError for what stops a
-    run, and as `register` does.
+    refused at the end is refused before anything is sent. With `probes`, that number of requests of
+    each task is asked again, by which the deployment is recognized later. Raises ServeEvalError for
+    what stops a run, and as `register` does.
     """
     plan, prepared = await _prepare(plan, out_dir, environ, notify)
     if not _is_asked(out_dir, runs):
@@ -95,7 +105,9 @@ async def take_reference(
         TAKE.write_plan(out_dir, taken)
         logs = out_dir / SERVERS
         logs.mkdir(mode=0o700, exist_ok=True)
-        if left := [one for one in folders if not _is_complete(one)]:
+        found: dict[str, IdentityProbes] = {}
+        left = [one for one in folders if not _is_complete(one)]
+        if left or probes:
             async with launch(plan, prepared, logs, notify=notify) as endpoint:
                 async with connect(plan, endpoint, environ) as client:
                     _refuse_rehearsal(await client.is_stand_in())
@@ -103,6 +115,10 @@ async def take_reference(
                 for folder in left:
                     await _ask(
                         folder, plan, prepared, endpoint, together, progress, environ, notify
+                    )
+                if probes:
+                    found = await _take_probes(
+                        plan, prepared, endpoint, folders[0], probes, environ, notify
                     )
         TAKE.write_plan(out_dir, msgspec.structs.replace(taken, registering=True))
         registered = await asyncio.to_thread(
@@ -112,6 +128,7 @@ async def take_reference(
             hardware=hardware,
             reason=reason,
             include_path=plan.include_path,
+            probes=found,
         )
         TAKE.write_plan(out_dir, msgspec.structs.replace(taken, registered=True))
     return TakenReference(plan=plan, registered=registered)
@@ -159,7 +176,7 @@ async def _prepare(
 ) -> tuple[Plan, Sequence[PreparedTask]]:
     """Return the plan of every run, without a reference or an early stop, and its tasks."""
     plan = replace(plan, no_reference=True, verdict=Spec(name="classic"), early_stop=None)
-    plan = replace(plan, repeats=1, repeats_of={})
+    plan = replace(plan, repeats=1, repeats_of={}, accept_identical=False)
     extensions.include(plan.include_path)
     plan = await with_model(plan, environ, notify=notify)
     plan = await settle(plan, out_dir / "run_1", environ, notify)
@@ -205,6 +222,21 @@ def _refuse_rehearsal(rehearsal: bool) -> None:
             "a rehearsal, in which the stand-in answers, is no reference",
             hint="Take it from the real servers.",
         )
+
+
+async def _take_probes(
+    plan: Plan,
+    prepared: Sequence[PreparedTask],
+    endpoint: Endpoint,
+    run: Path,
+    count: int,
+    environ: Mapping[str, str],
+    notify: Callable[[str], None],
+) -> dict[str, IdentityProbes]:
+    from serve_eval.workflows.references.take_probes import take_probes
+
+    async with connect(plan, endpoint, environ) as client:
+        return await take_probes(plan, prepared, client, run, count, notify)
 
 
 def _is_complete(folder: Path) -> bool:

@@ -119,6 +119,13 @@ def _show_table(table: ResultsTable) -> Block:
     return Block(TextLines("Deployments by tasks", lines, preformatted=True))
 
 
+_NEED_NO_CAUSE = (
+    VerdictOutcome.PASS,
+    VerdictOutcome.PASS_BY_IDENTITY,
+    VerdictOutcome.NOT_JUDGED,
+)
+
+
 def _make_lines(
     report: SuiteReport, rows: Sequence[SuiteRow], causes: Mapping[str, str]
 ) -> list[OneLine]:
@@ -130,7 +137,7 @@ def _make_lines(
         found = causes.get(f"{row.run}/{row.task}", "")
         known = [f"{error.kind}: {error.message}"] if error is not None else [*row.reasons]
         known += [found] if found else []
-        sound = row.outcome in (VerdictOutcome.PASS, VerdictOutcome.NOT_JUDGED)
+        sound = row.outcome in _NEED_NO_CAUSE
         one = OneLine(
             describe_verdict(row),
             " ".join(filter(None, (f"{row.run}/{row.task}", row.model))),

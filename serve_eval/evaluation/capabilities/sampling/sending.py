@@ -93,6 +93,14 @@ def list_kept(found: SamplingDefaults | None, task: Task) -> tuple[str, ...]:
     return tuple(one.name for one in found.added if not _is_settled(one, found, task))
 
 
+def list_open(found: SamplingDefaults, task: Task) -> tuple[str, ...]:
+    """Return the fields that could change answers of a task, if the server adds them.
+
+    It is not known whether it does.
+    """
+    return tuple(one.sent_as for one in found.possible if not _is_settled(one, found, task))
+
+
 def _is_settled(one: SamplingDefault, found: SamplingDefaults, task: Task) -> bool:
     row, sampling = ROWS[one.name], task.sampling
     if one.name in OF_OPTIONS and getattr(sampling, one.name) is not None:
