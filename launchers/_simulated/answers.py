@@ -29,7 +29,7 @@ from serve_eval.launchers._http.answers import Call, Events, Generated, TokenUsa
 from serve_eval.launchers._http.requests import Ask
 from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.schema import Prompt
-from serve_eval.schema.media import uniform
+from serve_eval.schema.media import prompt_sha256, uniform, without_answers
 
 UNKNOWN_ANSWER = "I do not know."
 SAMPLED_ANSWERS = (
@@ -72,6 +72,18 @@ class AnswerFile:
                 self._entries[entry.sha256] = entry
             if uniform(f"{config.seed}:fail:{entry.sha256}") < config.failure_rate:
                 self.failing.add(entry.sha256)
+
+    def find_key(self, prompt: Prompt) -> str:
+        """Return the hash of a prompt, or that of its turns without answers if it is unknown.
+
+        An answer file has the turns of a conversation without answers, which it does not foresee.
+        """
+        key = prompt_sha256(prompt)
+        if isinstance(prompt, str) or key in self.by_hash:
+            return key
+        said = without_answers(prompt)
+        other = key if len(said) == len(prompt) else prompt_sha256(said)
+        return other if other in self.by_hash else key
 
     def answer(self, key: str, ask: Ask) -> Generated:
         """Return the answer to a prompt by its hash, or a made-up one if it is unknown.

@@ -41,7 +41,7 @@ from serve_eval.launchers._simulated.answers import AnswerFile, Asked, events, w
 from serve_eval.launchers._simulated.config import BadAnswer, Fault, Refusal, SimulatorConfig
 from serve_eval.launchers._simulated.media import accept_media
 from serve_eval.schema import Prompt
-from serve_eval.schema.media import prompt_sha256, uniform
+from serve_eval.schema.media import uniform
 
 __all__ = ["STATS", "SimulatorConfig", "Stats", "create_app", "serve"]
 
@@ -196,9 +196,8 @@ class _Simulator:
         shown = len(encode(ask.tools).split(b",")) if ask.tools else 0
         lengths = [self._length(prompt, ask.truncate) + shown for prompt in prompts]
         refuse_too_long(max(lengths) + max_tokens, config.context_tokens)
-        asked = Asked(
-            ask, prompts, [prompt_sha256(prompt) for prompt in prompts], max_tokens, sum(lengths)
-        )
+        hashes = [self.answers.find_key(prompt) for prompt in prompts]
+        asked = Asked(ask, prompts, hashes, max_tokens, sum(lengths))
         self.stats.requests.update(asked.hashes)
         return asked
 

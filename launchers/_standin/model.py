@@ -22,7 +22,7 @@ import msgspec
 from serve_eval.launchers._simulated.answers import generate_call
 from serve_eval.launchers._standin.fields import ChatCompletionRequest, Request
 from serve_eval.schema import Message, Prompt
-from serve_eval.schema.media import prompt_sha256, uniform
+from serve_eval.schema.media import prompt_sha256, uniform, without_answers
 
 BOS, EOS, TURN, SAYS, TURN_END = 1, 2, 3, 4, 5
 """Special tokens: start and end of a text; start of a message, role separator, end of a message."""
@@ -177,7 +177,10 @@ class MadeUpModel:
         """
         prompt = prompt_of(ids)
         key = prompt_sha256(prompt)
-        if entry := self._entries.get(key):
+        entry = self._entries.get(key)
+        if entry is None and not isinstance(prompt, str):
+            entry = self._entries.get(prompt_sha256(without_answers(prompt)))
+        if entry is not None:
             drawn = f"{self._seed}:{self._run}:{key}" + (f":{index}" if index else "")
             if self._varied and (again := self._asked[key]):
                 drawn += f":again {again}"

@@ -29,13 +29,22 @@ import msgspec
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
 from serve_eval.protocol.fingerprint import canonical
-from serve_eval.schema import Message, Override, SamplingParams
+from serve_eval.schema import Conversation, Message, Override, SamplingParams
 from serve_eval.schema.media import put_checksums
 
 MOST_CASES = 100_000
 """Maximum number of cases that one case expands to."""
 FORMAT, QUERY, CAPTION = "format", "query", "caption"
-_OF_THE_API = ("messages", "images", "audio", "video", "tools", "tool_choice")
+_OF_THE_API = (
+    "messages",
+    "turns",
+    "results",
+    "images",
+    "audio",
+    "video",
+    "tools",
+    "tool_choice",
+)
 """Inputs in the form of the API. Their mappings and lists are never axes."""
 
 
@@ -274,11 +283,15 @@ def canonical_sha256(value: object) -> str:
 
 
 def question_sha256(
-    turns: Sequence[Message], sampling: SamplingParams, override: Override | None
+    turns: Sequence[Message],
+    sampling: SamplingParams,
+    override: Override | None,
+    conversation: Conversation | None = None,
 ) -> str:
     """Return the hex SHA-256 of a question: turns with media, sampling options and tools."""
     asked = list(map(put_checksums, turns))
-    return canonical_sha256({"turns": asked, "sampling": sampling, "override": override})
+    talk = {} if conversation is None else {"conversation": conversation}
+    return canonical_sha256({"turns": asked, "sampling": sampling, "override": override, **talk})
 
 
 def sample_id(name: str, question: str) -> str:

@@ -25,6 +25,15 @@ Scorer = Annotated[
     str | dict[str, dict[str, Any] | None],
     Meta(description="A scorer by name, or its name with options: {words: {ignore_case: true}}."),
 ]
+ScoredTurns = Annotated[
+    Literal["each", "last"],
+    Meta(
+        description=(
+            "The turns of a conversation that are scored: each with `expect`, or the last one"
+            " (default: each, if a turn has `expect`)."
+        )
+    ),
+]
 Plain = str | int | float | bool | None
 Whole = Annotated[int, Meta(ge=1)]
 Filled = Annotated[str, Meta(min_length=1)]
@@ -43,6 +52,20 @@ class Turn(Struct, forbid_unknown_fields=True):
     ] = UNSET
     video: Annotated[
         list[str] | UnsetType, Meta(description="Video files in the folder of this file.")
+    ] = UNSET
+
+
+class SaidTurn(Struct, forbid_unknown_fields=True):
+    """A turn of the user whose answer is the server's own."""
+
+    say: Annotated[str, Meta(description="The user's turn; ${name} is filled in.")]
+    expect: Annotated[Any, Meta(description="What its answer is scored by, as `expected` is.")] = (
+        None
+    )
+    scorer: Scorer | UnsetType = UNSET
+    results: Annotated[
+        dict[str, Any] | UnsetType,
+        Meta(description="Results of tools by name, for calls in this turn."),
     ] = UNSET
 
 
@@ -68,6 +91,18 @@ class Input(Struct):
     messages: Annotated[
         list[Turn] | UnsetType,
         Meta(description="Earlier turns. Without a prompt they include the last one."),
+    ] = UNSET
+    turns: Annotated[
+        Annotated[list[str | SaidTurn], Meta(min_length=1)] | UnsetType,
+        Meta(description="Turns of the user, which the server answers one by one."),
+    ] = UNSET
+    results: Annotated[
+        dict[str, Any] | UnsetType,
+        Meta(description="Results of tools by name, which the model's calls get."),
+    ] = UNSET
+    tool_rounds: Annotated[
+        Whole | UnsetType,
+        Meta(description="Most answers of a turn whose calls get results (default 8)."),
     ] = UNSET
     images: Annotated[
         list[str] | UnsetType,
@@ -131,6 +166,7 @@ class Case(Struct, forbid_unknown_fields=True):
         ),
     ] = None
     scorer: Scorer | UnsetType = UNSET
+    score: ScoredTurns | UnsetType = UNSET
     group: Annotated[
         Filled | UnsetType,
         Meta(description="Name of what this case shares with others: a passage."),
@@ -161,6 +197,7 @@ class ModuleForm(Struct, forbid_unknown_fields=True):
     cases: list[Case]
     description: str | UnsetType = UNSET
     scorer: Scorer | UnsetType = UNSET
+    score: ScoredTurns | UnsetType = UNSET
     iterations: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_REPEATS)] | UnsetType,
         Meta(description="Number of times that each case is asked (default 1)."),

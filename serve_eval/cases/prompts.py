@@ -90,6 +90,10 @@ def turns(
     names = {**resources, **values}
     system = values.get("system_messages") or []
     system = system if isinstance(system, list) else [system]
+    said = values.get("turns")
+    if said is not None:
+        first = said[0]["say"] if isinstance(said[0], Mapping) else said[0]
+        values = {**values, "prompt": first}
     told = [
         Message(role="system", content=fill(_text("system_messages", text), names))
         for text in system

@@ -9,13 +9,19 @@ from typing import Any
 from serve_eval.cases import biochatter, expansion, prompts
 from serve_eval.cases.biochatter import Lacking
 from serve_eval.cases.case_scorers import check_scorer, is_foreign, scorer_of, spec_of, usual_scorer
+from serve_eval.cases.conversations import (
+    ExpectedTurn,
+    choose_expected,
+    make_conversation,
+    read_turns,
+)
 from serve_eval.cases.expansion import CaseGroups, Expanded, ExpansionError, count, expand
 from serve_eval.cases.file import CaseFiles, CaseModule, RawCase
 from serve_eval.errors import PlanError
 from serve_eval.frozen import freeze
 from serve_eval.pace import Pace
 from serve_eval.plugins import registry
-from serve_eval.schema import Message, Override, Response, SamplingParams, Spec
+from serve_eval.schema import Conversation, Message, Override, Response, SamplingParams, Spec
 
 
 @freeze
@@ -24,7 +30,8 @@ class CaseQuestion:
 
     `question` is the hash of the whole question. `group` names what it shares with other cases
     (empty: nothing that is known). `md5` is BioChatter's key of the case.
-    `as_biochatter` means that it is scored as in BioChatter's benchmark.
+    `as_biochatter` means that it is scored as in BioChatter's benchmark. `scored` are the turns of
+    a conversation that are scored each (none: the last answer is).
     """
 
     id: str
@@ -39,6 +46,8 @@ class CaseQuestion:
     where: str
     as_biochatter: bool
     group: str = ""
+    conversation: Conversation | None = None
+    scored: tuple[ExpectedTurn, ...] = ()
 
 
 @freeze
@@ -181,7 +190,7 @@ class QuestionMaker:
             if (
                 key not in values
                 and key in self._common
-                and not (key == "prompt" and values.get("messages"))
+                and not (key == "prompt" and (values.get("messages") or values.get("turns")))
             ):
                 values[key] = self._common[key]
         told: set[tuple[tuple[Any, ...], str]] = set()
@@ -207,22 +216,38 @@ class QuestionMaker:
             **(biochatter.as_sent(one.content) if case.biochatter else one.content["input"]),
             **added,
         }
+        names = {**self._resources, **values}
         try:
             turns = prompts.turns(values, self._resources, case.folder)
+            said = read_turns(values)
+            talk = (
+                make_conversation(values, said, lambda text: prompts.fill(text, names))
+                if said
+                else None
+            )
         except PlanError as error:
             raise _Wrong(one.name, ("input",), str(error)) from error
+        scored: tuple[ExpectedTurn, ...] = ()
         try:
-            expected, spec, theirs = self._choose_scorer(case, one.content)
+            content = one.content
+            if said:
+                expected, scored = self._choose_turns(content, said)
+                content = {**content, "expected": expected}
+            expected, spec, theirs = self._choose_scorer(case, content)
             if case.unquoted and is_foreign(spec):
                 path = next(iter(case.unquoted))
                 raise _Wrong(case.name, path, "; ".join(case.unquoted.values()))
-            problems = scorer_of(spec).problems(expected)
+            problems = (
+                [problem for turn in scored for problem in _list_problems(turn)]
+                if scored
+                else scorer_of(spec).problems(expected)
+            )
         except PlanError as error:
             raise _Wrong(one.name, ("scorer",), "; ".join(error.problems)) from error
         if problems:
             raise _Wrong(one.name, ("expected",), f"{'; '.join(problems)} (scorer {spec.name})")
         override = _override(one.content.get("sampling"), values)
-        question = expansion.question_sha256(turns, self.sampling, override)
+        question = expansion.question_sha256(turns, self.sampling, override, talk)
         return CaseQuestion(
             id=expansion.sample_id(one.name, question),
             name=one.name,
@@ -236,7 +261,21 @@ class QuestionMaker:
             where=case.where(),
             as_biochatter=theirs,
             group=self._groups.find(one, values),
+            conversation=talk,
+            scored=scored,
         )
+
+    def _choose_turns(
+        self, content: Mapping[str, Any], said: Sequence[Mapping[str, Any]]
+    ) -> tuple[object, tuple[ExpectedTurn, ...]]:
+        """Return what a conversation expects, and the turns that are scored."""
+        chosen = spec_of(content.get("scorer")) or self._scorer
+
+        def choose(expected: object, own: Any) -> Spec:
+            return spec_of(own) or chosen or usual_scorer(expected)
+
+        score = content.get("score") or self._common.get("score")
+        return choose_expected(said, content.get("expected"), score, choose)
 
     def _choose_scorer(self, case: RawCase, content: Mapping[str, Any]) -> tuple[Any, Spec, bool]:
         """Return the expectation, the scorer, and True if the scoring is BioChatter's."""
@@ -250,6 +289,15 @@ class QuestionMaker:
             return expected, chosen, False
         readable = biochatter.readable(expected)
         return readable, chosen or usual_scorer(readable), False
+
+
+def _list_problems(one: ExpectedTurn) -> Iterator[str]:
+    """Yield what is wrong with the expectation of a turn."""
+    scorer = scorer_of(one.scorer)
+    if scorer.program is not None or scorer.questions is not None:
+        yield f"turn {one.turn + 1}: {one.scorer.name} scores the last turn only: score: last"
+    for problem in scorer.problems(one.expected):
+        yield f"turn {one.turn + 1}: {problem}"
 
 
 class _Wrong(Exception):

@@ -37,7 +37,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.schema.base_url import normalise_base_url
-from serve_eval.schema.media import prompt_sha256
+from serve_eval.schema.media import prompt_sha256, without_answers
 from serve_eval.storage.file_names import LOGS
 from serve_eval.storage.sessions import SessionRecord
 from serve_eval.whole_file import replace_file
@@ -279,6 +279,9 @@ def _list_known(task: Task, sample: Sample) -> Iterator[tuple[Prompt, str, str]]
     The right choice's numbers are above and below those of the others, so that a question is
     answered right exactly if its prompt is. The other choices have one number each.
     """
+    if sample.conversation is not None and task.answers_by_turn is not None:
+        yield from _list_turns(task.answers_by_turn(sample), sample)
+        return
     right, wrong = task.answers(sample)
     if not sample.choices:
         yield sample.prompt, right, wrong
@@ -287,6 +290,18 @@ def _list_known(task: Task, sample: Sample) -> Iterator[tuple[Prompt, str, str]]
         said = context[start:] + choice
         others = "-2" if said == wrong else "-3"
         yield context + choice, *(("-0.5", "-4") if said == right else (others, others))
+
+
+def _list_turns(
+    known: Sequence[tuple[str, str]], sample: Sample
+) -> Iterator[tuple[Prompt, str, str]]:
+    """Yield the prompt of each turn without the answers before it, which the server gives."""
+    talk, asked = sample.conversation, [*sample.prompt]
+    assert talk is not None
+    for turn, (right, wrong) in enumerate(known):
+        if turn:
+            asked.append(talk.turns[turn - 1].message)
+        yield without_answers(asked), right, wrong
 
 
 def describe(plan: Plan, endpoint: Endpoint) -> Endpoint:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict
 from serve_eval.errors import PlanError
 from serve_eval.frozen import freeze
 from serve_eval.processes.bounded_call import Apart, Unfinished
-from serve_eval.schema import Message, Prompt
+from serve_eval.schema import HistoryThoughts, Message, Prompt
 
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -261,6 +261,7 @@ class Choices(TypedDict, total=False):
     template_date: str | None
     suite_exact: bool
     acceptance_length: str | None
+    history_thoughts: HistoryThoughts | None
 
 
 Render = Callable[[tuple[Message, ...]], str]

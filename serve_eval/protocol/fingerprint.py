@@ -62,6 +62,9 @@ def _content(sample: Sample) -> bytes:
         content += msgspec.json.encode(sample.override, order="sorted")
     if sample.choices:
         content += msgspec.json.encode(sample.choices)
+    if (talk := sample.conversation) is not None:
+        turns = [(put_checksums(one.message), one.results) for one in talk.turns]
+        content += msgspec.json.encode((turns, talk.results, talk.rounds), order="sorted")
     return content + msgspec.json.encode(sample.heads) if sample.heads else content
 
 

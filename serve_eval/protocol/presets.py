@@ -16,6 +16,7 @@ import msgspec
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
+from serve_eval.schema import HistoryThoughts
 from serve_eval.yaml_parsing import parse_text
 
 FILE = Path(__file__).with_name("presets.yaml")
@@ -64,6 +65,7 @@ class PresetRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_tokens: int | None = None
     thinking: bool | None = None
     system_prompt: str | None = None
+    history_thoughts: HistoryThoughts | None = None
     body: Mapping[str, Any] = {}
     effort: Mapping[EffortName, Effort] = {}
 
@@ -75,7 +77,14 @@ class PresetRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def options(self) -> dict[str, Any]:
         """The options of a task that the row sets; fields of the request are in extra_body."""
-        named = ("temperature", "top_p", "max_tokens", "thinking", "system_prompt")
+        named = (
+            "temperature",
+            "top_p",
+            "max_tokens",
+            "thinking",
+            "system_prompt",
+            "history_thoughts",
+        )
         found = {name: value for name in named if (value := getattr(self, name)) is not None}
         return {**found, **({"extra_body": dict(self.body)} if self.body else {})}
 

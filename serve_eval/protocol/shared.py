@@ -17,6 +17,7 @@ from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
 from serve_eval.protocol.chat_template import Choices, choose_rendering, date_of, prompt_under
+from serve_eval.protocol.conversation import HISTORY_THOUGHTS
 from serve_eval.protocol.fingerprint import ROUTE, SCORER_OPTIONS
 from serve_eval.schema import (
     ChatRoute,
@@ -188,6 +189,9 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
         "truncate_prompt_tokens": extra.get("truncate_prompt_tokens"),
         **{name: value for name, value in chosen.items() if value is not None},
     }
+    thoughts = given.get("history_thoughts") if HISTORY_THOUGHTS in protocol else None
+    if thoughts is not None:
+        protocol[HISTORY_THOUGHTS] = thoughts
     system, changes = given.get("system_prompt") or "", chat != task.chat or render is not None
     own = _override(given, drops_stops=drops_stops)
 
@@ -205,7 +209,11 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
                 raise PlanError(
                     [f"{task.name}: {problem}" for problem in error.problems], hint=error.hint
                 ) from None
-            return replace(sample, prompt=prompt, override=None if old is None else shared[id(old)])
+            talk = sample.conversation
+            if talk is not None and thoughts is not None:
+                talk = replace(talk, thoughts=thoughts)
+            override = None if old is None else shared[id(old)]
+            return replace(sample, prompt=prompt, override=override, conversation=talk)
 
         try:
             return replace(dataset, samples=[rebuild(sample) for sample in dataset.samples])
@@ -222,6 +230,7 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
         changes
         or bool(system)
         or drops_stops
+        or thoughts is not None
         or bool({"max_tokens", "stop", "extra_body"} & given.keys())
     )
     return replace(
@@ -283,6 +292,9 @@ def _check(task: Task, given: Choices, where: str, *, chat: bool) -> None:
             f"{name}: needs tokenizer, because it applies to a template rendered by serve-eval"
             for name in lone
         ]
+    if HISTORY_THOUGHTS in task.protocol and (not chat or given.get("tokenizer") is not None):
+        name = "tokenizer" if chat else "apply_chat_template"
+        problems.append(f"{name}: the server renders conversations, which grow by its answers")
     if given.get("thinking") is not None and not chat:
         problems.append("thinking: is a switch of the chat template; add apply_chat_template: true")
     if task.prompt_logprobs and chat:

@@ -190,6 +190,8 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     `system_fingerprint` names the configuration of the server that gave it, if the server names it.
     `call_faults` says what is wrong with the ids and the indexes of its tool calls, if anything is.
     `server_finish` is the server's own word for `finish_reason`, where it has another.
+    The answer to a conversation is the last one of its `exchanges`, with the usage, the latency and
+    the attempts of all of them together; it counts as cut if any of them is.
     """
 
     text: str
@@ -214,6 +216,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     system_fingerprint: str | UnsetType = UNSET
     call_faults: tuple[str, ...] | UnsetType = UNSET
     server_finish: str | UnsetType = UNSET
+    exchanges: tuple[Exchange, ...] | UnsetType = UNSET
 
     @property
     def truncated(self) -> bool:
@@ -239,6 +242,16 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
             return False
         ended = self.finish_reason == "stop"
         return ended and not self.text.strip() and not self.tool_calls
+
+
+class Exchange(Struct, frozen=True, kw_only=True, gc=False):
+    """One request of a conversation: the user's turn, counted from 0, and the response.
+
+    A turn has several if its answers call tools.
+    """
+
+    turn: int
+    response: Response
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -242,6 +242,11 @@ def prompt_sha256(prompt: Prompt) -> str:
     return hashlib.sha256(
         msgspec.json.encode([[turn.role, turn.content] for turn in map(put_checksums, prompt)])
     ).hexdigest()
+
+
+def without_answers(prompt: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the turns of a chat that no model wrote, and that are no results of its calls."""
+    return tuple(turn for turn in prompt if turn.role not in ("assistant", "tool"))
 
 
 def put_checksums(turn: Message) -> Message:

@@ -152,6 +152,17 @@ class ResultMessage(Message):
     call_id: str
 
 
+@freeze
+class ThoughtMessage(CallMessage):
+    """A turn of the model with its thoughts, and with its tool calls if it has any.
+
+    `tagged`: they are sent between tags in the text, as the server sent them.
+    """
+
+    reasoning: str
+    tagged: bool = False
+
+
 Prompt = str | tuple[Message, ...]
 """A text goes to /v1/completions, messages go to the chat route of the connection."""
 
@@ -203,9 +214,37 @@ class Override:
         return replace(sampling, max_tokens=max_tokens, stop=stop)
 
 
+HistoryThoughts = Literal["drop", "keep"]
+"""The thoughts of earlier turns in the history of a conversation: left out, or sent again."""
+
+
+@freeze
+class UserTurn:
+    """A later turn of the user, and the result of each tool that this turn's calls get, by name."""
+
+    message: Message
+    results: Mapping[str, str] = field(default_factory=dict)
+
+
+@freeze
+class Conversation:
+    """The turns that follow the first one of a sample, whose answers the server gives itself.
+
+    `results` are those of the tools in the first turn. A turn ends when an answer calls no tool,
+    or after `rounds` answers with calls. `thoughts` says if those of earlier turns stay in the
+    history. With `salted`, each request has a cache_salt of its own instead of that of the sample.
+    """
+
+    turns: tuple[UserTurn, ...]
+    results: Mapping[str, str] = field(default_factory=dict)
+    rounds: int = 8
+    thoughts: HistoryThoughts = "drop"
+    salted: bool = False
+
+
 @freeze
 class Sample:
-    """One question.
+    """One question, or a conversation whose first turn is `prompt`.
 
     `id` is unique within its task and stable between runs. `group` names what samples share, such
     as a passage, a video or a speaker, so that their answers may fail together (empty: unknown, and
@@ -224,6 +263,7 @@ class Sample:
     choices: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
     group: str = ""
+    conversation: Conversation | None = None
 
     @property
     def continued(self) -> tuple[tuple[str, str], ...]:

@@ -153,6 +153,8 @@ class Task:
 
     `reference_fields` are recorded with a reference and compared with it like `protocol`. They are
     about the samples, which a fingerprint holds anyway.
+
+    `answers_by_turn(sample)` has the texts of `answers` for each turn of a conversation.
     """
 
     name: str
@@ -186,6 +188,7 @@ class Task:
     scoring: Scoring = "loaded"
     remember: Callable[[Sample, Score], None] | None = None
     reference_fields: Mapping[str, object] = field(default_factory=dict)
+    answers_by_turn: Callable[[Sample], Sequence[tuple[str, str]]] | None = None
 
     @property
     def file_stem(self) -> str:

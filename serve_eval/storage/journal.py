@@ -1,5 +1,7 @@
 """Append-only journal of responses and failures: one JSON line per finished sample.
 
+A conversation also has a line for each finished request, which only `read_exchanges` returns.
+
 A record is in the file when `append` returns, and it counts until it is withdrawn. A killed run
 resumes after its last complete line. Later records of a sample replace earlier ones, except that a
 failure never replaces a response. A withdrawal takes back all earlier responses to its sample.
@@ -19,7 +21,7 @@ import msgspec
 
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.file_system import force_to_disk
-from serve_eval.schema import Failure, Response, Sample
+from serve_eval.schema import Exchange, Failure, Response, Sample
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_ROOM_HINT = "Free disk space, then run the same command again. All answers so far are kept."
@@ -28,13 +30,15 @@ NO_ROOM_HINT = "Free disk space, then run the same command again. All answers so
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One finished sample, with exactly one of `response`, `failure` and `withdrawn`.
 
-    `withdrawn` is the reason why the earlier response does not count.
+    `withdrawn` is the reason why the earlier response does not count. A line with an `exchange` is
+    one request of a conversation, which goes on.
     """
 
     id: str
     response: Response | None = None
     failure: Failure | None = None
     withdrawn: str | None = None
+    exchange: Exchange | None = None
 
 
 class ScannedUsage(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +70,12 @@ class ScannedResult(msgspec.Struct, frozen=True, gc=False):
         return self.attempts[0].start_s if self.attempts else 0.0
 
 
+class ScannedExchange(msgspec.Struct, frozen=True, gc=False):
+    """The turn of a request in a conversation."""
+
+    turn: int = 0
+
+
 class ScannedRecord(msgspec.Struct, frozen=True, gc=False):
     """A record without most of its parts."""
 
@@ -73,8 +83,11 @@ class ScannedRecord(msgspec.Struct, frozen=True, gc=False):
     response: ScannedResult | None = None
     failure: ScannedResult | None = None
     withdrawn: str | None = None
+    exchange: ScannedExchange | None = None
 
 
+_EXCHANGE = b'"exchange":'
+"""Part of every line of an exchange; quotes in a JSON string are escaped."""
 _WITHDRAWN = b'"withdrawn":'
 """Part of every withdrawal, and rarely of another record: quotes in a JSON string are escaped."""
 _BUFFER = 1 << 20
@@ -100,8 +113,10 @@ def _read_placed(path: Path, part: bytes = b"") -> Iterator[tuple[Record, int]]:
     for number, line in _lines(path):
         if part in line:
             record = _decode(path, number, line, _decoder)
-            if record.withdrawn is None and (
-                record.response is None or gone.get(record.id, 0) < number
+            if (
+                record.withdrawn is None
+                and record.exchange is None
+                and (record.response is None or gone.get(record.id, 0) < number)
             ):
                 yield record, offset
         offset += len(line)
@@ -161,8 +176,23 @@ def scan(path: Path) -> Iterator[tuple[int, ScannedRecord]]:
     """
     offset = 0
     for number, line in _lines(path):
-        yield offset, _decode(path, number, line, _scanner)
+        record = _decode(path, number, line, _scanner)
+        if record.exchange is None:
+            yield offset, record
         offset += len(line)
+
+
+def read_exchanges(path: Path) -> Iterator[tuple[str, Exchange]]:
+    """Yield the sample and the content of each exchange that was not withdrawn.
+
+    Raises RunFolderError for a damaged line.
+    """
+    gone = withdrawals(path)
+    for number, line in _lines(path):
+        if _EXCHANGE in line:
+            record = _decode(path, number, line, _decoder)
+            if record.exchange is not None and gone.get(record.id, 0) < number:
+                yield record.id, record.exchange
 
 
 def read_at(path: Path, offsets: Iterable[int]) -> Iterator[Record]:

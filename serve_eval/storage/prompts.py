@@ -50,12 +50,14 @@ class KeptPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """The prompt of a sample as it was sent, with secrets masked.
 
     `prompt` is None for a hold-out sample. `choices` are continuations, each with its own context
-    if it has one.
+    if it has one. The last `later` turns of a prompt are those of a conversation, each sent after
+    the answer to the turn before it.
     """
 
     id: str
     prompt: Prompt | None
     choices: tuple[str, ...] = ()
+    later: int = 0
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -67,6 +69,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     chat: str | None = None
     choices: tuple[str, ...] = ()
     holdout: bool = False
+    later: int = 0
 
 
 _PLAIN = re.compile(rb'\{"id":"([!#-\[\]-~]*)","')
@@ -124,7 +127,10 @@ def _line(sample: Sample) -> _Line:
     choices = tuple(head + choice for head, choice in zip(heads, sample.choices, strict=True))
     if isinstance(sample.prompt, str):
         return _Line(sample.id, text=sample.prompt, choices=choices)
-    return _Line(sample.id, chat=_encode(list(map(describe_turn, sample.prompt))).decode())
+    later = () if sample.conversation is None else sample.conversation.turns
+    turns = (*sample.prompt, *(one.message for one in later))
+    chat = _encode(list(map(describe_turn, turns))).decode()
+    return _Line(sample.id, chat=chat, later=len(later))
 
 
 def _choose(line: _Line, out: _PromptFile, mask: Callable[[str], str]) -> tuple[_Line, int]:
@@ -145,7 +151,7 @@ def _mask(line: _Line, mask: Callable[[str], str]) -> _Line:
         choices = tuple(map(mask, line.choices))
         return _Line(line.id, text=mask(line.text or ""), choices=choices)
     turns = [_mask_turn(turn, mask) for turn in _messages.decode(line.chat)]
-    return _Line(line.id, chat=_encode(turns).decode())
+    return _Line(line.id, chat=_encode(turns).decode(), later=line.later)
 
 
 def _mask_turn(turn: Message, mask: Callable[[str], str]) -> Message:
@@ -159,7 +165,7 @@ def _decode(line: _Line) -> KeptPrompt:
     if line.holdout:
         return KeptPrompt(id=line.id, prompt=None)
     prompt = line.text if line.chat is None else _messages.decode(line.chat)
-    return KeptPrompt(id=line.id, prompt=prompt, choices=line.choices)
+    return KeptPrompt(id=line.id, prompt=prompt, choices=line.choices, later=line.later)
 
 
 class _PromptFile:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Annotated, Any
 
 import msgspec
@@ -23,9 +24,11 @@ from serve_eval.cases.case_scorers import (
     scorer_of,
     spec_of,
 )
+from serve_eval.cases.conversations import name_turn, score_each
 from serve_eval.cases.questions import MAX_EXPANDED, CaseQuestion, Questions, questions
 from serve_eval.errors import DatasetError
 from serve_eval.plugins.setting import Setting
+from serve_eval.protocol.conversation import HISTORY_THOUGHTS, change_prompt
 from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, canonical
 from serve_eval.schema import (
     HOLDOUT,
@@ -40,8 +43,12 @@ from serve_eval.schema import (
     Response,
     Sample,
     Score,
+    Scored,
+    Scorer,
+    Spec,
     Task,
     file_stem,
+    no_secondary,
 )
 from serve_eval.schema.media import list_media_needs
 from serve_eval.tasks._samples import tabulate
@@ -100,10 +107,12 @@ def task(
         group=group,
     )
     full_name = f"cases:{name}"
-    specs = {canonical(q.scorer): q.scorer for q in found.asked}
+    named = [spec for q in found.asked for spec in _list_scorers(q)]
+    specs = {canonical(spec): spec for spec in named}
     scorers = {text: scorer_of(spec) for text, spec in specs.items()}
     versions = list_versions((spec.name, scorers[text]) for text, spec in specs.items())
-    by_target = {_target(q): (q, scorers[canonical(q.scorer)]) for q in found.asked}
+    scoring = _CaseScoring(found.asked, scorers)
+    talks = [q for q in found.asked if q.conversation is not None]
     samples = [_sample(q) for q in found.asked]
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
@@ -114,37 +123,6 @@ def task(
             )
         notes = (*list_skipped_lines(found), *found.notes)
         return Dataset(samples=samples, files=files.files, total=len(samples), notes=notes)
-
-    def score(sample: Sample, response: Response) -> Score:
-        question, chosen = by_target[sample.target]
-        scored = chosen.score(question.expected, response)
-        hidden = question.holdout and scored.answer is not None
-        return msgspec.structs.replace(
-            scored,
-            answer=_digest(str(scored.answer)) if hidden else scored.answer,
-            parts=(
-                scored.parts if len(scorers) == 1 else {}
-            ),  # the means of parts are taken over all cases of the task
-        )
-
-    def answers(sample: Sample) -> tuple[str, str]:
-        question, chosen = by_target[sample.target]
-        return chosen.answers(question.expected)
-
-    def program(sample: Sample, response: Response) -> Program | None:
-        question, chosen = by_target[sample.target]
-        return None if chosen.program is None else chosen.program(question.expected, response)
-
-    def mode(sample: Sample, response: Response, score: Score) -> str:
-        return failure_mode(by_target[sample.target][0].expected, response, score)
-
-    def list_questions(sample: Sample, response: Response) -> Sequence[Question]:
-        question, chosen = by_target[sample.target]
-        return (
-            ()
-            if chosen.questions is None
-            else chosen.questions(sample, question.expected, response)
-        )
 
     theirs = (
         {AS_BIOCHATTER: True} if found.asked and all(q.as_biochatter for q in found.asked) else {}
@@ -170,20 +148,85 @@ def task(
             **({SCORER_OPTIONS: chosen_options} if chosen_options else {}),
             **({"judges": judged} if judged else {}),
             **theirs,
+            **({HISTORY_THOUGHTS: "drop"} if talks else {}),
         },
         reference_fields={CASES: _checksum(found.asked, each=len(specs) > 1)},
         load=load,
-        score=score,
-        answers=answers,
-        program=program if any(chosen.program for chosen in scorers.values()) else None,
-        questions=list_questions if judged else None,
-        breakdown=_breakdown(found.module.common.get("fields", ())),
+        score=scoring.score,
+        answers=scoring.answers,
+        program=scoring.program if any(chosen.program for chosen in scorers.values()) else None,
+        questions=scoring.list_questions if judged else None,
+        breakdown=_breakdown(found.module.common.get("fields", ()), by_length=bool(talks)),
+        secondary=scoring.measure_turns if scoring.by_turn else no_secondary,
+        answers_by_turn=scoring.list_answers if talks else None,
         requires=frozenset(needs),
-        failure_mode=mode,
+        failure_mode=scoring.name_mode,
         scoring=(
             "inline" if all(chosen.scoring == "inline" for chosen in scorers.values()) else "apart"
         ),
     )
+
+
+class _CaseScoring:
+    """The scoring of the cases of a task, each found by its target."""
+
+    def __init__(self, asked: Sequence[CaseQuestion], scorers: Mapping[str, Scorer]) -> None:
+        self._found = {_target(q): (q, scorers[canonical(_list_scorers(q)[0])]) for q in asked}
+        self._alike = len(scorers) == 1
+        self.by_turn = any(q.scored for q in asked)
+
+    def score(self, sample: Sample, response: Response) -> Score:
+        question, chosen = self._found[sample.target]
+        scored = (
+            score_each(question.scored, response, scorer_of, failure_mode)
+            if question.scored
+            else chosen.score(question.expected, response)
+        )
+        hidden = question.holdout and scored.answer is not None
+        # The means of parts are taken over all cases of the task.
+        parts = scored.parts if self._alike or question.scored else {}
+        answer = _digest(str(scored.answer)) if hidden else scored.answer
+        return msgspec.structs.replace(scored, answer=answer, parts=parts)
+
+    def answers(self, sample: Sample) -> tuple[str, str]:
+        return self.list_answers(sample)[-1]
+
+    def list_answers(self, sample: Sample) -> Sequence[tuple[str, str]]:
+        """Return a right and a wrong text for each turn."""
+        question, chosen = self._found[sample.target]
+        turns = 0 if sample.conversation is None else len(sample.conversation.turns)
+        known = [("I see.", "I see.")] * (turns + 1)
+        if not question.scored:
+            known[-1] = chosen.answers(question.expected)
+        for one in question.scored:
+            known[one.turn] = scorer_of(one.scorer).answers(one.expected)
+        return known
+
+    def program(self, sample: Sample, response: Response) -> Program | None:
+        question, chosen = self._found[sample.target]
+        return None if chosen.program is None else chosen.program(question.expected, response)
+
+    def name_mode(self, sample: Sample, response: Response, score: Score) -> str:
+        question = self._found[sample.target][0]
+        if question.scored and score.mode is not None:
+            return score.mode
+        return failure_mode(question.expected, response, score)
+
+    def measure_turns(self, scored: Scored) -> Mapping[str, float]:
+        """Return the value of each turn in points, over the conversations that score it."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for sample, score in scored:
+            for one in self._found[sample.target][0].scored:
+                found[name_turn(one.turn)].append(score.parts[name_turn(one.turn)])
+        return {name: 100.0 * fmean(values) for name, values in sorted(found.items())}
+
+    def list_questions(self, sample: Sample, response: Response) -> Sequence[Question]:
+        question, chosen = self._found[sample.target]
+        if chosen.questions is None:
+            return ()
+        if sample.conversation is not None:
+            sample = change_prompt(sample, response.exchanges or ())
+        return chosen.questions(sample, question.expected, response)
 
 
 def _target(question: CaseQuestion) -> str:
@@ -191,6 +234,14 @@ def _target(question: CaseQuestion) -> str:
 
     For a hold-out set it is a hash.
     """
+    if question.scored:
+        text = canonical(
+            {
+                "expected": question.expected,
+                "turns": [(one.turn, one.scorer) for one in question.scored],
+            }
+        )
+        return _digest(text) if question.holdout else text
     decisive = scorer_of(question.scorer).decisive
     options = question.scorer.options if decisive is None else decisive
     text = canonical(
@@ -229,7 +280,13 @@ def _sample(question: CaseQuestion) -> Sample:
         },
         override=question.override,
         group=question.group,
+        conversation=question.conversation,
     )
+
+
+def _list_scorers(question: CaseQuestion) -> Sequence[Spec]:
+    """Return the scorers of a case: that of each scored turn, or that of its answer."""
+    return [one.scorer for one in question.scored] or [question.scorer]
 
 
 def list_skipped_lines(found: Questions) -> tuple[str, ...]:
@@ -244,10 +301,25 @@ def list_skipped_lines(found: Questions) -> tuple[str, ...]:
     )
 
 
-def _breakdown(fields: Sequence[str]) -> Breakdown:
+LENGTH = "prompt length"
+LENGTHS = (1_000, 4_000, 16_000, 64_000)
+"""Ends of the classes of prompt lengths, in characters."""
+
+
+def _name_length(sample: Sample) -> str:
+    """Return the class of a sample's length: its texts that do not depend on answers."""
+    later = () if sample.conversation is None else sample.conversation.turns
+    turns = (*sample.prompt, *(one.message for one in later))
+    characters = sum(len(turn.text) for turn in turns if not isinstance(turn, str))
+    end = next((end for end in LENGTHS if characters < end), None)
+    return f"{LENGTHS[-1]:,} characters or more" if end is None else f"below {end:,} characters"
+
+
+def _breakdown(fields: Sequence[str], *, by_length: bool = False) -> Breakdown:
     """Return the value in points and the number of scored cases by each field of the names.
 
-    Omits a field that is the same everywhere. `fields` names the first ones.
+    Omits a field that is the same everywhere. `fields` names the first ones. `by_length` adds the
+    lengths of prompts.
     """
 
     def of(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
@@ -255,6 +327,8 @@ def _breakdown(fields: Sequence[str]) -> Breakdown:
         for sample, value in scored:
             for i, part in enumerate(sample.metadata["case"].split(":")[:DEEPEST]):
                 tables[fields[i] if i < len(fields) else f"field {i + 1}"][part].append(value)
+            if by_length:
+                tables[LENGTH][_name_length(sample)].append(value)
         return tabulate({name: table for name, table in tables.items() if len(table) > 1})
 
     return of

@@ -35,7 +35,15 @@ from serve_eval.client.wire_format.refusal import InvalidResponse as InvalidResp
 from serve_eval.client.wire_format.refusal import LostStream as LostStream
 from serve_eval.client.wire_format.refusal import Mask as Mask
 from serve_eval.client.wire_format.refusal import describe as describe
-from serve_eval.schema import CallMessage, Message, Prompt, Request, ResultMessage, Route
+from serve_eval.schema import (
+    CallMessage,
+    Message,
+    Prompt,
+    Request,
+    ResultMessage,
+    Route,
+    ThoughtMessage,
+)
 
 
 class NeutralField(NamedTuple):
@@ -145,7 +153,12 @@ def _finish(
 def _write(turn: Message) -> dict[str, object]:
     """Return a turn of a kind other than Message as it is sent."""
     told: dict[str, object] = {"role": turn.role, "content": turn.content}
-    if isinstance(turn, CallMessage):
+    if isinstance(turn, ThoughtMessage):
+        if turn.tagged:
+            told["content"] = f"<think>\n{turn.reasoning}\n</think>\n\n{turn.text}"
+        else:
+            told["reasoning_content"] = turn.reasoning
+    if isinstance(turn, CallMessage) and turn.tool_calls:
         told["tool_calls"] = [
             {"id": one_id, "type": "function", "function": call}
             for one_id, call in zip(turn.call_ids, turn.tool_calls, strict=True)

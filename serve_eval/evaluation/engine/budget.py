@@ -186,4 +186,9 @@ def count_asked(task: Task, sample: Sample) -> int:
     """Return the largest number of tokens that the requests for a sample allow of its answers."""
     if task.prompt_logprobs:
         return max(1, len(sample.choices))
-    return request_of(task, sample).sampling.max_tokens
+    most = request_of(task, sample).sampling.max_tokens
+    if sample.conversation is None:
+        return most
+    from serve_eval.protocol.conversation import bound_requests
+
+    return most * bound_requests(sample.conversation)

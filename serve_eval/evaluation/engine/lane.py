@@ -9,12 +9,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.plan.chosen_samples import ShardPart
 from serve_eval.schema import Failure, Order, Progress, Prompt, Response, Sample
 from serve_eval.storage.journal import Journal, Record
+
+if TYPE_CHECKING:
+    from serve_eval.evaluation.engine.talk import KeptExchanges
+    from serve_eval.storage.answer_origins import Proofs
 
 
 class StoppingRule(Protocol):
@@ -45,7 +49,8 @@ class Lane:
     The lane ends when `early` decides it. `meet` is awaited before each sample is sent. `alarm`
     looks at the lane from time to time. The samples of which an answer was withdrawn are asked
     `alone`, each on a connection of its own, so that their next answer needs no proof. `left`
-    counts the samples without a result, and `waiting` those not sent yet.
+    counts the samples without a result, and `waiting` those not sent yet. `proofs` are the
+    session's findings about connections, for conversations that an earlier session began.
     """
 
     def __init__(
@@ -69,6 +74,8 @@ class Lane:
         self.alarm, self.alone = alarm, set(alone)
         self.asking: set[asyncio.Task[None]] = set()
         self._soon: deque[int] = deque()
+        self.proofs: Proofs | None = None
+        self._kept: KeptExchanges | None = None
         self.refill(positions)
 
     def refill(self, positions: Sequence[int]) -> None:
@@ -108,6 +115,15 @@ class Lane:
             self.journal.append(Record(id=sample.id, response=result))
         else:
             self.journal.append(Record(id=sample.id, failure=result))
+
+    def keep_exchanges(self) -> KeptExchanges:
+        """Return the finished requests of the conversations of the lane."""
+        from serve_eval.evaluation.engine.talk import KeptExchanges
+
+        if self._kept is None:
+            assert self.proofs is not None
+            self._kept = KeptExchanges(self.journal, self.proofs)
+        return self._kept
 
     def forget(self, responses: Mapping[str, Response]) -> None:
         """Remove these answers, which are given by sample id.

@@ -43,6 +43,8 @@ async def ask(
     and JournalError if a record cannot be written. Requests in flight are then cancelled.
     """
     lanes = list(lanes)
+    for lane in lanes:
+        lane.proofs = session.proofs
     rounds = 0
     async with session.client.keep_connections(session):
         while any(lane.left for lane in lanes):
@@ -161,7 +163,11 @@ class _Round:
             session.starvation.begin(me)
             try:
                 result = await send.send(
-                    self._client, accumulator.task, sample, alone=i in lane.alone
+                    self._client,
+                    accumulator.task,
+                    sample,
+                    alone=i in lane.alone,
+                    lane=lane,
                 )
             finally:
                 session.starvation.end(me)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -39,15 +39,35 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers.likelihood import continuation, is_likeliest
 
+if TYPE_CHECKING:
+    from serve_eval.evaluation.engine.talk import KeptExchanges
+
+
+class ExchangeKeeper(Protocol):
+    """Keep the finished requests of conversations."""
+
+    def keep_exchanges(self) -> KeptExchanges: ...
+
 
 def send(
-    client: Client, task: Task, sample: Sample, *, alone: bool = False
+    client: Client,
+    task: Task,
+    sample: Sample,
+    *,
+    alone: bool = False,
+    lane: ExchangeKeeper | None = None,
 ) -> Coroutine[Any, Any, Response | Failure]:
     """Return the response to a sample, or its failure. Never raises for errors of a request.
 
-    `alone`: each request has a connection of its own.
+    `alone`: each request has a connection of its own. `lane` keeps the finished requests of
+    conversations.
     """
     request = request_of(task, sample)
+    if sample.conversation is not None:
+        from serve_eval.evaluation.engine.talk import talk
+
+        ask = partial(send_to_thinker, client, alone=alone)
+        return talk(ask, sample, request, None if lane is None else lane.keep_exchanges())
     if not sample.choices:
         return send_to_thinker(client, request, alone=alone)
     return _send_choices(client, task, sample, request, alone=alone)

@@ -62,7 +62,7 @@ def score_response(task: Task, sample: Sample, response: Response) -> Score:
     else:
         thought = response.reasoning or response.usage.reasoning_tokens
         outcome = Outcome.REASONING_ONLY if thought else Outcome.EMPTY
-    if task.judges_empty or not task.metric.higher_is_better:
+    if task.judges_empty or not task.metric.higher_is_better or response.exchanges:
         score = task.score(sample, response)
         nothing = score.outcome in (Outcome.WRONG, Outcome.UNPARSED)
         return msgspec.structs.replace(score, outcome=outcome) if nothing else score

@@ -112,7 +112,7 @@ def task_result(
         parts={
             name: metric.scale * math.fsum(part[i] for i in table.list_scored_places()) / n
             for name, part in sorted(table.parts.items())
-            if n and name not in summed
+            if n and name not in summed and name not in secondary
         },
         breakdown=breakdown,
         stability=stable,

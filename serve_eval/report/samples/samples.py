@@ -23,6 +23,7 @@ from serve_eval.schema import (
     AnsweringServers,
     Attempt,
     Cut,
+    Exchange,
     Failure,
     FailureKind,
     Outcome,
@@ -96,7 +97,8 @@ class ShownSample(msgspec.Struct, frozen=True, kw_only=True):
     `prompt` is None for the reason in `prompt_note`. `attempts` are those of all sessions, in their
     order. `parts` are named sub-scores, and `mode` is the way in which the answer failed, if the
     scorer knows it. `servers` are those that gave the answer, if known. `reference` has the scores
-    of the reference's runs, if the run is compared with them. Of a hold-out sample, the prompt, the
+    of the reference's runs, if the run is compared with them. The last `later` turns of the prompt
+    of a conversation follow answers, which `exchanges` has. Of a hold-out sample, the prompt, the
     expected answer and the answer are left out.
     """
 
@@ -118,6 +120,8 @@ class ShownSample(msgspec.Struct, frozen=True, kw_only=True):
     servers: AnsweringServers | None
     parts: Mapping[str, float]
     mode: str | None
+    later: int = 0
+    exchanges: tuple[Exchange, ...] = ()
     reference: tuple[float, ...] = ()
 
     @property
@@ -245,7 +249,24 @@ def join_samples(
         )
         for name, of_one in found.items()
     }
-    return _add_scorer_errors(source, samples)
+    return _add_scorer_errors(source, _add_unfinished(source, samples))
+
+
+def _add_unfinished(
+    source: SampleSource, samples: dict[str, ShownSample]
+) -> dict[str, ShownSample]:
+    """Return the samples with what was answered in conversations before a turn failed."""
+    cut = {one.id for one in samples.values() if one.later and one.response is None}
+    file = samples_file(source.run, source.task)
+    if not cut or not file.exists():
+        return samples
+    done: dict[str, list[Exchange]] = {}
+    for name, exchange in journal.read_exchanges(file):
+        if name in cut:
+            done.setdefault(name, []).append(exchange)
+    for name, of_one in done.items():
+        samples[name] = msgspec.structs.replace(samples[name], exchanges=tuple(of_one))
+    return samples
 
 
 def _add_scorer_errors(
@@ -319,6 +340,8 @@ def _sample(
         servers=_servers(attempts, served),
         parts={} if line is None else line.parts,
         mode=None if line is None or line.mode is UNSET else line.mode,
+        later=0 if kept is None else kept.later,
+        exchanges=() if response is None else response.exchanges or (),
     )
     return _hide(sample) if hidden or (kept and kept.prompt is None) else sample
 
@@ -328,7 +351,12 @@ def _hide(sample: ShownSample) -> ShownSample:
     bare = None
     if sample.response is not None:
         bare = msgspec.structs.replace(
-            sample.response, text="", reasoning=None, refusal=None, tool_calls=()
+            sample.response,
+            text="",
+            reasoning=None,
+            refusal=None,
+            tool_calls=(),
+            exchanges=UNSET,
         )
     return msgspec.structs.replace(
         sample,
@@ -339,6 +367,8 @@ def _hide(sample: ShownSample) -> ShownSample:
         prompt_note=HIDDEN,
         choices=(),
         response=bare,
+        later=0,
+        exchanges=(),
     )
 
 

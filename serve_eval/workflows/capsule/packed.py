@@ -20,7 +20,17 @@ from serve_eval.evaluation.results.sample_table import Repeated
 from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.plugins.registry import nearest
-from serve_eval.schema import CHAT_ROUTES, HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample
+from serve_eval.protocol.conversation import find_next
+from serve_eval.schema import (
+    CHAT_ROUTES,
+    HOLDOUT,
+    Attempt,
+    LogprobsForm,
+    Need,
+    Plan,
+    Prompt,
+    Sample,
+)
 from serve_eval.shell_words import quote_path
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
@@ -140,13 +150,9 @@ BASE_URL = "BASE_URL"
 
 
 def bodies_of(one: Packed) -> dict[str, bytes]:
-    """Encode the request by file name: one body, or one for each choice of the sample."""
+    """Encode the request by file name: one body, or one for each choice or turn of the sample."""
     request = request_of(one.p.task, one.sample)
-    prompts = (
-        [context + choice for context, choice in one.sample.continued]
-        if one.sample.choices
-        else [request.prompt]
-    )
+    prompts = _list_prompts(one)
     model = one.session.endpoint.model or one.plan.model
     if not model:
         raise RunFolderError(
@@ -170,6 +176,25 @@ def bodies_of(one: Packed) -> dict[str, bytes]:
     if len(encoded) == 1:
         return {"body.json": encoded[0]}
     return {f"body-{number}.json": body for number, body in enumerate(encoded, 1)}
+
+
+def _list_prompts(one: Packed) -> list[Prompt]:
+    """Return the prompts of a sample; those of a conversation have the answers that it got."""
+    if one.sample.choices:
+        return [context + choice for context, choice in one.sample.continued]
+    if one.sample.conversation is None:
+        return [one.sample.prompt]
+    told = [
+        exchange
+        for record in one.records
+        if record.response
+        for exchange in record.response.exchanges or ()
+    ]
+    if not told:
+        file = samples_file(one.run, one.p.task.name)
+        told = [found for name, found in journal.read_exchanges(file) if name == one.sample.id]
+    found = (find_next(one.sample, told[:count]) for count in range(len(told) + 1))
+    return [following[1] for following in found if following is not None]
 
 
 def _form(one: Packed) -> LogprobsForm:

@@ -27,7 +27,7 @@ from serve_eval.report.samples.details import (
 from serve_eval.report.samples.samples import SampleRow, ShownSample, find_place
 from serve_eval.report.summary import name_expected
 from serve_eval.report.text import reveal
-from serve_eval.schema import Response
+from serve_eval.schema import Message, Response, ToolCall
 from serve_eval.schema.media import media_url
 from serve_eval.schema.task import is_mutable
 from serve_eval.shell_words import quote_argument, quote_path, quote_word
@@ -205,15 +205,45 @@ def _describe_prompt(sample: ShownSample) -> Iterator[Statement]:
     """Yield the prompt; of a chat, the first screen has the last turn."""
     if sample.prompt is None:
         yield Statement("prompt", sample.prompt_note)
+    elif sample.exchanges and not isinstance(sample.prompt, str):
+        yield from _describe_turns(sample, sample.prompt)
     elif isinstance(sample.prompt, str):
         yield Statement("prompt", reveal(sample.prompt).strip("\n"), last=PROMPT)
     else:
         for i, turn in enumerate(sample.prompt, 1):
-            said = reveal("\n".join([turn.text, *map(media_url, turn.media)])).strip("\n")
             depth = Depth.FIRST if i == len(sample.prompt) else Depth.MORE
-            yield Statement(_flatten(turn.role), said, last=PROMPT, depth=depth)
+            yield Statement(_flatten(turn.role), _show_turn(turn), last=PROMPT, depth=depth)
     for i, choice in enumerate(sample.choices, 1):
         yield Statement(f"choice {i}", reveal(choice))
+
+
+def _describe_turns(sample: ShownSample, prompt: Sequence[Message]) -> Iterator[Statement]:
+    """Yield a conversation turn by turn, without the answer that ended it."""
+    first = len(prompt) - sample.later
+    for turn in prompt[:first]:
+        depth = Depth.FIRST if turn is prompt[first - 1] else Depth.MORE
+        yield Statement(_flatten(turn.role), _show_turn(turn), last=PROMPT, depth=depth)
+    answers = sample.exchanges if sample.response is None else sample.exchanges[:-1]
+    asked = 0
+    for one in sample.exchanges:
+        for turn in prompt[first + asked : first + one.turn]:
+            yield Statement(_flatten(turn.role), _show_turn(turn), last=PROMPT)
+        asked = one.turn
+        if one in answers:
+            told = [one.response.text, *map(_write_call, one.response.tool_calls)]
+            text = reveal("\n".join(filter(None, told))).strip("\n")
+            yield Statement(f"answer {one.turn + 1}", text or "(no text)", last=ANSWER)
+    if sample.response is None:
+        for turn in prompt[first + asked : first + asked + 1]:
+            yield Statement(_flatten(turn.role), _show_turn(turn), last=PROMPT)
+
+
+def _show_turn(turn: Message) -> str:
+    return reveal("\n".join([turn.text, *map(media_url, turn.media)])).strip("\n")
+
+
+def _write_call(call: ToolCall) -> str:
+    return f"{call.name}({call.arguments})"
 
 
 def _describe_answer(sample: ShownSample, side: str, most: int) -> Iterator[Statement]:
@@ -240,8 +270,7 @@ def _describe_response(
         mark = None if place is None else (place.start, place.end)
         yield Statement(f"answer{side}", text, last=most, mark=mark)
     for call in response.tool_calls:
-        said = reveal(f"{call.name}({call.arguments})")
-        yield Statement(f"calls{side}", said, last=most)
+        yield Statement(f"calls{side}", reveal(_write_call(call)), last=most)
     if response.refusal:
         yield Statement(f"refusal{side}", reveal(response.refusal), last=most)
 

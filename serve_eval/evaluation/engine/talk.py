@@ -1,0 +1,105 @@
+"""Hold a conversation with the server: one request after another, with what it answered before.
+
+Each finished request is kept at once, so that a killed run goes on at the turn. A turn that fails
+ends the conversation without an answer: what would have followed is not known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+
+import msgspec
+
+from serve_eval.protocol.conversation import SALT_FIELD, find_next, join
+from serve_eval.schema import Attempt, Exchange, Failure, Request, Response, Sample
+from serve_eval.storage.answer_origins import Key, Proofs
+from serve_eval.storage.journal import Journal, Record, read_exchanges
+
+Ask = Callable[[Request], Awaitable[Response | Failure]]
+
+
+@dataclass(slots=True)
+class KeptExchanges:
+    """The finished requests of conversations that have no response yet, in the journal of a task.
+
+    Those of earlier sessions are read when the first conversation starts, but for answers that may
+    belong to other requests.
+    """
+
+    journal: Journal
+    proofs: Proofs
+    _by_sample: dict[str, list[Exchange]] = field(default_factory=dict)
+    _read: bool = False
+
+    def take(self, sample: str, open_now: Collection[Key] = ()) -> list[Exchange]:
+        """Return what was kept of a conversation, up to the first answer in doubt."""
+        if not self._read:
+            self._read = True
+            for name, exchange in read_exchanges(self.journal.path):
+                of_one = self._by_sample.setdefault(name, [])
+                of_one.append(exchange)
+            for of_one in self._by_sample.values():
+                _cut(of_one, lambda one: self.proofs.doubt_earlier(one.response))
+        found = self._by_sample.pop(sample, [])
+        _cut(found, lambda one: self.proofs.doubt(one.response, open_now))
+        return found
+
+    def keep(self, sample: str, exchange: Exchange) -> None:
+        """Write a finished request. Raises JournalError if that fails."""
+        self.journal.append(Record(id=sample, exchange=exchange))
+
+    def give_back(self, sample: str, done: list[Exchange]) -> None:
+        """Remember a conversation that was cut off, for the next time that it is asked."""
+        self._by_sample[sample] = done
+
+
+def _cut(done: list[Exchange], doubt: Callable[[Exchange], str | None]) -> None:
+    """Remove the first exchange in doubt, and what followed it."""
+    first = next((i for i, one in enumerate(done) if doubt(one) is not None), len(done))
+    del done[first:]
+
+
+async def talk(
+    ask: Ask, sample: Sample, request: Request, kept: KeptExchanges | None
+) -> Response | Failure:
+    """Return the response to a conversation: its last answer. Never raises for a failed request."""
+    done = [] if kept is None else kept.take(sample.id)
+    try:
+        while (found := find_next(sample, done)) is not None:
+            turn, prompt = found
+            result = await ask(_put(sample, request, prompt, len(done)))
+            if isinstance(result, Failure):
+                return _fail(sample, done, turn, result)
+            exchange = Exchange(turn=turn, response=result)
+            if kept is not None:
+                kept.keep(sample.id, exchange)
+            done.append(exchange)
+    except BaseException:
+        if kept is not None:
+            kept.give_back(sample.id, done)
+        raise
+    return join(done)
+
+
+def _put(sample: Sample, request: Request, prompt: object, number: int) -> Request:
+    """Return the request of a turn; `number` of them came before it."""
+    assert sample.conversation is not None
+    extra = request.extra
+    if sample.conversation.salted and number and (salt := extra.get(SALT_FIELD)) is not None:
+        own = hashlib.sha256(f"{salt}:{number}".encode()).hexdigest()[: len(str(salt))]
+        extra = {**extra, SALT_FIELD: own}
+    return msgspec.structs.replace(request, prompt=prompt, extra=extra)
+
+
+def _fail(sample: Sample, done: list[Exchange], turn: int, failure: Failure) -> Failure:
+    """Return the failure of a conversation, with the attempts of all its requests."""
+    assert sample.conversation is not None
+    before: tuple[Attempt, ...] = tuple(a for one in done for a in one.response.attempts)
+    turns = len(sample.conversation.turns) + 1
+    return msgspec.structs.replace(
+        failure,
+        message=f"turn {turn + 1} of {turns}: {failure.message}",
+        attempts=before + failure.attempts,
+    )
