@@ -1,8 +1,9 @@
 """A deployment passes by identity only if all that a run would use is the reference's."""
 
+import hashlib
 import json
+import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +12,8 @@ from tests.cli.command import serve_eval
 from tests.evaluation.thinking_server import ThinkingServer
 
 TASK = (
-    "-t word_problems --set word_problems.num_samples=40 --set word_problems.apply_chat_template=true"
-    " --model m"
+    "-t word_problems --model m --set word_problems.num_samples=40"
+    " --set word_problems.apply_chat_template=true"
 )
 CONCURRENCY = 12
 
@@ -131,8 +132,6 @@ def test_probes_of_another_version_or_file_are_not_compared(references, tmp_path
 
 
 def _sign(references, file):
-    import hashlib
-    import re
 
     entry = references / "word_problems.yaml"
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -142,7 +141,10 @@ def _sign(references, file):
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ("--set limits.stream=true", "answered as whole bodies, and this run asks for event streams"),
+        (
+            "--set limits.stream=true",
+            "answered as whole bodies, and this run asks for event streams",
+        ),
         ("--limit 20", "another protocol: samples"),
         ("--set expect.kv_transfer=true", "the plan expects kv_transfer"),
         ("--no-reference", "--no-reference was given"),

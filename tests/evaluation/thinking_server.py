@@ -1,4 +1,4 @@
-"""A scripted server that thinks, heeds sampling fields, and has the faults that hide from probes."""
+"""A scripted server that thinks, heeds sampling fields, and has faults that hide from probes."""
 
 import hashlib
 import math
@@ -18,12 +18,13 @@ class ThinkingServer:
     """Answers each chat with tokens that depend on the prompt and on the sampling alone.
 
     Three tokens of thoughts come first, closed by a tag, which the parser takes out of the text;
-    `parser` None leaves them there, "late" takes the last token of an answer away. `template` is
-    a text before the prompts, of as many tokens as words. Each request goes to the next of `workers`, of which the first
-    `wrong` answer as another model, but for the probe of sampling defaults. `noise` and `numerics` are standard deviations in nats, drawn
-    for each request and fixed for each token. `adds` are fields that the server adds to requests.
-    `ignores` are fields that it does not heed: without the temperature it is greedy. With `stored`, a reply to the same messages is one
-    of an earlier time. It refuses every request that follows the first `most`.
+    `parser` None leaves them there, "late" takes the last token of an answer away. `template` is a
+    text before the prompts, of as many tokens as words. Each request goes to the next of `workers`,
+    of which the first `wrong` answer as another model, but for the probe of sampling defaults.
+    `noise` and `numerics` are standard deviations in nats, drawn for each request and fixed for
+    each token. `adds` are fields that the server adds to requests. `ignores` are fields that it
+    does not heed: without the temperature it is greedy. With `stored`, a reply to the same messages
+    is one of an earlier time. It refuses every request that follows the first `most`.
     """
 
     parser: str | None = "thoughts"
@@ -82,12 +83,9 @@ class ThinkingServer:
 
     def _tell(self, request, told):
         tokens, cut = told
-        if self.parser == "late" and not cut:
-            shown = tokens[:-1]
-        else:
-            shown = tokens
+        shown = tokens[:-1] if self.parser == "late" and not cut else tokens
         said = "".join(text for text, _ in shown)
-        thoughts, closed, text = said.partition("</think>")
+        thoughts, _, text = said.partition("</think>")
         message = {"role": "assistant", "content": text, "reasoning_content": thoughts}
         if self.parser is None:
             message = {"role": "assistant", "content": said}

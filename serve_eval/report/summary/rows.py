@@ -52,7 +52,7 @@ def rows_of(task: SummaryTask) -> Iterator[Row]:
     if verdict.early is not None:
         yield "stopped", _describe_early(verdict.early)
     if verdict.identity is not None:
-        yield "identity", figures.describe_identity(verdict.identity)
+        yield from figures.describe_identity(verdict.identity)
     if verdict.outcome is VerdictOutcome.PASS_BY_IDENTITY:
         yield from warnings_of(task)
         return
