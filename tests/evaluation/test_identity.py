@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 import re
 import shutil
 
@@ -39,11 +40,16 @@ def take(deployed, folder, more="", exits=0):
 def run(deployed, references, folder, more="--accept-identical", exits=None):
     """Run the task of the reference against a deployment, and return what was printed."""
     with deployed.server.serve_in_thread() as url:
-        return serve_eval(
-            f"run --base-url {url} {TASK} --concurrency {CONCURRENCY} {more}",
-            *("--references-dir", str(references), "-o", str(folder / "run")),
-            exits=exits,
-        )
+        return ask(url, references, folder, more, exits)
+
+
+def ask(url, references, folder, more="--accept-identical", exits=None):
+    """Run the task of the reference at an address."""
+    return serve_eval(
+        f"run --base-url {url} {TASK} --concurrency {CONCURRENCY} {more}",
+        *("--references-dir", str(references), "-o", str(folder / "run")),
+        exits=exits,
+    )
 
 
 def read(folder):
@@ -168,3 +174,130 @@ def test_a_reference_without_probes_says_how_to_take_them(references, tmp_path):
     done = run(ThinkingServer(), copied, tmp_path)
     assert "serve-eval references take" in done.stderr
     assert "--probes 60" in read(tmp_path).verdict.identity.why
+
+
+def test_a_finished_run_stays_as_it_is_and_is_asked_if_identity_is_not_accepted(
+    references, tmp_path
+):
+    deployed = ThinkingServer()
+    with deployed.server.serve_in_thread() as url:
+        ask(url, references, tmp_path, exits=0)
+        before = len(deployed.server.asked)
+        ask(url, references, tmp_path, exits=0)
+        assert len(deployed.server.asked) == before
+        assert read(tmp_path).verdict.identity.accepted
+        ask(url, references, tmp_path, "--no-accept-identical")
+        assert len(deployed.probes) == 30
+        assert (read(tmp_path).result.scored, read(tmp_path).verdict.identity) == (40, None)
+        ask(url, references, tmp_path)
+        assert read(tmp_path).result.scored == 40
+    # Another address is another deployment, whose probes are asked.
+    run(ThinkingServer(), references, tmp_path / "b", exits=0)
+    run(ThinkingServer(wrong=1), references, tmp_path / "b")
+    assert not read(tmp_path / "b").verdict.identity.accepted
+
+
+def test_a_resumed_session_trusts_no_sampling_defaults_of_an_earlier_one(references, tmp_path):
+    deployed = ThinkingServer()
+    with deployed.server.serve_in_thread() as url:
+        ask(url, references, tmp_path, exits=0)
+        (tmp_path / "run" / "identity.json").unlink()  # as after a kill within the probes
+        deployed.adds = {"repetition_penalty": 1.2}
+        ask(url, references, tmp_path)
+    found = read(tmp_path).verdict.identity
+    assert (found.accepted, "repetition_penalty" in found.why) == (False, True)
+
+
+def test_a_run_that_began_to_ask_is_not_passed_by_identity(references, tmp_path):
+    with ThinkingServer().server.serve_in_thread() as url:
+        ask(url, references, tmp_path, "")
+        journal = tmp_path / "run/samples/word_problems.jsonl"
+        journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:5]))
+        ask(url, references, tmp_path)
+    assert read(tmp_path).verdict.identity.why == "an earlier session began to ask the task"
+    assert read(tmp_path).result.scored == 40
+
+
+def test_no_other_command_takes_a_pass_by_identity_for_a_value(references, tmp_path):
+    done = run(
+        ThinkingServer(),
+        references,
+        tmp_path,
+        f"--accept-identical --junit {tmp_path / 'junit.xml'}",
+    )
+    folder = tmp_path / "run"
+    for line in (
+        f"judge {folder}",
+        f"judge {folder} --rescore",
+        f"references register {folder} --references-dir {tmp_path / 'other'}",
+        f"compare {folder} {folder} -o {tmp_path / 'compared'}",
+    ):
+        serve_eval(line, exits=2, tells="passed by identity, and nothing was asked")
+    junit = (tmp_path / "junit.xml").read_text()
+    assert 'value="PASS by identity"' in junit
+    assert 'name="value"' not in junit
+    row = serve_eval(f"runs table {folder}", exits=0).stdout.splitlines()[1]
+    assert "PASS by identity,accuracy,,,," in row
+    assert "no value" in serve_eval(f"runs trend {tmp_path}").stderr + done.stdout
+
+
+def test_a_stream_is_recognized_as_a_stream(tmp_path):
+    streamed = "--set limits.stream=true"
+    take(ThinkingServer(), tmp_path, streamed)
+    run(ThinkingServer(), tmp_path / "refs", tmp_path, f"--accept-identical {streamed}", exits=0)
+    assert read(tmp_path).verdict.outcome == "PASS by identity"
+    run(
+        ThinkingServer(parser=None),
+        tmp_path / "refs",
+        tmp_path / "b",
+        f"--accept-identical {streamed}",
+    )
+    assert "another parser" in read(tmp_path / "b").verdict.identity.why
+
+
+def test_a_server_that_differs_from_itself_a_little_is_recognized(tmp_path):
+    take(ThinkingServer(noise=0.01), tmp_path)
+    run(ThinkingServer(noise=0.01, rng=random.Random(1)), tmp_path / "refs", tmp_path)
+    found = read(tmp_path).verdict.identity
+    assert found.accepted, found.why
+    run(ThinkingServer(noise=0.01, numerics=0.1), tmp_path / "refs", tmp_path / "b")
+    assert not read(tmp_path / "b").verdict.identity.accepted
+
+
+UNFIT = {"noise": ThinkingServer(noise=0.5), "worker": ThinkingServer(workers=4, wrong=1)}
+
+
+@pytest.mark.parametrize("unfit", UNFIT)
+def test_probes_that_could_prove_nothing_are_not_registered(unfit, tmp_path):
+    done = take(UNFIT[unfit], tmp_path, exits=None)
+    assert done.returncode != 0
+    assert "probes cannot show that a deployment is the same one" in done.stderr
+    assert not list((tmp_path / "refs").glob("*.yaml"))
+
+
+def test_probes_are_added_to_a_reference_that_has_none(tmp_path):
+    with ThinkingServer().server.serve_in_thread() as url:
+        words = f"references take {url} {TASK} --runs 1"
+        to = "--references-dir", str(tmp_path / "refs"), "-o", str(tmp_path / "taken")
+        serve_eval(words, *to, exits=0)
+        entry = tmp_path / "refs/word_problems.yaml"
+        assert "probes" not in entry.read_text()
+        serve_eval(f"{words} --probes 30", *to, exits=0)
+        assert "probes_sha256" in entry.read_text()
+        assert "replaced" not in entry.read_text()
+    run(ThinkingServer(), tmp_path / "refs", tmp_path, exits=0)
+    assert read(tmp_path).verdict.identity.accepted
+
+
+def test_a_dry_run_says_what_would_be_asked_first(references, tmp_path):
+    told = run(ThinkingServer(), references, tmp_path, "--accept-identical --dry-run").stdout
+    assert "accept identical: 30 probes and 3 whole answers first, about" in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rule_keeps_its_options_beside_the_key(references, tmp_path):
+    key = "--set verdict.accept_identical=true"
+    run(ThinkingServer(), references, tmp_path, key, exits=0)
+    task = read(tmp_path)
+    assert task.verdict.outcome == "PASS by identity"
+    assert not task.verdict.rule_named

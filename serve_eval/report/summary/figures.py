@@ -163,8 +163,8 @@ def describe_identity(found: IdentityFinding) -> Iterator[tuple[str, str]]:
     )
     yield (
         "unseen",
-        f"a fault of fewer than {found.unseen:.1%} of the requests is missed with a probability of"
-        " more than .05",
+        f"a fault that touches fewer than {found.unseen:.1%} of the requests would be missed with a"
+        " probability of more than .05",
     )
     yield (
         "unseen",
