@@ -100,6 +100,7 @@ def show(plan: Plan, *, as_json: bool, out_dir: Path | None = None) -> int:
         | _time_of_quota(plan, known["requests"])
         | _name_rules(plan, p)
         | _early_stop(plan, p)
+        | _foresee_identity(plan, p)
         | plan_pairs(plan, p, tests)
         | forecast.describe_forecast(plan, p, found, tests)
         for p, found in zip(prepared, tokens, strict=True)
@@ -228,6 +229,15 @@ def _early_stop(plan: Plan, prepared: PreparedTask) -> dict[str, str]:
     }
 
 
+def _foresee_identity(plan: Plan, prepared: PreparedTask) -> dict[str, str]:
+    """Return what is asked first if the plan accepts identity."""
+    if not plan.accept_identical:
+        return {}
+    from serve_eval.evaluation.identity import foresee
+
+    return {"accept_identical": foresee(plan, prepared)}
+
+
 def _text(
     plan: Plan,
     commands: list[list[str]],
@@ -266,7 +276,7 @@ def _text(
         text = prompt if isinstance(prompt, str) else _readable(prompt)
         lines += ["  first prompt:", *_indent(_ends(text), "    | ")]
     total = sum(facts["requests"] for facts in tasks)
-    most = "at most " if plan.early_stop is not None else ""
+    most = "at most " if plan.early_stop is not None or plan.accept_identical else ""
     judged = sum(number for facts in tasks for number in facts.get("judge_requests", {}).values())
     to_judges = f", and at most {judged} to judges" if judged else ""
     lines.append(f"{most}{count(total, 'request')} in total{to_judges}, {cost}; nothing was sent")

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import reduce
 
 from serve_eval.client.client import Client
+from serve_eval.client.wire_format.wire import NeutralFields
 from serve_eval.errors import ReferenceFileError
 from serve_eval.evaluation.capabilities.sampling import (
     join_routes,
@@ -135,6 +136,26 @@ def load_probes(plan: Plan, prepared: PreparedTask) -> IdentityProbes | str:
     return explain_unfit(known, shortest(known)) or known
 
 
+def foresee(plan: Plan, prepared: PreparedTask) -> str:
+    """Return what a run would ask first to recognize the deployment, and its cost."""
+    try:
+        known = explain_plan(plan, prepared) or load_probes(plan, prepared)
+    except ReferenceFileError as error:
+        known = str(error)
+    if isinstance(known, str):
+        return f"no, the task is asked: {known}"
+    every = [probe.reading for probe in (*known.probes, *known.whole)]
+    mean = (shortest(known) + known.length - 1) / 2
+    generated = sum(min(mean, probe.reading.count) for probe in known.probes)
+    generated += sum(probe.reading.count for probe in known.whole)
+    tokens = round(sum(one.prompt_tokens for one in every) + generated)
+    return (
+        f"{len(known.probes)} probes and {len(known.whole)} whole answers first, about"
+        f" {tokens:,} tokens; if they and the sampling defaults are those of the reference,"
+        " nothing else is asked"
+    )
+
+
 def _compare_protocols(known: IdentityProbes, prepared: PreparedTask) -> Iterator[str]:
     now = prepared.fingerprint
     for name in sorted({*known.fingerprint, *now}):
@@ -154,12 +175,17 @@ async def _learn_defaults(
 async def learn_defaults(
     client: Client, endpoint: Endpoint, prepared: Sequence[PreparedTask]
 ) -> SamplingDefaults:
-    """Probe the sampling defaults of every route that the tasks use."""
+    """Probe the sampling defaults of every route that the tasks use.
+
+    The client sends no neutral values meanwhile, which would hide them.
+    """
     routes = sorted({one.chat for one in prepared}, reverse=True)
-    return reduce(
-        join_routes,
-        [await probe_defaults(client, endpoint, chat=chat) for chat in routes],
-    )
+    sent, client.encoder.neutral = client.encoder.neutral, NeutralFields()
+    try:
+        found = [await probe_defaults(client, endpoint, chat=chat) for chat in routes]
+    finally:
+        client.encoder.neutral = sent
+    return reduce(join_routes, found)
 
 
 def explain_defaults(known: SamplingDefaults, now: SamplingDefaults | None, task: Task) -> str:

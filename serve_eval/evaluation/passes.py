@@ -47,6 +47,7 @@ async def prepare_passes(
         no_reference=True,
     )
     plan = replace(plan, verdict=Spec(name="classic"), early_stop=None)
+    plan = replace(plan, accept_identical=False)
     extensions.include(plan.include_path)
     plan = await settle(await with_model(plan, environ), first, environ)
     if not out_dir.exists():

@@ -73,6 +73,9 @@ class RunFacts:
     ended_by: str = ""
 
 
+IDENTICAL = "identical: the probes are those of the reference, and nothing else was asked"
+
+
 def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
     """Return the report of a task.
 
@@ -91,6 +94,7 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
             outcome=VerdictOutcome.PASS_BY_IDENTITY,
             rule="identity",
             evaluated=None,
+            reasons=(IDENTICAL,),
         )
     else:
         verdict = _verdict(task_run, run, result, early, lacks, end)

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     SideOption = str | Path | Mapping[str, Any] | Plan
 _ENDPOINT = ("launcher", "base_url")
 _OF_SERVERS = (*_ENDPOINT, "launcher_options", "model_path")
-_OF_VERDICTS = ("verdict", "early_stop", "no_reference", "allow_missing_reference")
+_OF_VERDICTS = (
+    "verdict",
+    "early_stop",
+    "accept_identical",
+    "no_reference",
+    "allow_missing_reference",
+)
 """Keys about a verdict against a reference: a comparison has a rule of its own."""
 _ONE_SIDED = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
 """Variables that name one endpoint, or ask for less."""

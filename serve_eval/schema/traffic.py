@@ -122,8 +122,8 @@ class RunCost:
     """The tokens that a run cost, over all sessions, and the seconds of its GPUs.
 
     Tokens are those that the answers to its samples report: `without_usage` answers report none,
-    and `uncounted_attempts` may have cost more. Judges reported `judge_tokens`, and the probe of
-    sampling defaults and those of identity `probe_tokens`. `gpu_s` is `served_s` times `gpus`: the
+    and `uncounted_attempts` may have cost more. Judges reported `judge_tokens`, and the probes of
+    sampling defaults and of identity `probe_tokens`. `gpu_s` is `served_s` times `gpus`: the
     seconds from the launch of the servers, or the first contact with running ones, to their end or
     to the last contact (None: not known).
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -151,14 +151,24 @@ def write_number(value: float, decimals: int = 3) -> str:
     return text
 
 
-def describe_identity(found: IdentityFinding) -> str:
-    """Return what the probes of a reference show of a deployment, and what they cannot show."""
+def describe_identity(found: IdentityFinding) -> Iterator[tuple[str, str]]:
+    """Yield what the probes of a reference show of a deployment, and what they cannot show."""
     if not found.accepted:
-        return f"not accepted, so the task was asked: {found.why}"
-    return (
-        f"{found.probes} probes and {found.whole} whole answers, {found.in_flight} at once, are"
-        f" those of the reference ({found.tokens:,} tokens); no value: nothing else was asked. A"
-        f" fault of {found.unseen:.1%} of the requests would be missed with a probability of .05."
-        f" Not shown: load beyond {found.in_flight} requests, rarer faults, prompts of more than"
-        f" {found.longest:,} tokens, later tokens, and sampling"
+        yield "identity", f"not accepted, so the task was asked: {found.why}"
+        return
+    yield (
+        "identity",
+        f"{found.probes} probes and {found.whole} whole answers are those of the reference,"
+        f" {found.tokens:,} tokens; nothing else was asked, so there is no value",
     )
+    yield (
+        "unseen",
+        f"a fault that touches fewer than {found.unseen:.1%} of the requests would be missed with a"
+        " probability of more than .05",
+    )
+    yield (
+        "unseen",
+        f"load of more than {found.in_flight} requests at once, prompts beyond {found.longest:,}"
+        " tokens, later tokens, the sampler",
+    )
+    yield "unseen", f"changes since {found.at}"

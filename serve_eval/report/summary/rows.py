@@ -47,15 +47,16 @@ _WORDS = {
 def rows_of(task: SummaryTask) -> Iterator[Row]:
     """Yield the rows of one task."""
     verdict, result = task.verdict, task.result
+    if verdict.outcome is VerdictOutcome.PASS_BY_IDENTITY and verdict.identity is not None:
+        yield from figures.describe_identity(verdict.identity)
+        yield from warnings_of(task)
+        return
     if verdict.outcome is not VerdictOutcome.PASS or verdict.rule == "none":
         yield from (("why", reason) for reason in dict.fromkeys(verdict.reasons))
     if verdict.early is not None:
         yield "stopped", _describe_early(verdict.early)
     if verdict.identity is not None:
-        yield "identity", figures.describe_identity(verdict.identity)
-    if verdict.outcome is VerdictOutcome.PASS_BY_IDENTITY:
-        yield from warnings_of(task)
-        return
+        yield from figures.describe_identity(verdict.identity)
     yield from describe_repeats(task)
     yield from _uncertainty(task)
     if verdict.other is not None:

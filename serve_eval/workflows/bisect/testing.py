@@ -68,6 +68,7 @@ def plan_reference(plan: Plan) -> Plan:
         plan,
         no_reference=True,
         early_stop=None,
+        accept_identical=False,
         verdict=Spec(name="classic"),
         repeats=1,
         repeats_of={},

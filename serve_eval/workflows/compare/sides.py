@@ -18,6 +18,7 @@ import msgspec
 from serve_eval.errors import NotComparableError, PlanError
 from serve_eval.evaluation.capabilities.sampling import SideSampling, find_unlike_policies
 from serve_eval.evaluation.launch import check_launcher, with_model
+from serve_eval.evaluation.open_tasks import refuse_identical
 from serve_eval.evaluation.preflight import check_pair_margins
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.prompt_lengths import keep_lengths
@@ -104,6 +105,9 @@ async def prepare_sides(
 ) -> list[SideRun]:
     """Prepare the sides that are asked."""
     runs: list[SideRun] = []
+    for side in (a, b):
+        if side.folder is not None:
+            refuse_identical(side.folder)
     known = next((side.plan for side in (a, b) if side.folder is not None), None)
     for name, side in (("A", a), ("B", b)):
         if side.folder is None:
@@ -117,6 +121,7 @@ async def prepare_sides(
 def _plan_of(plan: Plan, first: CompareSide | None) -> Plan:
     """Return the plan by which a side is asked, matched to `first` if that is asked as well."""
     plan = replace(plan, no_reference=True, early_stop=None, verdict=Spec(name="classic"))
+    plan = replace(plan, accept_identical=False)
     if first is not None:
         plan = replace(plan, limits=first.plan.limits, seed=first.plan.seed)
         plan = replace(plan, repeats=first.plan.repeats, repeats_of=first.plan.repeats_of)

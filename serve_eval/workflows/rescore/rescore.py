@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.open_tasks import refuse_identical
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.scoring import ScoringProcesses
@@ -123,6 +124,7 @@ def rescore(
     those of the run, RunFolderError for a folder that cannot be read or a `to` that is not new,
     SandboxError for programs that must not or cannot be run.
     """
+    refuse_identical(run)
     saved = to_read(run, include_path)
     prints = run_folder.read_fingerprints(run)
     specs = apply_settings(saved, settings)
