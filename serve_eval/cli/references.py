@@ -1,4 +1,7 @@
-"""Run `serve-eval references`: show, check, register and import reference files."""
+"""Run `serve-eval references`: show, check, register and import reference files.
+
+`references power` computes detectable drops by sample size, and the reverse.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from serve_eval.frozen import freeze
 from serve_eval.plan import shared_options
 from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import quote_path
+from serve_eval.workflows.power.question import PowerQuestion
 
 if TYPE_CHECKING:
     from serve_eval.report.document import Document
@@ -280,3 +284,38 @@ def _end(
 def _name_folder(own: Path | None) -> str:
     """Return the flag that names a folder of the user's own references, after a space."""
     return "" if own is None else f" --references-dir {quote_path(own)}"
+
+
+@freeze
+class PowerOptions(PowerQuestion):
+    """Choose the question, also by --set."""
+
+    settings: Annotated[
+        list[str] | None,
+        Setting(
+            "Set power.sigma, alpha, beta, tests or design_effect: power.alpha=0.01. Repeatable.",
+            flags=("--set",),
+            metavar="power.OPTION=VALUE",
+        ),
+    ] = None
+
+
+@command()
+def references_power(faces: PageFaceOptions, asked: PowerOptions) -> None:
+    """Compute the drop that n samples can detect, or the samples that a drop takes.
+
+    Give at least one of --total, --theta, --detect and --from.
+    """
+    from serve_eval.cli._ci_files import check_asked
+    from serve_eval.cli._ending import end
+    from serve_eval.errors import PlanError
+    from serve_eval.storage.json_files import pretty_json
+    from serve_eval.workflows.power.answers import answer
+    from serve_eval.workflows.power.document import make_document
+
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
+    if asked.settings:
+        raise PlanError(f"--set {asked.settings[0]}: it sets power.OPTION, as in power.alpha=0.01")
+    found = answer(asked)
+    figures = pretty_json({"schema_version": 1, "tasks": found})
+    raise typer.Exit(end(make_document(found, asked), faces, about=asked.from_run, figures=figures))

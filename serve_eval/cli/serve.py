@@ -250,7 +250,7 @@ def _show(entries: Sequence[Held], shown: ScreenOptions, *, stopped: bool = Fals
     """Print servers that are kept up, or were stopped."""
     from serve_eval.cli._ending import print_result
     from serve_eval.storage.json_files import pretty_json
-    from serve_eval.workflows.servers.document import describe_servers, make_document
+    from serve_eval.workflows.servers.held_servers import describe_servers, make_document
 
     figures = pretty_json(describe_servers(entries))
     print_result(make_document(entries, stopped=stopped), shown, figures)

@@ -5,8 +5,7 @@ The result is a Markdown table. Part of `make calibrate`; seeded, printed, never
 
 import numpy
 
-from serve_eval.evidence.attribution.latency import correct_rows, make_row, usual_time
-from serve_eval.evidence.attribution.run_latency import in_run
+from serve_eval.evidence.attribution.latency import correct_rows, in_run, make_row, usual_time
 from tests.stats.simulation import ServedLoadedServers, interval, serve
 
 UNEVEN = (0.7, 0.1, 0.1, 0.1)

@@ -5,8 +5,7 @@ Part of `make calibrate`; seeded, printed, never asserted.
 
 import numpy
 
-from serve_eval.evidence.attribution.latency import Timed
-from serve_eval.evidence.attribution.run_latency import in_run
+from serve_eval.evidence.attribution.latency import Timed, in_run
 from serve_eval.stats.contingency import Cell, rows
 
 ALPHA = 0.01

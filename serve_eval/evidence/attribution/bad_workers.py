@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from serve_eval.evidence.attribution.latency import Timed
+from serve_eval.evidence.attribution.latency import Timed, in_run
 from serve_eval.evidence.attribution.matching import (
     HEADERS,
     IDS,
@@ -28,7 +28,6 @@ from serve_eval.evidence.attribution.matching import (
     find_servers,
     summarise_attempts,
 )
-from serve_eval.evidence.attribution.run_latency import in_run
 from serve_eval.schema import (
     Attribution,
     Metric,

@@ -19,7 +19,7 @@ from serve_eval.errors import PlanError
 from serve_eval.evaluation.shared_server import server_key
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import BisectionChange, BisectionSuspect, Connection, Limits, Plan, Spec
-from serve_eval.stats.suspects import SearchSpace, Suspect, space_of_options, space_of_steps
+from serve_eval.stats.noisy_search import SearchSpace, Suspect, space_of_options, space_of_steps
 
 PLACEHOLDER = "{step}"
 GOOD, BAD = "good", "bad"

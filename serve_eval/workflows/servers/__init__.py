@@ -2,7 +2,6 @@
 
 __all__ = [
     "daemon",
-    "document",
     "held_servers",
     "reuse",
 ]

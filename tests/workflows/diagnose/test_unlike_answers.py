@@ -28,11 +28,11 @@ from serve_eval.storage.scores import ScoreRecord
 from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.below_reference import count_wrong_at_most
 from serve_eval.verdicts.reference_samples import StoredAnswers, pack, unpack
-from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.evidence import TaskEvidence, read
 from serve_eval.workflows.diagnose.finding import AskedSample, Finding
 from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.run_rules import findings
+from serve_eval.workflows.diagnose.story import find_leads
 from serve_eval.workflows.diagnose.unlike import COUNTED, Before, keep_surplus, read_side
 from serve_eval.workflows.references.register import register
 from tests.scripted_server import ScriptedServer, answer, external

@@ -24,7 +24,7 @@ from serve_eval.storage.file_names import PROOFS_FILE as STEPS
 from serve_eval.storage.journal import read
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.workflows.references.register import register
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.rescore import rescore
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

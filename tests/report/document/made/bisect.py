@@ -12,7 +12,7 @@ from serve_eval.schema import (
     Plan,
     Spec,
 )
-from serve_eval.stats.suspects import space_of_options
+from serve_eval.stats.noisy_search import space_of_options
 from serve_eval.workflows.bisect.configurations import Configurations
 from serve_eval.workflows.bisect.document import make_document
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from serve_eval.workflows.capsule.capsule import make_document
+from serve_eval.workflows.capsule import make_document
 
 
 def make_documents(text="some text"):

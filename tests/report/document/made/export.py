@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from serve_eval.workflows.export.export import make_document
+from serve_eval.workflows.export import make_document
 
 RUNS = [Path("outputs/run")]
 

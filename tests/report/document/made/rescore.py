@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
+from serve_eval.workflows.rescore import Changed, Rescored, RescoreSummary
 from serve_eval.workflows.rescore.document import make_document
-from serve_eval.workflows.rescore.rescore import Changed, Rescored, RescoreSummary
 
 
 def make_documents(text="some text"):

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.checks.row import CheckOutcome, CheckRow
+from serve_eval.workflows.smoke import Smoke, make_document
 from serve_eval.workflows.smoke.known import Deployment, KnownComparison
-from serve_eval.workflows.smoke.smoke import Smoke, make_document
 
 URL = "http://127.0.0.1:8000/v1"
 

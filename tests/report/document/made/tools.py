@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.schema import ToolCell, ToolCheck, ToolFinding, ToolProbe
-from serve_eval.workflows.tools.story import make_document
+from serve_eval.workflows.tools import make_document
 
 
 def make_documents(text="some text"):
