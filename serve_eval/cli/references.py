@@ -25,7 +25,7 @@ from serve_eval.workflows.power.question import PowerQuestion
 
 if TYPE_CHECKING:
     from serve_eval.report.document import Document
-    from serve_eval.workflows.references.import_trtllm import ImportReport
+    from serve_eval.workflows.references.import_published import ImportReport
 
 
 @freeze
@@ -144,8 +144,8 @@ def register(
     """
     from serve_eval.plan.command_line import write_run_command
     from serve_eval.storage.run_folder import read_plan
+    from serve_eval.workflows.references import register as register_runs
     from serve_eval.workflows.references.document import make_document
-    from serve_eval.workflows.references.register import register as register_runs
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     written = register_runs(
@@ -230,7 +230,7 @@ def _import_results(
     faces: FaceOptions,
 ) -> None:
     """Import results of a tool that evaluates, show them, and exit."""
-    from serve_eval.workflows.references.imports.import_results import import_results, make_document
+    from serve_eval.workflows.references.imports import import_results, make_document
     from serve_eval.workflows.references.imports.task_match import read_given
 
     found = import_results(
@@ -248,22 +248,22 @@ def _import_trtllm(source: Path, to: Path, *, commit: str | None, snapshot: bool
     """Import the references folder of a checkout of TensorRT-LLM."""
     import datetime
 
-    from serve_eval.workflows.references import import_trtllm
+    from serve_eval.workflows.references import import_published
 
     read_on = (
-        import_trtllm.TRTLLM_READ_ON
+        import_published.TRTLLM_READ_ON
         if snapshot
         else datetime.datetime.now(datetime.UTC).date().isoformat()
     )
-    commits: Mapping[str, str] = import_trtllm.TRTLLM_COMMITS if snapshot else {}
+    commits: Mapping[str, str] = import_published.TRTLLM_COMMITS if snapshot else {}
     if commit is not None:
         commits = {file.stem: commit for file in source.glob("*.yaml")}
-    return import_trtllm.import_directory(
+    return import_published.import_directory(
         source,
         to,
         commits=commits,
         read_on=read_on,
-        read_later=import_trtllm.TRTLLM_READ_LATER if snapshot else None,
+        read_later=import_published.TRTLLM_READ_LATER if snapshot else None,
     )
 
 

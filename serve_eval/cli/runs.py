@@ -106,7 +106,7 @@ def _serve(show: Callable[[], None], folder: Path, port: int) -> None:
 
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.report.page.writer import render_page
-    from serve_eval.workflows.view.server import serve_folder
+    from serve_eval.workflows.view import serve_folder
 
     with serve_folder(folder, render_page, port=port) as server:
         show()

@@ -22,7 +22,7 @@ from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
-    from serve_eval.workflows.init.starter_plan import EndpointFacts
+    from serve_eval.workflows.init import EndpointFacts
 
 INIT_EXAMPLES = (
     ("Ask an endpoint, and write plan.yaml:", "serve-eval setup init host:8000"),
@@ -98,8 +98,8 @@ def setup_init(
         print_result(written, faces)
         return
     from serve_eval.plan.resolve import resolve_address
-    from serve_eval.workflows.init import starter_plan
-    from serve_eval.workflows.init.starter_plan import make_document
+    from serve_eval.workflows import init
+    from serve_eval.workflows.init import make_document
 
     if wanted.output.exists() and not wanted.force:
         raise PlanError(
@@ -109,8 +109,8 @@ def setup_init(
     plan = resolve_address(address_of(url, wanted.model, connection, more), os.environ)
     base_url = str(plan.launcher.options["base_url"])
     facts = _ask(plan, offline=wanted.offline)
-    text = starter_plan.write_starter_plan(facts, base_url, plan.model, wanted.output)
-    starter_plan.save_starter_plan(wanted.output, text, force=wanted.force)
+    text = init.write_starter_plan(facts, base_url, plan.model, wanted.output)
+    init.save_starter_plan(wanted.output, text, force=wanted.force)
     print_result(make_document(facts, base_url, plan.model, wanted.output), faces)
 
 
@@ -119,7 +119,7 @@ def _ask(plan: Plan, *, offline: bool) -> EndpointFacts:
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import say
     from serve_eval.verdicts.exit_code import INTERRUPTED
-    from serve_eval.workflows.init.starter_plan import EndpointFacts, ask_facts
+    from serve_eval.workflows.init import EndpointFacts, ask_facts
 
     if offline:
         return EndpointFacts(problem="it was not asked (--offline)")

@@ -24,7 +24,7 @@ from serve_eval.evaluation.engine.send import send_to_thinker
 from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.run_session import Stopwatch
 from serve_eval.evaluation.task_run import open_scoring
-from serve_eval.evidence.attribution.bad_workers import ALPHA
+from serve_eval.evidence.attribution import ALPHA
 from serve_eval.frozen import freeze_places
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.processes.resources import CoreLoad

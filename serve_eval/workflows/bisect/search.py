@@ -16,8 +16,7 @@ from serve_eval.stats.noisy_search import (
     start_chances,
 )
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
-from serve_eval.workflows.bisect.configurations import Configurations
-from serve_eval.workflows.bisect.rules import BisectRules
+from serve_eval.workflows.bisect.configurations import BisectRules, Configurations
 from serve_eval.workflows.bisect.testing import StepOutcome
 
 ALPHA = 0.005

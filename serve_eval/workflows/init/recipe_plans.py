@@ -12,10 +12,17 @@ from typing import Any
 from serve_eval import yaml_source
 from serve_eval.errors import PlanError
 from serve_eval.protocol.sampling_fields import judge_setting
-from serve_eval.workflows.init import dynamo, srt_slurm, trtllm_files
+from serve_eval.workflows.init import (
+    NO_MODEL,
+    PROTOCOL,
+    TASKS,
+    dynamo,
+    srt_slurm,
+    trtllm_files,
+    write_verdict,
+)
 from serve_eval.workflows.init.recipe import DeploymentRecipe, Servers
 from serve_eval.workflows.init.srt_schema import BASE
-from serve_eval.workflows.init.starter_plan import NO_MODEL, PROTOCOL, TASKS, write_verdict
 
 MOST_BYTES = 8 * 1024 * 1024
 KNOWN = (

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from serve_eval.evidence.attribution.bad_workers import BEGINNING, SUBJECT, kinds_of
+from serve_eval.evidence.attribution import BEGINNING, SUBJECT, kinds_of
 from serve_eval.evidence.attribution.clock_offset import SentAttempt, WorkerRecord, record
 from serve_eval.evidence.attribution.latency import ALPHA, Timed, describe_slow, in_run, rank_asked
 from serve_eval.evidence.attribution.matching import IDS, TIMES, join

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from serve_eval.launchers._kubernetes import logs, watch
+from serve_eval.launchers._kubernetes import watch
 from tests.cli.command import serve_eval
 from tests.launchers.kubernetes.mock_cluster import DIGEST, SERVICE, pod, service
 
@@ -19,7 +19,7 @@ RESTARTED = {
 def _quick(monkeypatch):
     monkeypatch.setattr(watch, "POLL_S", 0.05)
     monkeypatch.setattr(watch, "POLL_S", 0.05)
-    monkeypatch.setattr(logs, "AGAIN_S", 0.05)
+    monkeypatch.setattr(watch, "AGAIN_S", 0.05)
 
 
 def run(out, data, *more, limit=40, concurrency=4, **options):

@@ -15,7 +15,7 @@ from serve_eval.workflows.diagnose.finding import WEIGHTS
 from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.run_rules import RULE
 from serve_eval.workflows.diagnose.story import diagnose, find_leads
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 from tests.cli.command import serve_eval
 from tests.evidence.prompt_audit.embedded_tokenizer import (
     TEMPLATE,

@@ -33,7 +33,7 @@ from serve_eval.workflows.diagnose.slice_words import (
 )
 from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
 from serve_eval.workflows.diagnose.story import diagnose, find_leads
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 from tests.cli.command import serve_eval
 from tests.workflows.diagnose.other_model_trials import run_other_model
 from tests.workflows.diagnose.server import (

@@ -34,7 +34,7 @@ from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.diagnose.story import find_leads
 from serve_eval.workflows.diagnose.unlike import COUNTED, Before, keep_surplus, read_side
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 from tests.scripted_server import ScriptedServer, answer, external
 
 ACCURACY = Metric(name="accuracy", scale=100.0, lo=0.0, hi=1.0, higher_is_better=True)

@@ -3,12 +3,7 @@
 from pathlib import Path
 
 from serve_eval.schema import STAND_IN, Ability, Need
-from serve_eval.workflows.init.starter_plan import (
-    EndpointFacts,
-    RecipePlan,
-    make_document,
-    make_recipe_document,
-)
+from serve_eval.workflows.init import EndpointFacts, RecipePlan, make_document, make_recipe_document
 
 URL = "http://host:8000/v1"
 

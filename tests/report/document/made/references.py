@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from serve_eval.workflows.references import Registered
 from serve_eval.workflows.references.document import (
     make_check_document,
     make_document,
@@ -10,8 +11,7 @@ from serve_eval.workflows.references.document import (
     make_import_document,
     make_list_document,
 )
-from serve_eval.workflows.references.import_trtllm import ImportReport
-from serve_eval.workflows.references.register import Registered
+from serve_eval.workflows.references.import_published import ImportReport
 from serve_eval.workflows.references.shown import CheckedFile, ShownEntry, ShownFile
 from serve_eval.workflows.references.trtllm_rows import FileCount
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from serve_eval.schema import Endpoint
-from serve_eval.workflows.servers.held_servers import Held, make_document
+from serve_eval.workflows.servers import Held, make_document
 
 
 def make_documents(text="some text"):
