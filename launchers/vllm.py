@@ -10,8 +10,8 @@ from functools import partial
 from serve_eval.launchers._fleet import session
 from serve_eval.launchers._options import EngineOptions, Model, ReadyTimeout
 from serve_eval.launchers._trtllm.command_line import Server
-from serve_eval.launchers._vllm import command_line, deployment
-from serve_eval.launchers._vllm.command_line import COMMAND, Command, VllmServerOptions
+from serve_eval.launchers._vllm import deployment
+from serve_eval.launchers._vllm.deployment import COMMAND, Command, VllmServerOptions
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 NAME = "vllm"
@@ -56,7 +56,7 @@ async def launch(context: LaunchContext, options: VllmOptions) -> AsyncIterator[
     Raises PlanError if options contradict each other, LaunchError if the server does not start or
     ends.
     """
-    name = command_line.choose_name(context, session.find_model(context, options.model))
+    name = deployment.choose_name(context, session.find_model(context, options.model))
     build = partial(_server, context)
     async with session.launch_engine(
         build, context, options, launcher=NAME, model=name
@@ -67,10 +67,10 @@ async def launch(context: LaunchContext, options: VllmOptions) -> AsyncIterator[
 def _server(
     context: LaunchContext, options: VllmOptions, ports: Sequence[int] | None = None
 ) -> Server:
-    flags = command_line.build_flags(options, "launcher")
+    flags = deployment.build_flags(options, "launcher")
     where = session.place(options, ports, width=options.tp or 1)
     model = session.find_model(context, options.model)
-    command, ours = command_line.begin(options.command, model, context, where.host, where.port)
+    command, ours = deployment.begin(options.command, model, context, where.host, where.port)
     flags = {**ours, **flags}
-    command_line.check_extra(options.extra_args, {"--model": None, **flags}, "launcher")
-    return session.server(NAME, command, flags, options, where, env=command_line.ENV)
+    deployment.check_extra(options.extra_args, {"--model": None, **flags}, "launcher")
+    return session.server(NAME, command, flags, options, where, env=deployment.ENV)

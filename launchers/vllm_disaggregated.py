@@ -19,7 +19,7 @@ from serve_eval.launchers._process.server_process import check_installed
 from serve_eval.launchers._trtllm import kv_transfer
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.servers import gpus_of_a_job, size_on_one_node
-from serve_eval.launchers._vllm import command_line, deployment
+from serve_eval.launchers._vllm import deployment
 from serve_eval.launchers._vllm.deployment import (
     VllmDisaggregatedOptions,
     build_servers,
@@ -88,7 +88,7 @@ async def launch(
                 _servers(context, replace(options, gpus=reserved.gpus), ports, tag),
                 context,
                 launcher=NAME,
-                model=command_line.choose_name(context, model),
+                model=deployment.choose_name(context, model),
                 limits=options,
                 held=reserved.locks,
             ) as endpoint:

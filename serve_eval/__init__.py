@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from serve_eval.schema import VerdictOutcome as VerdictOutcome
     from serve_eval.schema import Verification as Verification
     from serve_eval.schema import VerificationOutcome as VerificationOutcome
-    from serve_eval.workflows.smoke.smoke import Smoke as Smoke
+    from serve_eval.workflows.smoke import Smoke
 
 __version__ = "0.1.0"
 
@@ -87,7 +87,7 @@ __all__ = [
 _PLACES = {
     "serve_eval.api": ("compare", "evaluate", "smoke", "verify"),
     "serve_eval.errors": ("ServeEvalError",),
-    "serve_eval.workflows.smoke.smoke": ("Smoke",),
+    "serve_eval.workflows.smoke": ("Smoke",),
 }
 
 

@@ -23,7 +23,7 @@ from serve_eval.workflows.compare.compare import compare as compare_sides
 from serve_eval.workflows.compare.document import TellingComparison
 from serve_eval.workflows.compare.sides import check_two_servers
 from serve_eval.workflows.events import evaluate_with_events
-from serve_eval.workflows.smoke.smoke import Smoke, check_required, smoke_endpoint
+from serve_eval.workflows.smoke import Smoke, check_required, smoke_endpoint
 from serve_eval.workflows.verify.servers import PROBES, NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import verify as verify_servers
 

@@ -17,7 +17,6 @@ from serve_eval.launchers._kubernetes.cluster import (
     as_launch_error,
     connect,
 )
-from serve_eval.launchers._kubernetes.logs import follow_logs, log_path
 from serve_eval.launchers._kubernetes.services import (
     FoundService,
     PodState,
@@ -28,6 +27,8 @@ from serve_eval.launchers._kubernetes.services import (
 from serve_eval.launchers._kubernetes.tunnels import PodPort, Tunnels, open_tunnels
 from serve_eval.launchers._kubernetes.watch import (
     PodWatch,
+    follow_logs,
+    log_path,
     wait_for_completion,
     wait_until_ready,
     watch_pods,

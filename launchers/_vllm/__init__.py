@@ -1,7 +1,6 @@
 """vLLM: command lines, prefill and decode servers, and the orchestrator that hands prompts over."""
 
 __all__ = [
-    "command_line",
     "deployment",
     "orchestrator",
 ]

@@ -79,17 +79,17 @@ _RUNS = Family(
     "View, chart, tabulate, export and join runs.",
     {
         "view": CommandEntry(
-            "runs_view.runs_view",
+            "runs.runs_view",
             "Show the last 30 nights and each run below a folder.",
             ("since when is it broken", "dashboard of results", "nightly results"),
         ),
         "table": CommandEntry(
-            "runs_table.runs_table",
+            "runs.runs_table",
             "Write the results of runs and test logs as CSV.",
             ("results as CSV", "spreadsheet of results"),
         ),
         "trend": CommandEntry(
-            "runs_trend.runs_trend",
+            "runs.runs_trend",
             "Chart the runs of many days to find a slow decline.",
             ("slow decline of accuracy", "accuracy drift over time"),
         ),
@@ -127,7 +127,7 @@ _REFERENCES = Family(
             ("use a baseline of lm-eval", "reference from an inspect log"),
         ),
         "power": CommandEntry(
-            "references_power.references_power",
+            "references.references_power",
             "Compute the drop that n samples can detect.",
             (
                 "flaky threshold",
@@ -178,12 +178,12 @@ _SETUP = Family(
     "Write a first plan, look at this machine, complete commands.",
     {
         "init": CommandEntry(
-            "setup_init.setup_init",
+            "setup.setup_init",
             "Ask an endpoint what it is, and write a starter plan.",
             ("getting started", "first plan", "convert a recipe"),
         ),
         "doctor": CommandEntry(
-            "setup_doctor.setup_doctor",
+            "setup.setup_doctor",
             "Look at this machine: what works here, what is absent.",
             ("too many open files", "what is installed"),
         ),
@@ -193,10 +193,10 @@ _SETUP = Family(
             ("tab completion",),
         ),
         "schema": CommandEntry(
-            "setup_schema.setup_schema", "Print the JSON Schema of plans, suites and reports."
+            "setup.setup_schema", "Print the JSON Schema of plans, suites and reports."
         ),
         "demo": CommandEntry(
-            "setup_demo.setup_demo",
+            "setup.setup_demo",
             "Judge a tiny real model, intact and damaged.",
             ("try it without a GPU",),
         ),

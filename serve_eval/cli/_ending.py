@@ -162,8 +162,8 @@ class RedResult:
         if not self._red:
             return Leads()
 
-        from serve_eval.workflows.diagnose.causes import find_leads
         from serve_eval.workflows.diagnose.judged import read_folder
+        from serve_eval.workflows.diagnose.story import find_leads
 
         try:
             return find_leads(read_folder(self._folder, self._include_path))

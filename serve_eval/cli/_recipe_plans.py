@@ -11,10 +11,10 @@ from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.launch import check_launcher
 from serve_eval.plan.resolve import resolve
 from serve_eval.report.document import Document
-from serve_eval.workflows.init import starter_plan
+from serve_eval.workflows import init
+from serve_eval.workflows.init import RecipePlan, make_recipe_document
 from serve_eval.workflows.init.recipe import DeploymentRecipe
 from serve_eval.workflows.init.recipe_plans import read_recipes, split_selector, write_plan
-from serve_eval.workflows.init.starter_plan import RecipePlan, make_recipe_document
 from serve_eval.yaml_source import parse
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
@@ -40,7 +40,7 @@ def write_recipe_plans(given: str, output: Path, *, model: str | None, force: bo
     written = []
     for recipe, file in zip(recipes, files, strict=True):
         text = write_plan(recipe, str(source), file)
-        starter_plan.save_starter_plan(file, text, force=force)
+        init.save_starter_plan(file, text, force=force)
         needs, refused = _check(text, file, recipe.nodes)
         written.append(
             RecipePlan(file=file, comments=_list_comments(text), needs=needs, refused=refused)

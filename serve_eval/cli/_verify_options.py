@@ -228,7 +228,7 @@ async def open_given(
     if options.pods is None:
         yield list(named)
         return
-    from serve_eval.launchers._kubernetes.surroundings import check_packages, needs_tunnels
+    from serve_eval.launchers.kubernetes import check_packages, needs_tunnels
 
     check_packages("--pods")
     from serve_eval.launchers._kubernetes.attach import ChosenPods, reach_pods

@@ -22,7 +22,7 @@ from serve_eval.cli._streams import emit
 from serve_eval.errors import PlanError
 from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
-from serve_eval.workflows.bisect.rules import BisectRules
+from serve_eval.workflows.bisect.configurations import BisectRules
 
 if TYPE_CHECKING:
     from serve_eval.workflows.bisect.configurations import Configurations

@@ -97,9 +97,9 @@ def check_workers(
     from serve_eval.evaluation.trust import to_follow
     from serve_eval.storage.story_results import make_faces_folder
     from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.attribute import attribute, prepare_asking
+    from serve_eval.workflows.attribute import worker as named_worker
     from serve_eval.workflows.attribute.asking import find_side
-    from serve_eval.workflows.attribute.attribute import attribute, prepare_asking
-    from serve_eval.workflows.attribute.attribute import worker as named_worker
     from serve_eval.workflows.attribute.document import make_document
 
     if chosen.settings:

@@ -148,12 +148,12 @@ def import_results(
     from serve_eval.cli._ending import print_list
     from serve_eval.report.document.listing import ListEntry, Listing
     from serve_eval.report.text import clean
-    from serve_eval.workflows.references import import_biochatter
+    from serve_eval.workflows.references import import_published
 
     asked = _questions(cases, settings)
     skipped = {one.md5: one for _, task in asked for one in task.skipped if one.md5}
     tasks = _tasks(cases, settings) if any(task.asked for _, task in asked) else []
-    found = import_biochatter.import_results(
+    found = import_published.import_results(
         results, tasks, references_dir, skipped=skipped, reason=reason
     )
     entries = []

@@ -225,8 +225,8 @@ def rescore(
     from serve_eval.plugins.registry import name_folders
     from serve_eval.storage.json_files import pretty_json
     from serve_eval.verdicts.exit_code import NOTHING_SCORED, PASS
+    from serve_eval.workflows.rescore import rescore as again
     from serve_eval.workflows.rescore.document import make_document
-    from serve_eval.workflows.rescore.rescore import rescore as again
 
     if references_dir is not None and output_dir is None:
         raise PlanError(

@@ -1,4 +1,7 @@
-"""Run `serve-eval references`: show, check, register and import reference files."""
+"""Run `serve-eval references`: show, check, register and import reference files.
+
+`references power` computes detectable drops by sample size, and the reverse.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,11 @@ from serve_eval.frozen import freeze
 from serve_eval.plan import shared_options
 from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import quote_path
+from serve_eval.workflows.power.question import PowerQuestion
 
 if TYPE_CHECKING:
     from serve_eval.report.document import Document
-    from serve_eval.workflows.references.import_trtllm import ImportReport
+    from serve_eval.workflows.references.import_published import ImportReport
 
 
 @freeze
@@ -140,8 +144,8 @@ def register(
     """
     from serve_eval.plan.command_line import write_run_command
     from serve_eval.storage.run_folder import read_plan
+    from serve_eval.workflows.references import register as register_runs
     from serve_eval.workflows.references.document import make_document
-    from serve_eval.workflows.references.register import register as register_runs
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     written = register_runs(
@@ -226,7 +230,7 @@ def _import_results(
     faces: FaceOptions,
 ) -> None:
     """Import results of a tool that evaluates, show them, and exit."""
-    from serve_eval.workflows.references.imports.import_results import import_results, make_document
+    from serve_eval.workflows.references.imports import import_results, make_document
     from serve_eval.workflows.references.imports.task_match import read_given
 
     found = import_results(
@@ -244,22 +248,22 @@ def _import_trtllm(source: Path, to: Path, *, commit: str | None, snapshot: bool
     """Import the references folder of a checkout of TensorRT-LLM."""
     import datetime
 
-    from serve_eval.workflows.references import import_trtllm
+    from serve_eval.workflows.references import import_published
 
     read_on = (
-        import_trtllm.TRTLLM_READ_ON
+        import_published.TRTLLM_READ_ON
         if snapshot
         else datetime.datetime.now(datetime.UTC).date().isoformat()
     )
-    commits: Mapping[str, str] = import_trtllm.TRTLLM_COMMITS if snapshot else {}
+    commits: Mapping[str, str] = import_published.TRTLLM_COMMITS if snapshot else {}
     if commit is not None:
         commits = {file.stem: commit for file in source.glob("*.yaml")}
-    return import_trtllm.import_directory(
+    return import_published.import_directory(
         source,
         to,
         commits=commits,
         read_on=read_on,
-        read_later=import_trtllm.TRTLLM_READ_LATER if snapshot else None,
+        read_later=import_published.TRTLLM_READ_LATER if snapshot else None,
     )
 
 
@@ -280,3 +284,38 @@ def _end(
 def _name_folder(own: Path | None) -> str:
     """Return the flag that names a folder of the user's own references, after a space."""
     return "" if own is None else f" --references-dir {quote_path(own)}"
+
+
+@freeze
+class PowerOptions(PowerQuestion):
+    """Choose the question, also by --set."""
+
+    settings: Annotated[
+        list[str] | None,
+        Setting(
+            "Set power.sigma, alpha, beta, tests or design_effect: power.alpha=0.01. Repeatable.",
+            flags=("--set",),
+            metavar="power.OPTION=VALUE",
+        ),
+    ] = None
+
+
+@command()
+def references_power(faces: PageFaceOptions, asked: PowerOptions) -> None:
+    """Compute the drop that n samples can detect, or the samples that a drop takes.
+
+    Give at least one of --total, --theta, --detect and --from.
+    """
+    from serve_eval.cli._ci_files import check_asked
+    from serve_eval.cli._ending import end
+    from serve_eval.errors import PlanError
+    from serve_eval.storage.json_files import pretty_json
+    from serve_eval.workflows.power.answers import answer
+    from serve_eval.workflows.power.document import make_document
+
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
+    if asked.settings:
+        raise PlanError(f"--set {asked.settings[0]}: it sets power.OPTION, as in power.alpha=0.01")
+    found = answer(asked)
+    figures = pretty_json({"schema_version": 1, "tasks": found})
+    raise typer.Exit(end(make_document(found, asked), faces, about=asked.from_run, figures=figures))

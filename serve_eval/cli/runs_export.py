@@ -19,7 +19,7 @@ from serve_eval.frozen import freeze
 
 if TYPE_CHECKING:
     from serve_eval.report.results_table import ResultsTable
-    from serve_eval.workflows.export.export import Exported
+    from serve_eval.workflows.export import Exported
 
 FILES, TABLES = ("lm-eval", "biochatter"), ("table", "csv", "markdown", "latex", "svg")
 
@@ -123,7 +123,7 @@ def runs_export(
         to = output or runs[0] / "biochatter"
         found = export_biochatter(runs, to, more=add or (), include_path=folders_of(include_path))
     else:
-        from serve_eval.workflows.export.export import export
+        from serve_eval.workflows.export import export
 
         if len(runs) > 1:
             raise PlanError(
@@ -138,7 +138,7 @@ def _end_files(found: Exported, to_format: str, faces: FaceOptions, runs: Sequen
     """Show which files were written, and return the exit code."""
     from serve_eval.cli._ending import end
     from serve_eval.storage.json_files import pretty_json
-    from serve_eval.workflows.export.export import make_document
+    from serve_eval.workflows.export import make_document
 
     document = make_document(
         to_format, found.files, runs=runs, rows=found.rows, left_out=found.notes
@@ -191,7 +191,7 @@ def _end_table(
     from serve_eval.report.results_table import write_table
     from serve_eval.series.differences import compare_rows
     from serve_eval.storage.json_files import pretty_json
-    from serve_eval.workflows.export.export import make_document
+    from serve_eval.workflows.export import make_document
 
     if baseline is not None:
         table = compare_rows(table, baseline)

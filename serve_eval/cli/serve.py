@@ -22,7 +22,7 @@ from serve_eval.shell_words import join_words
 
 if TYPE_CHECKING:
     from serve_eval.errors import ServeEvalError
-    from serve_eval.workflows.servers.held_servers import Held
+    from serve_eval.workflows.servers import Held
 
 
 EXAMPLES = (
@@ -107,9 +107,9 @@ def serve(
             hint="serve-eval data list launchers shows them.",
         )
     if held.listed:
-        from serve_eval.workflows.servers import held_servers
+        from serve_eval.workflows import servers
 
-        _show(list(held_servers.entries(held_servers.registry())), shown)
+        _show(list(servers.entries(servers.registry())), shown)
         return
     if held.stop is not None:
         raise typer.Exit(_stop(held.stop, shown))
@@ -250,7 +250,7 @@ def _show(entries: Sequence[Held], shown: ScreenOptions, *, stopped: bool = Fals
     """Print servers that are kept up, or were stopped."""
     from serve_eval.cli._ending import print_result
     from serve_eval.storage.json_files import pretty_json
-    from serve_eval.workflows.servers.document import describe_servers, make_document
+    from serve_eval.workflows.servers import describe_servers, make_document
 
     figures = pretty_json(describe_servers(entries))
     print_result(make_document(entries, stopped=stopped), shown, figures)
@@ -262,9 +262,10 @@ def _stop(wanted: str, shown: ScreenOptions) -> int:
 
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
-    from serve_eval.workflows.servers import daemon, held_servers
+    from serve_eval.workflows import servers
+    from serve_eval.workflows.servers import daemon
 
-    known = list(held_servers.entries(held_servers.registry()))
+    known = list(servers.entries(servers.registry()))
     chosen = [entry for entry in known if wanted in (entry.id, "all")]
     if not chosen and wanted != "all":
         running = ", ".join(entry.id for entry in known) or "none"
@@ -304,9 +305,9 @@ def check_rehearsed_gpus(plan: Plan, output_dir: Path | None) -> None:
 def _list_others(own: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Yield the folders of rehearsals next to this one that are up, with their options."""
     from serve_eval import yaml_source
-    from serve_eval.workflows.servers import held_servers
+    from serve_eval.workflows import servers
 
-    for entry in held_servers.entries(held_servers.registry()):
+    for entry in servers.entries(servers.registry()):
         folder = Path(entry.log_dir).parent
         elsewhere = folder == own or folder.parent != own.parent
         if entry.launcher != REHEARSAL or entry.state == "ended" or elsewhere:

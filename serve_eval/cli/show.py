@@ -170,7 +170,7 @@ def write_capsules(
     """
     from serve_eval.cli._ending import print_result
     from serve_eval.storage.file_names import CAPSULES
-    from serve_eval.workflows.capsule.capsule import capsules, make_document
+    from serve_eval.workflows.capsule import capsules, make_document
 
     if not ids:
         raise PlanError(

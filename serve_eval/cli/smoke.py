@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from serve_eval.checks.row import CheckRow
     from serve_eval.checks.session import Check
     from serve_eval.schema import Plan
+    from serve_eval.workflows.smoke import Smoke
     from serve_eval.workflows.smoke.known import KnownFailures
-    from serve_eval.workflows.smoke.smoke import Smoke
 
 
 EXAMPLES = (
@@ -166,7 +166,7 @@ def smoke(
     from serve_eval.checks.run import choose_checks
     from serve_eval.evidence.prompt_tokens import open_local
     from serve_eval.plan.resolve import resolve_address
-    from serve_eval.workflows.smoke import smoke as smoke_test
+    from serve_eval.workflows import smoke as smoke_test
     from serve_eval.workflows.smoke.known import KnownFailures, read_known
 
     _check(asked)
@@ -238,7 +238,7 @@ def _make_folder(folder: Path) -> None:
 def _preview(checks: list[Check], *, as_json: bool) -> None:
     import json
 
-    from serve_eval.workflows.smoke.smoke import cost
+    from serve_eval.workflows.smoke import cost
 
     if as_json:
         shown = [
@@ -269,8 +269,8 @@ def _run(
     from serve_eval.cli._ending import end, save_story_page
     from serve_eval.report.document import make_page
     from serve_eval.verdicts.exit_code import INTERRUPTED, worst
-    from serve_eval.workflows.smoke import smoke
-    from serve_eval.workflows.smoke.smoke import make_document, smoke_endpoint
+    from serve_eval.workflows import smoke
+    from serve_eval.workflows.smoke import make_document, smoke_endpoint
 
     base_url, started_at = str(plan.launcher.options["base_url"]), datetime.now(UTC).isoformat()
     say(f"serve-eval smoke: {base_url}", smoke.cost(checks))

@@ -33,7 +33,7 @@ from serve_eval.storage.report_file import drop_report
 from serve_eval.storage.scores import ScoreFile, write_scores
 
 if TYPE_CHECKING:
-    from serve_eval.sandbox.sandbox import Sandbox
+    from serve_eval.sandbox import Sandbox
 
 
 async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> None:

@@ -38,7 +38,7 @@ from serve_eval.storage.order_seed import OrderSeeds
 from serve_eval.storage.sessions import RunLog, SessionFile
 
 if TYPE_CHECKING:
-    from serve_eval.sandbox.sandbox import Sandbox
+    from serve_eval.sandbox import Sandbox
 
 
 CheckDefaults = Callable[[SamplingDefaults | None], None]

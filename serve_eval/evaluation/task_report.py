@@ -16,8 +16,7 @@ from serve_eval.evaluation.judges import remarks as judge_remarks
 from serve_eval.evaluation.results.degradation import degradations, describe
 from serve_eval.evaluation.results.examples import break_down_reference, pick_example
 from serve_eval.evaluation.task_run import TaskRun, random_order
-from serve_eval.evidence.attribution import latency
-from serve_eval.evidence.attribution.bad_workers import attribute_task, kinds_of
+from serve_eval.evidence.attribution import attribute_task, kinds_of, latency
 from serve_eval.frozen import freeze
 from serve_eval.plan.command_line import permissions
 from serve_eval.plan.prepared_task import PreparedTask

@@ -202,8 +202,8 @@ def find_leads_in(folder: Path, exit_code: int, include_path: Sequence[str]) -> 
         return Leads()
 
     from serve_eval.errors import RunFolderError
-    from serve_eval.workflows.diagnose.causes import find_leads
     from serve_eval.workflows.diagnose.judged import read_folder
+    from serve_eval.workflows.diagnose.story import find_leads
 
     try:
         return find_leads(read_folder(folder, include_path))

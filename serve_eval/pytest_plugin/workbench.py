@@ -218,7 +218,7 @@ class Workbench:
         """
         from serve_eval.errors import PlanError
         from serve_eval.evaluation.launch import check_launcher
-        from serve_eval.workflows.servers.held_servers import UNHELD
+        from serve_eval.workflows.servers import UNHELD
 
         name = plan.launcher.name
         if name == "external":
@@ -260,7 +260,7 @@ def _read_launcher(
     """Return a plan without tasks for a server that can be kept. Raises PlanError."""
     from serve_eval.errors import PlanError
     from serve_eval.plan.resolve import resolve_launcher
-    from serve_eval.workflows.servers.held_servers import check
+    from serve_eval.workflows.servers import check
 
     file = dict(read_base(None if plan is None else Path(plan)))
     given = file.get("launcher") if launcher is None else launcher
@@ -295,7 +295,7 @@ class KeptServers:
 
         Such an endpoint runs elsewhere, or knows the answers to the questions of one run only.
         """
-        from serve_eval.workflows.servers.held_servers import UNHELD
+        from serve_eval.workflows.servers import UNHELD
 
         return None if plan.launcher.name in UNHELD else self.launch
 

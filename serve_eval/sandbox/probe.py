@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import SandboxError
+from serve_eval.sandbox import LIMITS, OUTPUT_BYTES, SCRATCH_BYTES, Interpreter, Sandbox
 from serve_eval.sandbox.isolation import FILES, ISOLATIONS, MEMORY_BYTES, SYSTEM, Wrap
-from serve_eval.sandbox.sandbox import LIMITS, OUTPUT_BYTES, SCRATCH_BYTES, Interpreter, Sandbox
 from serve_eval.schema import ExitReason, Isolation, Program
 
 UNUSED_UIDS = range(61184, 65520)

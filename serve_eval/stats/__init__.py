@@ -29,6 +29,5 @@ __all__ = [
     "score_bounds",
     "sign_tests",
     "slices",
-    "suspects",
     "together",
 ]

@@ -17,10 +17,10 @@ import msgspec
 
 from serve_eval.client.transport import MOST_ENDS
 from serve_eval.errors import JournalError
-from serve_eval.file_system import force_to_disk
 from serve_eval.schema import Response
 from serve_eval.storage.file_names import PROOFS_FILE, TRACE_FILE, judges_proofs_file
 from serve_eval.storage.journal import FULL_DISK, NO_ROOM_HINT, Journal, Record, read, withdrawals
+from serve_eval.whole_file import force_to_disk
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ from serve_eval.shell_words import quote_path
 from serve_eval.storage.journal import Record, answers, read
 
 if TYPE_CHECKING:
-    from serve_eval.sandbox.sandbox import Sandbox
+    from serve_eval.sandbox import Sandbox
     from serve_eval.schema import Progress
 
 

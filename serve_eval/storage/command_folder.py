@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from serve_eval import file_system
+from serve_eval import whole_file
 from serve_eval.errors import RunFolderError
 from serve_eval.storage.file_names import LOCK_FILE
 from serve_eval.storage.story_files import STORIES
@@ -95,11 +95,11 @@ def occupy(path: Path, sign: str, kind: str = "") -> Iterator[None]:
     locked = True
     try:
         locked = _take(path, lock_file)
-        file_system.note_holder(lock_file, sign, locked=locked)
+        whole_file.note_holder(lock_file, sign, locked=locked)
         yield
     finally:
         if not locked:
-            file_system.forget_holder(lock_file)
+            whole_file.forget_holder(lock_file)
         os.close(lock_file)
 
 
@@ -110,7 +110,7 @@ def read_claim(path: Path) -> str:
     except OSError:
         return ""
     try:
-        return file_system.read_mark(lock_file)
+        return whole_file.read_mark(lock_file)
     finally:
         os.close(lock_file)
 
@@ -165,9 +165,9 @@ def _take(path: Path, lock_file: int) -> bool:
 
     Then the process that its lock file names must have ended. Raises RunFolderError.
     """
-    holder = file_system.read_holder(lock_file)
+    holder = whole_file.read_holder(lock_file)
     try:
-        locked = file_system.lock(lock_file)
+        locked = whole_file.lock(lock_file)
     except BlockingIOError as error:
         raise RunFolderError(
             f"{path} is in use by another run (process {holder or 'unknown'})",
@@ -178,7 +178,7 @@ def _take(path: Path, lock_file: int) -> bool:
             f"{path}: cannot be locked: {error.strerror}", hint=OTHER_FOLDER
         ) from error
     if not locked:
-        if file_system.may_live(holder):
+        if whole_file.may_live(holder):
             raise RunFolderError(
                 f"{path} is in use by another run (process {holder})",
                 hint=f"If that process has ended, remove {path / LOCK_FILE}.",
@@ -215,8 +215,8 @@ def check_unused(path: Path) -> None:
     except OSError:
         return
     try:
-        if not file_system.lock(lock, shared=True) and file_system.may_live(
-            file_system.read_holder(lock)
+        if not whole_file.lock(lock, shared=True) and whole_file.may_live(
+            whole_file.read_holder(lock)
         ):
             raise BlockingIOError
     except BlockingIOError as error:

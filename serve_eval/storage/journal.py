@@ -20,8 +20,8 @@ from typing import Self, TypeVar
 import msgspec
 
 from serve_eval.errors import JournalError, RunFolderError
-from serve_eval.file_system import force_to_disk
 from serve_eval.schema import Exchange, Failure, Response, Sample
+from serve_eval.whole_file import force_to_disk
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_ROOM_HINT = "Free disk space, then run the same command again. All answers so far are kept."

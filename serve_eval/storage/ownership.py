@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.file_system import force_to_disk
+from serve_eval.whole_file import force_to_disk
 
 KEY_FILE, KEY_BYTES = "key", 32
 SIGNATURE = "signature"

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from serve_eval import file_system
+from serve_eval import whole_file
 from serve_eval.errors import JournalError, ReferenceFileError, RunFolderError
 from serve_eval.schema import (
     CanaryRecord,
@@ -172,7 +172,7 @@ def set_aside_report(folder: Path) -> None:
     for name in PAGES:
         (folder / name).unlink(missing_ok=True)
     try:
-        file_system.rename_over(folder / SUITE.result, folder / EARLIER_SUITE_REPORT)
+        whole_file.rename_over(folder / SUITE.result, folder / EARLIER_SUITE_REPORT)
     except FileNotFoundError:
         return
     except OSError as error:

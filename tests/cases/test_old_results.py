@@ -7,7 +7,7 @@ from serve_eval.errors import DatasetError, NotComparableError, ReferenceFileErr
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Plan, Spec
 from serve_eval.verdicts import reference_samples, references
-from serve_eval.workflows.references.import_biochatter import import_results
+from serve_eval.workflows.references.import_published import import_results
 from tests.cases.made import write_biochatter
 
 HEAD = "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version\n"

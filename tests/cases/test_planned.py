@@ -14,9 +14,9 @@ from serve_eval.schema import Spec
 from serve_eval.storage.report_file import read_report
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
-from serve_eval.workflows.export.export import export
-from serve_eval.workflows.references.register import register
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.export import export
+from serve_eval.workflows.references import register
+from serve_eval.workflows.rescore import rescore
 from serve_eval.workflows.suite.execution import evaluate_suite
 from serve_eval.workflows.suite.file import read as read_suite
 from tests.cases.made import counting, write_biochatter

@@ -16,8 +16,8 @@ from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.plan import resolve
 from serve_eval.storage.run_folder import read_plan
-from serve_eval.workflows.references.register import register
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.references import register
+from serve_eval.workflows.rescore import rescore
 from tests.cases.made import counting
 
 ROUNDS = 3

@@ -15,8 +15,8 @@ from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
 from serve_eval.schema import DataRoots, VerdictOutcome
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.tasks import cases
-from serve_eval.workflows.references.register import register
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.references import register
+from serve_eval.workflows.rescore import rescore
 from tests.cases.made import counting
 from tests.cli.command import serve_eval
 

@@ -16,10 +16,9 @@ from jsonschema import Draft202012Validator
 
 from serve_eval.cli._commands import walk
 from serve_eval.cli._help import HelpedCommand
-from serve_eval.cli._options import command, settings_of
-from serve_eval.cli._own_settings import take_own
+from serve_eval.cli._options import command, settings_of, take_own
 from serve_eval.cli.app import make_command
-from serve_eval.cli.setup_schema import KINDS
+from serve_eval.cli.setup import KINDS
 from serve_eval.errors import PlanError
 from serve_eval.plan.options import AskedOptions, ConnectionOptions, JudgedOptions, ProtocolOptions
 from serve_eval.plan.plan_file import KEYS

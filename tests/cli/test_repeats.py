@@ -19,7 +19,7 @@ from serve_eval.evaluation.results.sample_table import Repeated
 from serve_eval.schema import AccuracySpec, Plan, Sample, Spec
 from serve_eval.storage import run_folder
 from serve_eval.verdicts import references
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
 

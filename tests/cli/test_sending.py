@@ -29,8 +29,8 @@ from serve_eval.schema import (
     Usage,
     VerdictOutcome,
 )
-from serve_eval.workflows.references.register import register
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.references import register
+from serve_eval.workflows.rescore import rescore
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
 from tests.scripted_server import (

@@ -12,7 +12,7 @@ from serve_eval.checks.answer import Answer, read_stream
 from serve_eval.checks.kinds.answering import PROMPT
 from serve_eval.checks.row import SentRequest
 from serve_eval.masking import Masking
-from serve_eval.workflows.smoke import smoke
+from serve_eval.workflows import smoke
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
 from tests.standin.deployments import environment, free_port, running, wait_healthy

@@ -95,7 +95,7 @@ def test_a_command_imports_no_other():
     assert code == 0
     assert {
         name for name in modules if name.startswith("serve_eval.cli.") and "._" not in name
-    } == {"serve_eval.cli.app", "serve_eval.cli.references_power"}
+    } == {"serve_eval.cli.app", "serve_eval.cli.references"}
 
 
 def test_a_run_with_the_default_verdict_does_without_what_is_heavy(data_root, tmp_path):
@@ -129,7 +129,7 @@ END = (
     "serve_eval.report.lines",
     "serve_eval.report.page",
     "serve_eval.report.summary",
-    "serve_eval.sandbox.sandbox",
+    "serve_eval.sandbox",
     "serve_eval.schema.comparison",
     "serve_eval.schema.suite",
     "serve_eval.schema.verification",

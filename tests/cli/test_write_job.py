@@ -18,7 +18,7 @@ from serve_eval.cli.serve import _describe, _resolve
 from serve_eval.errors import PlanError
 from serve_eval.plan.resolve import resolve
 from serve_eval.schema import Endpoint, Shard
-from serve_eval.workflows.servers.held_servers import Held
+from serve_eval.workflows.servers import Held
 from serve_eval.workflows.suite.file import read as read_suite
 from serve_eval.yaml_source import read
 from tests.cli.command import serve_eval

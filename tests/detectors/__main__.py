@@ -11,7 +11,7 @@ from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from serve_eval.workflows.attribute.attribute import SAMPLES
+from serve_eval.workflows.attribute import SAMPLES
 from tests.detectors.detectors import FAULTS, NAMES, SOUND, Fault, Finding, findings, smoked, tried
 
 SIZES = (25, 50, 100, 200, 400)

@@ -36,10 +36,10 @@ from serve_eval.schema import (
 from serve_eval.storage.file_names import REPORT_FILE
 from serve_eval.storage.report_file import read_report
 from serve_eval.verdicts.exit_code import FAIL
-from serve_eval.workflows.attribute import attribute
+from serve_eval.workflows import attribute
 from serve_eval.workflows.compare.compare import SELF, CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.story import diagnose
-from serve_eval.workflows.smoke.smoke import Smoke
+from serve_eval.workflows.smoke import Smoke
 from tests.scripted_server import external
 from tests.standin.deployments import Deployed, aggregated, deployed
 from tests.workflows.smoke.trying import smoke_at

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from scipy.stats import binom
 
-from serve_eval.workflows.attribute.attribute import SAMPLES
+from serve_eval.workflows.attribute import SAMPLES
 from tests.detectors.detectors import (
     ALARM,
     ASKED,

@@ -44,7 +44,7 @@ from serve_eval.storage import order_seed, run_folder
 from serve_eval.storage.sessions import read_sessions
 from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.reference_samples import SampleScores
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 
 ACCURACY = Metric()
 LOST = Failure(kind=FailureKind.TIMEOUT, message="late")

@@ -51,7 +51,7 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.media import media_url, prompt_sha256
 from serve_eval.storage.prompts import read_prompts
-from serve_eval.workflows.capsule.capsule import capsules
+from serve_eval.workflows.capsule import capsules
 
 FOLDER = Path(small_media.__file__).parent
 SOUND, SHAPE, DOT = (FOLDER / name for name in ("number.wav", "shape.png", "dot.mp4"))

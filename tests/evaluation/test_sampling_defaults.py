@@ -39,7 +39,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.tasks import word_problems
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 from tests.scripted_server import ScriptedServer, answer, fail, json_reply
 from tests.standin.deployments import aggregated
 

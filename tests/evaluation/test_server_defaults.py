@@ -23,10 +23,9 @@ from serve_eval.schema import (
     VerificationOutcome,
 )
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
-from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.judged import read_folder
-from serve_eval.workflows.diagnose.story import diagnose
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.diagnose.story import diagnose, find_leads
+from serve_eval.workflows.references import register
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import verify
 from tests.scripted_server import ScriptedServer, answer, serve

@@ -26,7 +26,7 @@ from serve_eval.stats.classic import Decision, classic_test, decide
 from serve_eval.stats.intervals import bound_missing
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.pairs import pair
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 from tests.cli.command import environment
 from tests.scripted_server import ScriptedServer, answer, fail
 

@@ -14,7 +14,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Plan, Spec, VerdictOutcome
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.storage import run_folder
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.rescore import rescore
 from tests.harness.made_tasks import CAPITALS, served, write
 
 pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")

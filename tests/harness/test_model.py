@@ -18,7 +18,7 @@ from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.schema.media import prompt_sha256
-from serve_eval.workflows.export.export import export
+from serve_eval.workflows.export import export
 from tests.harness.made_tasks import served, write
 
 pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")

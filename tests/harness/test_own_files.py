@@ -22,8 +22,8 @@ from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import open_scope, scope
 from serve_eval.schema import Plan, Spec, VerdictOutcome
 from serve_eval.tasks._lm_eval_documents import load_parts
-from serve_eval.workflows.export.export import export
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.export import export
+from serve_eval.workflows.references import register
 from tests.cli.command import in_a_process
 from tests.harness.made_tasks import write
 

@@ -22,8 +22,8 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.plugins import extensions
 from serve_eval.schema import Limits, Need, Plan, Spec, VerdictOutcome
-from serve_eval.workflows.export.export import export
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.export import export
+from serve_eval.workflows.rescore import rescore
 from tests.harness.made_tasks import write
 
 pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")

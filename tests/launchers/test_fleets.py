@@ -35,7 +35,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.attribution.matching import METRICS, TIMES, TRACES
 from serve_eval.launchers._machine import lock_files
 from serve_eval.schema import Spec
-from serve_eval.workflows.attribute import attribute
+from serve_eval.workflows import attribute
 from tests.launchers.test_server_processes import LEFT_S, MARK, ROOT, check_nothing_left, marked
 from tests.launchers.test_with_standin import read_processes
 from tests.standin.deployments import environment

@@ -15,7 +15,7 @@ from serve_eval.schema import Message, Metric, Response, Sample, TextPart
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import Journal, Record
 from serve_eval.storage.prompts import keep_media, write_prompts
-from serve_eval.workflows.view.server import serve_folder
+from serve_eval.workflows.view import serve_folder
 from tests.page.conftest import NARROW, READY
 from tests.page.hostile import HOSTILE, LONG, MARKUP, make_content, make_task
 from tests.report.document.stories import HOSTILE as STORY_PAGES_HOSTILE

@@ -19,7 +19,7 @@ from serve_eval.checks.run import choose_checks
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec, TaskReport
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 from tests.peers.peers import CONTEXT_TOKENS, PYTHON, ROOT, WEIGHTS
 
 MODEL = "embedded"

@@ -8,9 +8,9 @@ import struct
 
 import pytest
 
+from serve_eval.sandbox import Sandbox
 from serve_eval.sandbox._reading import Reader, from_plain
 from serve_eval.sandbox._values import RefusedValue, Writer, plain
-from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import ExitReason, Program
 
 CODE = """

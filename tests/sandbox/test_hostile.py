@@ -18,9 +18,8 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import SandboxError
-from serve_eval.sandbox import seccomp
+from serve_eval.sandbox import LIMITS, OUTPUT_BYTES, SCRATCH_BYTES, Sandbox, seccomp
 from serve_eval.sandbox.isolation import ISOLATIONS, namespaces
-from serve_eval.sandbox.sandbox import LIMITS, OUTPUT_BYTES, SCRATCH_BYTES, Sandbox
 from serve_eval.schema import ExitReason, Program
 from tests.sandbox.conftest import OTHERS, held, marked, unavailable
 from tests.sandbox.hostile.run import Attempt, run_all, table

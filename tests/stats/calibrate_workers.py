@@ -7,8 +7,13 @@ from dataclasses import replace
 
 import numpy
 
-from serve_eval.evidence.attribution.latency import Timed, correct_rows, make_row, usual_time
-from serve_eval.evidence.attribution.run_latency import in_run
+from serve_eval.evidence.attribution.latency import (
+    Timed,
+    correct_rows,
+    in_run,
+    make_row,
+    usual_time,
+)
 from serve_eval.stats.contingency import Cell, rows
 from tests.stats.simulation import ALPHA as STICKY_ALPHA
 from tests.stats.simulation import (

@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING
 import numpy
 from scipy.stats import beta
 
-from serve_eval.evidence.attribution.bad_workers import (
-    SUBJECT,
-    WRONG,
-    AttributedAnswer,
-    compare_workers,
-)
+from serve_eval.evidence.attribution import SUBJECT, WRONG, AttributedAnswer, compare_workers
 from serve_eval.evidence.attribution.latency import Timed
 from serve_eval.schema import Metric
 from serve_eval.stats.contingency import Cell, rows

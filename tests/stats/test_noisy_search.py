@@ -7,8 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.noisy_search import ErrorRates, Posterior, SimulatedSearch
-from serve_eval.stats.suspects import space_of_options, space_of_steps, start_chances
+from serve_eval.stats.noisy_search import (
+    ErrorRates,
+    Posterior,
+    SimulatedSearch,
+    space_of_options,
+    space_of_steps,
+    start_chances,
+)
 
 RATES = ErrorRates(alpha=0.02, beta=0.05)
 SPACES = [space_of_options(n) for n in (1, 2, 3, 4)] + [space_of_steps(n) for n in (1, 5)]

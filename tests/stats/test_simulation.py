@@ -20,9 +20,8 @@ import numpy
 import pytest
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.evidence.attribution.bad_workers import DIFFICULTY, SUBJECT
-from serve_eval.evidence.attribution.latency import describe_slow
-from serve_eval.evidence.attribution.run_latency import in_run
+from serve_eval.evidence.attribution import DIFFICULTY, SUBJECT
+from serve_eval.evidence.attribution.latency import describe_slow, in_run
 from serve_eval.stats.bounds import bounds, noninferiority
 from serve_eval.stats.classic import Decision, classic_test, decide
 from serve_eval.stats.early_stop import EarlyClassic

@@ -24,7 +24,7 @@ from serve_eval.storage.file_names import ORDER_FILE
 from serve_eval.storage.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.invariants.check import check
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.rescore import rescore
 from tests.scripted_server import ScriptedServer, hand_over
 
 N = 60

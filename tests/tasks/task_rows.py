@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from serve_eval.cli.setup_schema import KINDS, format_schema
+from serve_eval.cli.setup import KINDS, format_schema
 from serve_eval.datasets import local
 from serve_eval.datasets.local import find_sources
 from serve_eval.errors import DatasetError

@@ -14,16 +14,10 @@ from hypothesis import strategies as st
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample, Spec
-from serve_eval.tasks import (
-    _ruler_ingredients,
-    _ruler_kinds,
-    passkey_lines,
-    passkey_retrieval_64k,
-    passkey_retrieval_128k,
-)
+from serve_eval.tasks import _ruler_ingredients, _ruler_kinds, passkey_lines
 from serve_eval.tasks._passkey import NOISE as PASSKEY_LINES_NOISE
 from serve_eval.tasks._passkey import NOISE as PASSKEY_NOISE
-from serve_eval.tasks._passkey import keys
+from serve_eval.tasks._passkey import keys, passkey_retrieval_64k, passkey_retrieval_128k
 from serve_eval.tasks._ruler_ingredients import (
     CLOSE,
     MOST_COUNTS,
@@ -314,7 +308,7 @@ def test_the_keys_are_the_golden_ones():
 
 @pytest.mark.parametrize(
     ("task", "lines", "step"),
-    [(passkey_retrieval_64k.task, 2610, 45), (passkey_retrieval_128k.task, 5220, 90)],
+    [(passkey_retrieval_64k, 2610, 45), (passkey_retrieval_128k, 5220, 90)],
 )
 def test_the_first_twenty_lie_in_the_first_depths_of_59(task, lines, step):
     dataset = task().load(DataRoots(), 20)
@@ -337,7 +331,7 @@ def test_the_first_twenty_lie_in_the_first_depths_of_59(task, lines, step):
 
 
 def test_all_depths_reach_from_the_first_line_to_the_last():
-    made = passkey_retrieval_64k.task(depths="all", num_samples=12)
+    made = passkey_retrieval_64k(depths="all", num_samples=12)
     dataset = made.load(DataRoots(), 12)
     depths = [float(s.metadata["depth"].split()[0]) for s in dataset.samples]
     assert (depths[0], depths[-1], sorted(depths)) == (0.0, 100.0, depths)
@@ -348,13 +342,13 @@ def test_all_depths_reach_from_the_first_line_to_the_last():
 
 
 def test_every_sample_counts_and_one_miss_fails():
-    made = passkey_retrieval_64k.task()
+    made = passkey_retrieval_64k()
     assert (made.hypothesis.sigma, made.hypothesis.alpha) == (0.0, 0.5)
     assert made.sampling.max_tokens == 6
     sample = made.load(DataRoots(), 1).samples[0]
     assert made.score(sample, Response(text=" 66048. The", finish_reason="length")).value == 1.0
     with pytest.raises(PlanError, match="1 to 295"):
-        passkey_retrieval_64k.task(num_samples=296)
+        passkey_retrieval_64k(num_samples=296)
 
 
 def test_texts_differ_by_length_in_nothing_but_noise_and_title():

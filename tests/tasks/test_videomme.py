@@ -18,13 +18,16 @@ from serve_eval.schema import (
     Response,
     TextPart,
 )
-from serve_eval.tasks import (
+from serve_eval.tasks._mixed_modality import (
+    Item,
+    choose_questions,
     mixed_modality_omni,
     mixed_modality_omni_alone,
     mixed_modality_qwen_vl,
     mixed_modality_video_audio_omni,
+    read_items,
+    request_text,
 )
-from serve_eval.tasks._mixed_modality import Item, choose_questions, read_items, request_text
 from serve_eval.tasks._recordings import VideoSettings
 from serve_eval.tasks.videomme import task
 from tests.datasets.videos import grey_of, write_video
@@ -219,7 +222,7 @@ FRAMES = [f"frame {i}" for i in range(8)]
 
 
 def test_parts_come_in_the_order_image_sound_video_text(root):
-    dataset = _load_mixed_modality(root, mixed_modality_omni.task(num_samples=6))
+    dataset = _load_mixed_modality(root, mixed_modality_omni(num_samples=6))
     questions = {
         "image": "Which is <image 1>?\nOptions:\nA. one\nB. two\n",
         "audio": "Transcribe the spoken audio exactly.",
@@ -247,8 +250,8 @@ def test_parts_come_in_the_order_image_sound_video_text(root):
 
 
 def test_the_control_asks_the_same_with_the_medium_alone(root):
-    mixed = _load_mixed_modality(root, mixed_modality_omni.task(num_samples=6))
-    alone = _load_mixed_modality(root, mixed_modality_omni_alone.task(num_samples=6))
+    mixed = _load_mixed_modality(root, mixed_modality_omni(num_samples=6))
+    alone = _load_mixed_modality(root, mixed_modality_omni_alone(num_samples=6))
     shown = {
         "image": (["image"], "one image"),
         "audio": (["input_audio"], "one audio clip"),
@@ -266,11 +269,11 @@ def test_the_control_asks_the_same_with_the_medium_alone(root):
 
 
 def test_a_video_with_its_sound_is_sent_itself(root):
-    dataset = _load_mixed_modality(root, mixed_modality_video_audio_omni.task(num_samples=6))
+    dataset = _load_mixed_modality(root, mixed_modality_video_audio_omni(num_samples=6))
     assert _seen(dataset.samples[0])[0] == ["image", "video_url"]
     text = request_text(["image", "video"], "video", "Q?")
     assert text.startswith("You are given one image and one video in this single request.")
-    frames = _load_mixed_modality(root, mixed_modality_qwen_vl.task(num_samples=6))
+    frames = _load_mixed_modality(root, mixed_modality_qwen_vl(num_samples=6))
     assert _seen(frames.samples[0])[0] == ["image", *FRAMES]
 
 
@@ -318,19 +321,19 @@ def test_missing_and_wrong_media_are_named(tmp_path):
     _write(tmp_path, 6)
     (tmp_path / "voxpopuli/en/1.wav").write_bytes(b"no sound")
     with pytest.raises(DatasetError, match=r"test\.jsonl: s\d: not a"):
-        _load_mixed_modality(tmp_path, mixed_modality_omni.task(num_samples=6))
+        _load_mixed_modality(tmp_path, mixed_modality_omni(num_samples=6))
     (tmp_path / "voxpopuli/en/1.wav").unlink()
     with pytest.raises(DatasetError, match=r"1\.wav: No such file"):
-        _load_mixed_modality(tmp_path, mixed_modality_omni.task(num_samples=6))
+        _load_mixed_modality(tmp_path, mixed_modality_omni(num_samples=6))
     with pytest.raises(DatasetError, match="7 questions of each medium are needed"):
-        _load_mixed_modality(tmp_path, mixed_modality_qwen_vl.task(num_samples=7))
+        _load_mixed_modality(tmp_path, mixed_modality_qwen_vl(num_samples=7))
     with pytest.raises(PlanError, match="num_samples must be 3 or more"):
-        mixed_modality_omni.task(num_samples=2)
+        mixed_modality_omni(num_samples=2)
 
 
 def test_the_fingerprint_names_the_choices(root):
     def told(**options):
-        task = mixed_modality_omni.task(num_samples=6, **options)
+        task = mixed_modality_omni(num_samples=6, **options)
         return fingerprint(task, _load_mixed_modality(root, task))
 
     base = told()
@@ -340,7 +343,7 @@ def test_the_fingerprint_names_the_choices(root):
 
 
 def test_answers_are_read_by_medium(root):
-    task = mixed_modality_omni.task(num_samples=6)
+    task = mixed_modality_omni(num_samples=6)
     scored = []
     for sample in _load_mixed_modality(root, task).samples:
         score = task.score(sample, Response(text=f"{sample.target}", finish_reason="stop"))

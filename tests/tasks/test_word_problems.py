@@ -22,14 +22,8 @@ from serve_eval.schema import (
     Spec,
     Task,
 )
-from serve_eval.tasks import (
-    gsm8k,
-    gsm8k_inferencemax,
-    gsm8k_inferencex,
-    passkey_short,
-    word_problems_perplexity,
-)
-from serve_eval.tasks._gsm8k import STOP, score
+from serve_eval.tasks import gsm8k, passkey_short, word_problems_perplexity
+from serve_eval.tasks._gsm8k import STOP, gsm8k_inferencemax, gsm8k_inferencex, score
 from serve_eval.tasks._gsm8k import shots as drawn
 from serve_eval.tasks._samples import shuffle
 from serve_eval.tasks.gsm8k import task
@@ -86,7 +80,7 @@ def test_the_sampler_is_in_the_protocol_where_it_changes_the_shots():
     assert "fewshot_sampler" not in task(fewshot_sampler="0.4.10").protocol
     many = task(apply_chat_template=True, fewshot_as_multiturn=True, fewshot_sampler="0.4.10")
     assert "fewshot_sampler" not in many.protocol
-    for one in (task, gsm8k_inferencex.task):
+    for one in (task, gsm8k_inferencex):
         newer = one(apply_chat_template=True, fewshot_as_multiturn=False, fewshot_sampler="0.4.10")
         assert newer.protocol["fewshot_sampler"] == "0.4.10"
 
@@ -213,7 +207,7 @@ LINE = "End your response with the answer on the last line, formatted as: #### [
 
 def test_every_question_has_the_line_and_the_shots_are_those_of_gsm8k(data_root):
     roots = DataRoots(roots=(data_root,))
-    dataset = gsm8k_inferencemax.task().load(roots, 9)
+    dataset = gsm8k_inferencemax().load(roots, 9)
     plain = gsm8k.task(apply_chat_template=True, fewshot_as_multiturn=True).load(roots, 9)
     assert [s.id for s in dataset.samples] == [s.id for s in plain.samples]
     for sample, other in zip(dataset.samples, plain.samples, strict=True):
@@ -245,13 +239,13 @@ def test_the_last_marked_number_decides(text, outcome, answer, flexible):
 
 
 def test_both_names_are_one_protocol_under_two_references():
-    one, other = gsm8k_inferencemax.task(), gsm8k_inferencex.task()
+    one, other = gsm8k_inferencemax(), gsm8k_inferencex()
     assert one.protocol == other.protocol
     assert (one.reference_file, other.reference_file) == ("gsm8k_inferencemax", "gsm8k_inferencex")
     assert (one.sampling.max_tokens, one.sampling.stop) == (12288, ())
-    assert gsm8k_inferencemax.task(suite_exact=True).sampling.stop == STOP == ("</s>", "<|im_end|>")
+    assert gsm8k_inferencemax(suite_exact=True).sampling.stop == STOP == ("</s>", "<|im_end|>")
     with pytest.raises(PlanError, match="apply_chat_template"):
-        gsm8k_inferencex.task(apply_chat_template=False)
+        gsm8k_inferencex(apply_chat_template=False)
 
 
 ROOTS = DataRoots()

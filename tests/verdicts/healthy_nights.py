@@ -16,7 +16,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers import simulated
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.workflows.diagnose.story import diagnose
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 from tests.server_here import server_here
 from tests.stats.calibrate_paired import share
 

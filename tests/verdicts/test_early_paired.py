@@ -32,8 +32,8 @@ from serve_eval.storage.file_names import LOOKS_FILE
 from serve_eval.storage.report_file import read_report
 from serve_eval.storage.sessions import read_sessions
 from serve_eval.verdicts import pairing, reference_samples
-from serve_eval.workflows.references.register import register
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.references import register
+from serve_eval.workflows.rescore import rescore
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

@@ -16,7 +16,7 @@ from serve_eval.schema import EarlyStop, Limits, Plan, Report, Spec, VerdictOutc
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import LOOKS_FILE
 from serve_eval.storage.journal import Journal
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

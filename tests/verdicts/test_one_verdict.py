@@ -37,8 +37,8 @@ from serve_eval.storage.report_file import read_report
 from serve_eval.verdicts import pairing, reference_samples, references
 from serve_eval.verdicts.rules.classic import judge as subset_reference_judge
 from serve_eval.workflows.compare.verdict import compare_folders
-from serve_eval.workflows.references.register import register
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.references import register
+from serve_eval.workflows.rescore import rescore
 from serve_eval.workflows.suite.judgement import EndedRun, judge
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

@@ -34,7 +34,7 @@ from serve_eval.verdicts.reference_samples import (
     write,
 )
 from serve_eval.verdicts.validity import CUT
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 
 
 def _scores(*runs, lo=0.0, hi=1.0):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval import file_system
+from serve_eval import whole_file
 from tests.cli.command import environment
 
 HERE = Path(__file__).parent
@@ -108,7 +108,7 @@ def test_without_locks_a_living_holder_is_found_and_a_dead_one_is_forgotten(
     ids=["nobody", "locked", "this process", "elsewhere", "ended", "too large", "nonsense"],
 )
 def test_the_holder_of_an_unlocked_folder(holder, lives):
-    assert file_system.may_live(holder) is lives
+    assert whole_file.may_live(holder) is lives
 
 
 NOBODY = "65534"

@@ -12,7 +12,7 @@ from serve_eval.errors import DatasetError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.harness.layout import file_name, mean_stderr, sanitize, stamp
 from serve_eval.schema import Limits, Plan, Spec
-from serve_eval.workflows.export.export import export
+from serve_eval.workflows.export import export
 from tests.json_files import read_json
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

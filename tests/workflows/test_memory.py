@@ -11,9 +11,9 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Plan, Shard, Spec
 from serve_eval.workflows.compare.verdict import compare_folders
 from serve_eval.workflows.diagnose.evidence import read
-from serve_eval.workflows.export.export import export
+from serve_eval.workflows.export import export
 from serve_eval.workflows.merge import merge, plan_of_whole, read_shards
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.rescore import rescore
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("simulated_here")]
 

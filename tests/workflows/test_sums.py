@@ -16,8 +16,8 @@ from serve_eval.storage.scores import read_scores
 from serve_eval.verdicts import references
 from serve_eval.workflows.compare.verdict import compare_folders
 from serve_eval.workflows.merge import merge, plan_of_whole, read_shards
-from serve_eval.workflows.references.register import register
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.references import register
+from serve_eval.workflows.rescore import rescore
 from tests.tasks.made_data import write_voxpopuli
 
 pytest.importorskip("jiwer", reason="needs the optional extra media")

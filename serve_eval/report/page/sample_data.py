@@ -16,7 +16,7 @@ from pathlib import Path
 
 from serve_eval.evaluation.results.examples import order_ids
 from serve_eval.frozen import freeze
-from serve_eval.report.page.chosen_rows import FELL, ROSE, SAME, TaskRows, choose_rows, join_arms
+from serve_eval.report.page.chosen import FELL, ROSE, SAME, TaskRows, choose_rows, join_arms
 from serve_eval.report.page.columns import (
     AnswerColumns,
     PageMedia,

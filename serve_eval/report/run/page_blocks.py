@@ -10,10 +10,10 @@ from serve_eval.evaluation.deployment import describe
 from serve_eval.evaluation.results.degradation import what
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
+from serve_eval.report.page.chosen import draw_answers, draw_task
 from serve_eval.report.page.content import Fact, Facts, PictureSection, Section
 from serve_eval.report.page.sample_data import PageTask, SampleData, show_samples
 from serve_eval.report.page.tables import show_breakdown, show_settings, tabulate_questions
-from serve_eval.report.pictures.chosen_pictures import draw_answers, draw_task
 from serve_eval.report.pictures.outcomes import draw_questions
 from serve_eval.report.pictures.picture import Picture
 from serve_eval.report.run.conclusions import (

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from serve_eval.evaluation.results.scoring import ScoredApart, grade_answer
 from serve_eval.evidence.answer_texts import find_at_start
-from serve_eval.evidence.attribution import latency
-from serve_eval.evidence.attribution.bad_workers import EMPTY, FAILURES, WRONG, shares, wrong
+from serve_eval.evidence.attribution import EMPTY, FAILURES, WRONG, latency, shares, wrong
 from serve_eval.evidence.attribution.latency import Timed
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.resources import describe_busy, is_busy

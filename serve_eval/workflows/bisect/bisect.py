@@ -43,8 +43,7 @@ from serve_eval.storage.file_names import BISECTION_RUNS
 from serve_eval.storage.json_files import differences, refuse_other
 from serve_eval.storage.story_files import BISECT
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
-from serve_eval.workflows.bisect.configurations import Configurations
-from serve_eval.workflows.bisect.rules import BisectRules
+from serve_eval.workflows.bisect.configurations import BisectRules, Configurations
 from serve_eval.workflows.bisect.search import (
     ALPHA,
     CONFIDENCE,

@@ -2,7 +2,8 @@
 
 Options are the leaves of the launcher's options, and what the client does: the model, the
 connection and the limits. A list is one value, and so is a mapping that only one side has: half of
-it would hardly be valid. What the runs ask is that of the good plan for all.
+it would hardly be valid. What the runs ask is that of the good plan for all. The rules of a
+bisection are its options.
 """
 
 from __future__ import annotations
@@ -10,16 +11,59 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
 from serve_eval.client.connection import looks_secret
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.shared_server import server_key
+from serve_eval.frozen import freeze
 from serve_eval.plugins.registry import nearest
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import BisectionChange, BisectionSuspect, Connection, Limits, Plan, Spec
-from serve_eval.stats.suspects import SearchSpace, Suspect, space_of_options, space_of_steps
+from serve_eval.stats.noisy_search import SearchSpace, Suspect, space_of_options, space_of_steps
+
+
+@freeze
+class BisectRules:
+    """Choose the drop that counts, and when to give up (None: never)."""
+
+    title: ClassVar[str] = "Test and budget"
+    command: ClassVar[str] = "bisect"
+    margin: Annotated[
+        float | None,
+        Setting(
+            "Drop in points that counts as worse (default: half of the drop that the bad"
+            " configuration shows).",
+            metavar="POINTS",
+        ),
+    ] = None
+    budget_starts: Annotated[
+        int | None,
+        Setting(
+            "Start at most N servers.",
+            metavar="N",
+        ),
+    ] = None
+    budget_gpu_hours: Annotated[
+        float | None,
+        Setting(
+            "Begin no further step after this many GPU hours.",
+            metavar="HOURS",
+            flag=False,
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Raise PlanError for a number that is out of range."""
+        if self.margin is not None and not 0 < self.margin < 100:
+            raise PlanError("--margin must be a positive number of points, such as 2")
+        if self.budget_starts is not None and self.budget_starts < 2:
+            raise PlanError("--budget-starts must be 2 or more: both sides start once")
+        if self.budget_gpu_hours is not None and not self.budget_gpu_hours > 0:
+            raise PlanError("bisect.budget_gpu_hours must be above 0")
+
 
 PLACEHOLDER = "{step}"
 GOOD, BAD = "good", "bad"

@@ -8,11 +8,15 @@ from typing import Any
 
 from serve_eval.frozen import freeze
 from serve_eval.schema import Bisection, BisectionResult, BisectionStep, BisectionSuspect
-from serve_eval.stats.noisy_search import ErrorRates, Posterior, SearchCost, SimulatedSearch
-from serve_eval.stats.suspects import start_chances
+from serve_eval.stats.noisy_search import (
+    ErrorRates,
+    Posterior,
+    SearchCost,
+    SimulatedSearch,
+    start_chances,
+)
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
-from serve_eval.workflows.bisect.configurations import Configurations
-from serve_eval.workflows.bisect.rules import BisectRules
+from serve_eval.workflows.bisect.configurations import BisectRules, Configurations
 from serve_eval.workflows.bisect.testing import StepOutcome
 
 ALPHA = 0.005

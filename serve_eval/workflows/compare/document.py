@@ -13,7 +13,7 @@ from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import sentences
 from serve_eval.report.ci_result import CiCase, CiSuite, OneLine, write_line
 from serve_eval.report.document import Block, Conclusion, Depth, Document
-from serve_eval.report.page.chosen_rows import MISSING, SIDES
+from serve_eval.report.page.chosen import MISSING, SIDES, draw_compared, draw_graded, draw_times
 from serve_eval.report.page.content import (
     DataCell,
     DataColumn,
@@ -24,7 +24,6 @@ from serve_eval.report.page.content import (
 )
 from serve_eval.report.page.sample_data import PageTask, SampleData, show_samples
 from serve_eval.report.page.tables import contrast_settings, show_breakdown
-from serve_eval.report.pictures.chosen_pictures import draw_compared, draw_graded, draw_times
 from serve_eval.report.pictures.picture import Picture
 from serve_eval.report.run.conclusions import (
     CHANGES,

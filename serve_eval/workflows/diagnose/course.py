@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
 from serve_eval.evaluation.results.degradation import describe
-from serve_eval.evidence.attribution.bad_workers import AT_FIRST
+from serve_eval.evidence.attribution import AT_FIRST
 from serve_eval.evidence.attribution.latency import describe_slow
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.schema import Attempt, FailureKind, LostAnswer, VerdictOutcome, find_lost

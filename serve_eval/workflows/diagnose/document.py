@@ -24,11 +24,16 @@ from serve_eval.report.summary.headline import UNICODE, list_parts
 from serve_eval.shell_words import quote_path
 from serve_eval.verdicts.exit_code import PASS
 from serve_eval.workflows.diagnose.breakdown import Breakdown, describe_kinds, describe_misses
-from serve_eval.workflows.diagnose.causes import ExplainedTask, explain
 from serve_eval.workflows.diagnose.course import RULE
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.judged import ENDED_EARLY, STOPPED, FolderOutcomes
-from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
+from serve_eval.workflows.diagnose.story import (
+    DiagnosedRun,
+    DiagnosedTask,
+    Diagnosis,
+    ExplainedTask,
+    explain,
+)
 
 MOST_COMMANDS = 3
 """Commands that come next, at most."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
-from serve_eval.evidence.attribution.bad_workers import SUBJECT, kinds_of
+from serve_eval.evidence.attribution import SUBJECT, kinds_of
 from serve_eval.frozen import freeze
 from serve_eval.schema import HOLDOUT, Dataset, Metric, Reference, Task
 from serve_eval.stats.clusters import cluster_keys, number_keys

@@ -39,7 +39,7 @@ from serve_eval.series.measured_runs import read_measured
 from serve_eval.storage.json_files import write_private
 from serve_eval.storage.scores import ScoreRecord, score_records
 from serve_eval.verdicts.reference_noise import describe_one_draw
-from serve_eval.workflows.export.export import Exported
+from serve_eval.workflows.export import Exported
 
 RESULT_COLUMNS = (
     "model_name",

@@ -12,10 +12,17 @@ from typing import Any
 from serve_eval import yaml_source
 from serve_eval.errors import PlanError
 from serve_eval.protocol.sampling_fields import judge_setting
-from serve_eval.workflows.init import dynamo, orchestrator_file, srt_slurm, trtllm_benchmark
+from serve_eval.workflows.init import (
+    NO_MODEL,
+    PROTOCOL,
+    TASKS,
+    dynamo,
+    srt_slurm,
+    trtllm_files,
+    write_verdict,
+)
 from serve_eval.workflows.init.recipe import DeploymentRecipe, Servers
 from serve_eval.workflows.init.srt_schema import BASE
-from serve_eval.workflows.init.starter_plan import NO_MODEL, PROTOCOL, TASKS, write_verdict
 
 MOST_BYTES = 8 * 1024 * 1024
 KNOWN = (
@@ -73,15 +80,15 @@ def _read(file: Path) -> Iterator[DeploymentRecipe]:
         if srt_slurm.recognises(content):
             found = True
             yield from srt_slurm.read(content, name)
-        elif trtllm_benchmark.recognises(content):
+        elif trtllm_files.recognises_benchmark(content):
             found = True
-            yield trtllm_benchmark.read(content, name)
-        elif orchestrator_file.recognises(content):
+            yield trtllm_files.read_benchmark(content, name)
+        elif trtllm_files.recognises(content):
             found = True
-            yield orchestrator_file.read(content, name, _list_siblings(file))
-        elif orchestrator_file.is_llm_args(content):
+            yield trtllm_files.read(content, name, _list_siblings(file))
+        elif trtllm_files.is_llm_args(content):
             found = True
-            yield orchestrator_file.read_llm_args(content, name)
+            yield trtllm_files.read_llm_args(content, name)
     if not found:
         raise PlanError(f"{file}: no form of a recipe that is known", hint=KNOWN)
 

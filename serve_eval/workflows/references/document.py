@@ -12,8 +12,8 @@ from serve_eval.report.document import Block, Conclusion, Depth, Document, State
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.report.summary.figures import write_number
 from serve_eval.shell_words import join_words, quote_argument, quote_path
-from serve_eval.workflows.references.import_trtllm import ImportReport
-from serve_eval.workflows.references.register import Registered
+from serve_eval.workflows.references import Registered
+from serve_eval.workflows.references.import_published import ImportReport
 from serve_eval.workflows.references.shown import CheckedFile, ShownEntry, ShownFile, count_runs
 
 REGISTERED = "REGISTERED"

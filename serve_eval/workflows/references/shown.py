@@ -14,11 +14,7 @@ from serve_eval.schema import Reference, Spec
 from serve_eval.stats.repeats import instability
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_noise import describe_few
-from serve_eval.workflows.references.register import (
-    WANTED_RUNS,
-    differ_as_a_whole,
-    effect_of_runs,
-)
+from serve_eval.workflows.references import WANTED_RUNS, differ_as_a_whole, effect_of_runs
 
 OLD_DAYS = 180
 """Age in days from which a reference gets a warning."""

@@ -44,13 +44,13 @@ from serve_eval.storage.folder_results import list_unfinished
 from serve_eval.storage.report_file import has_report, read_report
 from serve_eval.storage.story_files import TAKE
 from serve_eval.verdicts.reference_noise import describe_one_seed
-from serve_eval.workflows.references.entries import check_entry, make_folder
-from serve_eval.workflows.references.register import (
+from serve_eval.workflows.references import (
     WANTED_RUNS,
     Registered,
     register,
     without_missing_folder,
 )
+from serve_eval.workflows.references.entries import check_entry, make_folder
 from serve_eval.workflows.references.scored_runs import check_supported
 
 

@@ -18,7 +18,7 @@ from serve_eval.report.document import (
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.report.summary.figures import write_number
 from serve_eval.shell_words import quote_argument, quote_path, quote_word
-from serve_eval.workflows.rescore.rescore import Changed, Rescored, RescoreSummary
+from serve_eval.workflows.rescore import Changed, Rescored, RescoreSummary
 
 NOT_SCORED, CHANGED, UNCHANGED = "NOT SCORED", "CHANGED", "UNCHANGED"
 """Outcomes of a task, the worst first."""

@@ -1,6 +1,6 @@
 """Keep servers beyond a run: a separate process holds them, and runs find them by their id.
 
-The holder adds them to the registry (`held_servers.py`), waits, and ends them. A process that uses
+The holder adds them to the registry (`__init__.py`), waits, and ends them. A process that uses
 them watches that entry.
 """
 
@@ -26,11 +26,11 @@ from serve_eval.processes.child_process import build_command, build_environment
 from serve_eval.schema import Limits, Plan
 from serve_eval.storage.file_names import LOGS
 from serve_eval.storage.json_files import write_private
-from serve_eval.workflows.servers import held_servers
-from serve_eval.workflows.servers.held_servers import UNHELD as UNHELD
-from serve_eval.workflows.servers.held_servers import Held
-from serve_eval.workflows.servers.held_servers import check as check
-from serve_eval.workflows.servers.held_servers import identity as identity
+from serve_eval.workflows import servers
+from serve_eval.workflows.servers import UNHELD as UNHELD
+from serve_eval.workflows.servers import Held
+from serve_eval.workflows.servers import check as check
+from serve_eval.workflows.servers import identity as identity
 
 Notify = Callable[[str], None]
 
@@ -54,9 +54,9 @@ async def hold(
     Raises LaunchError if another process holds the same servers, and as soon as one of them ends.
     """
     check(plan)
-    registry, id_ = registry or held_servers.registry(), identity(plan)
+    registry, id_ = registry or servers.registry(), identity(plan)
     folder = (folder or _new_folder(registry, id_)).absolute()
-    began = held_servers.began(os.getpid())
+    began = servers.began(os.getpid())
     if began is None:
         raise LaunchError(
             "servers are held on Linux only", hint="Start them elsewhere and give --base-url."
@@ -73,7 +73,7 @@ async def hold(
         patience_s=plan.limits.sample_timeout_s,
         started_in=str(Path.cwd()),  # That of the user: a detached holder inherits it.
     )
-    if (other := held_servers.claim(registry, entry)) is not None:
+    if (other := servers.claim(registry, entry)) is not None:
         raise _refuse_taken(other)
     try:
         _clean_up(registry, id_, folder)
@@ -81,14 +81,14 @@ async def hold(
             entry = replace(
                 entry, state="ready", endpoint=endpoint, model=endpoint.model or entry.model
             )
-            held_servers.update(registry, entry)
+            servers.update(registry, entry)
             ready(entry)
             try:
                 await asyncio.Event().wait()
             finally:
-                held_servers.update(registry, replace(entry, state="ending"))
+                servers.update(registry, replace(entry, state="ending"))
     except asyncio.CancelledError:
-        held_servers.remove(registry, entry)
+        servers.remove(registry, entry)
         raise
     except Exception as error:
         ended = replace(
@@ -98,7 +98,7 @@ async def hold(
             hint=getattr(error, "hint", ""),
             exit_code=getattr(error, "exit_code", LaunchError.exit_code),
         )
-        held_servers.update(registry, ended)
+        servers.update(registry, ended)
         raise
 
 
@@ -117,7 +117,7 @@ async def start(
     holder if they do not start.
     """
     check(plan)
-    registry, id_ = registry or held_servers.registry(), identity(plan)
+    registry, id_ = registry or servers.registry(), identity(plan)
     if (other := await find_held(registry, id_)) is not None:
         if not attach:
             raise _refuse_taken(other)
@@ -191,7 +191,7 @@ async def _until_ready(
         # In this order: an error that ends the holder is in the registry before it is in the log.
         rest += "" if said is None else said.read()
         running = holder is not None and holder.poll() is None
-        entry = held_servers.find(registry, id_)
+        entry = servers.find(registry, id_)
         if entry is not None and entry.state == "ended":
             mistake = entry.exit_code == PlanError.exit_code
             raise (PlanError if mistake else LaunchError)(entry.error, hint=entry.hint)
@@ -219,11 +219,11 @@ async def find_held(registry: Path, id_: str) -> Held | None:
 
     The entry of a failed holder is removed.
     """
-    while (entry := held_servers.find(registry, id_)) is not None and entry.state == "ending":  # noqa: ASYNC110
+    while (entry := servers.find(registry, id_)) is not None and entry.state == "ending":  # noqa: ASYNC110
         await asyncio.sleep(POLL_S)
     if entry is None or entry.state != "ended":
         return entry
-    held_servers.remove(registry, entry)
+    servers.remove(registry, entry)
     return None
 
 
@@ -240,9 +240,9 @@ async def join_daemon(registry: Path, entry: Held, notify: Notify) -> Held:
 
 async def stop(entry: Held, *, notify: Notify, registry: Path | None = None) -> None:
     """End the held servers and wait until they are gone, with a message every ten seconds."""
-    registry = registry or held_servers.registry()
+    registry = registry or servers.registry()
     if entry.state != "ending":  # A holder that is asked twice leaves immediately.
-        held_servers.ask_to_end(entry)
+        servers.ask_to_end(entry)
     began = said = time.monotonic()
     while entry.alive:
         await asyncio.sleep(POLL_S)
@@ -252,7 +252,7 @@ async def stop(entry: Held, *, notify: Notify, registry: Path | None = None) -> 
                 f"{entry.id}: still running after {clock - began:.0f} s; its logs are in"
                 f" {entry.log_dir}"
             )
-    held_servers.remove(registry, entry)
+    servers.remove(registry, entry)
 
 
 def _refuse_taken(other: Held) -> LaunchError:
@@ -282,5 +282,5 @@ def _new_folder(registry: Path, id_: str) -> Path:
 def _clean_up(registry: Path, id_: str, own: Path) -> None:
     for earlier in registry.glob(f"{id_}-*"):
         maker = earlier.name.rpartition("-")[2]
-        if earlier != own and maker.isdecimal() and held_servers.began(int(maker)) is None:
+        if earlier != own and maker.isdecimal() and servers.began(int(maker)) is None:
             shutil.rmtree(earlier, ignore_errors=True)

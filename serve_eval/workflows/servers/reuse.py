@@ -17,8 +17,8 @@ from serve_eval.evaluation.launch import launch
 from serve_eval.evaluation.shared_server import while_kept
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Endpoint, HeldServers, Plan
-from serve_eval.workflows.servers import daemon, held_servers
-from serve_eval.workflows.servers.held_servers import Held
+from serve_eval.workflows import servers
+from serve_eval.workflows.servers import Held, daemon
 
 WATCH_S = 0.25
 """Seconds between checks of whether the servers still run."""
@@ -47,7 +47,7 @@ async def attach(
     start them: with `keep` through a holder that stays, without it only for this run. If the holder
     ends, the block ends with a LaunchError.
     """
-    registry = registry or held_servers.registry()
+    registry = registry or servers.registry()
     entry = None
     if plan.launcher.name not in daemon.UNHELD:
         if keep:
@@ -87,20 +87,20 @@ async def attach(
 
 def up(plan: Plan, registry: Path | None = None) -> Held | None:
     """Return the servers of a plan if they are held and ready."""
-    found = held_servers.find(registry or held_servers.registry(), daemon.identity(plan))
+    found = servers.find(registry or servers.registry(), daemon.identity(plan))
     return found if found is not None and found.state == "ready" else None
 
 
 async def _watch(registry: Path, entry: Held) -> None:
     """Raise LaunchError as soon as the servers are no longer ready."""
-    while (found := held_servers.now(registry, entry)) is not None and found.state == "ready":  # noqa: ASYNC110
+    while (found := servers.now(registry, entry)) is not None and found.state == "ready":  # noqa: ASYNC110
         await asyncio.sleep(WATCH_S)
     raise LaunchError(f"the servers {entry.id} are ending")
 
 
 async def _last_words(registry: Path, entry: Held) -> LaunchError:
     """Wait for the holder to end and return its report, or else the last lines of the logs."""
-    while (found := held_servers.now(registry, entry)) is not None and found.state != "ended":  # noqa: ASYNC110
+    while (found := servers.now(registry, entry)) is not None and found.state != "ended":  # noqa: ASYNC110
         await asyncio.sleep(daemon.POLL_S)
     if found is not None:
         return LaunchError(found.error, hint=found.hint)
@@ -130,14 +130,14 @@ def explain_lost(error: EndpointError, registry: Path | None = None) -> Endpoint
 
     Waits up to LATER_S for their holder to report. Servers that still listen are not explained.
     """
-    folder = registry or held_servers.find_folder()
+    folder = registry or servers.find_folder()
     if _REASON in str(error) or not folder.is_dir():
         return error
-    entry = next((one for one in held_servers.list_all(folder) if _names(error, one)), None)
+    entry = next((one for one in servers.list_all(folder) if _names(error, one)), None)
     if entry is None or _listens(entry):
         return error
     deadline = time.monotonic() + LATER_S
-    while (now := held_servers.now(folder, entry)) is not None and now.state != "ended":
+    while (now := servers.now(folder, entry)) is not None and now.state != "ended":
         if time.monotonic() > deadline:
             return error
         time.sleep(POLL_S)

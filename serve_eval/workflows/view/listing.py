@@ -13,6 +13,7 @@ from serve_eval import __version__
 from serve_eval.errors import RunFolderError
 from serve_eval.frozen import freeze
 from serve_eval.report.document import rank_outcome
+from serve_eval.report.page.chosen import match_slices
 from serve_eval.report.page.content import (
     DataCell,
     DataColumn,
@@ -24,7 +25,6 @@ from serve_eval.report.page.content import (
 )
 from serve_eval.report.page.tables import contrast_settings
 from serve_eval.report.pictures import Picture, draw_against
-from serve_eval.report.pictures.chosen_pictures import match_slices
 from serve_eval.report.pictures.picture import count
 from serve_eval.report.summary import summarise_task
 from serve_eval.report.summary.figures import add_sign, change, figure, show_value, span

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import JournalError, RunFolderError
-from serve_eval.file_system import force_to_disk
 from serve_eval.storage.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.storage.json_files import differences, pretty_json, write_private
+from serve_eval.whole_file import force_to_disk
 
 SCHEMA_VERSION = 1
 STATE_FILE, ROUNDS_FILE = "state.json", "rounds.jsonl"

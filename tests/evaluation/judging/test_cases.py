@@ -16,7 +16,7 @@ import yaml
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import FailureKind, Outcome, Plan, Spec
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 from tests.cli.command import environment, serve_eval
 from tests.evaluation.judging.conftest import JudgeServer, fair, unsure
 from tests.evaluation.judging.test_judging import QUICK

@@ -23,8 +23,8 @@ from serve_eval.storage import run_folder
 from serve_eval.storage.answer_origins import ConnectionStep, judges_proofs
 from serve_eval.storage.assessments import Judgements
 from serve_eval.workflows.diagnose.story import diagnose
-from serve_eval.workflows.references.register import register
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.references import register
+from serve_eval.workflows.rescore import rescore
 from tests.evaluation.judging.conftest import JudgeServer, fair, unsure
 
 N = 10

@@ -30,7 +30,7 @@ from serve_eval.schema import Attempt, Limits, Plan, Response, Sample, Spec
 from serve_eval.storage.report_file import read_report
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 from tests.scripted_server import ScriptedServer, after, hand_over
 
 N = 300

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace as replace_struct
 from rich.console import Console
 
-from serve_eval.evidence.attribution.bad_workers import PLACE, attribute_task, wrong
+from serve_eval.evidence.attribution import PLACE, attribute_task, wrong
 from serve_eval.report.attribution import sentences, table
 from serve_eval.schema import (
     AnsweringServers,

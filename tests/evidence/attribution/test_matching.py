@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from serve_eval.evidence.attribution.bad_workers import BEGINNING, SUBJECT, kinds_of
+from serve_eval.evidence.attribution import BEGINNING, SUBJECT, kinds_of
 from serve_eval.evidence.attribution.clock_offset import SentAttempt, WorkerRecord, record
-from serve_eval.evidence.attribution.latency import ALPHA, Timed, describe_slow, rank_asked
+from serve_eval.evidence.attribution.latency import ALPHA, Timed, describe_slow, in_run, rank_asked
 from serve_eval.evidence.attribution.matching import IDS, TIMES, join
-from serve_eval.evidence.attribution.run_latency import in_run
 from serve_eval.protocol.shared import build_task
 from serve_eval.report.attribution import sentences
 from serve_eval.schema import Limits, Message, Sample, Spec

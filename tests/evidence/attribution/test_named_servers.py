@@ -29,7 +29,7 @@ from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import TRACE_FILE
-from serve_eval.workflows.attribute.attribute import prepare_asking
+from serve_eval.workflows.attribute import prepare_asking
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.cli.command import environment
 from tests.scripted_server import (

@@ -31,7 +31,7 @@ from serve_eval.storage.file_names import TRACE_FILE
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.document import make_document
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 from tests.scripted_server import EVERY_PATH, ScriptedServer, json_reply
 from tests.standin.deployments import Deployed, deployed
 

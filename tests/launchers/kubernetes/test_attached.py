@@ -9,7 +9,7 @@ import pytest
 
 from serve_eval.errors import LaunchError
 from serve_eval.launchers import kubernetes
-from serve_eval.launchers._kubernetes import logs, surroundings, watch
+from serve_eval.launchers._kubernetes import watch
 from serve_eval.schema import LaunchContext
 from tests.cli.command import serve_eval
 from tests.launchers.kubernetes.mock_cluster import (
@@ -218,7 +218,7 @@ def test_the_address_in_the_cluster_is_that_of_the_service(cluster, tmp_path, mo
         return resolve("127.0.0.1" if inside else host, *more, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
-    monkeypatch.setenv(surroundings.IN_A_POD, "10.0.0.1")
+    monkeypatch.setenv(kubernetes.IN_A_POD, "10.0.0.1")
     cluster.add(pod("llama-0"), any_model=True)
     port = cluster.port_of("llama-0")
     cluster.add(service(ports=[{"port": port, "targetPort": port}]))
@@ -257,7 +257,7 @@ RESTARTED = {
 def _quick(monkeypatch):
     monkeypatch.setattr(watch, "POLL_S", 0.05)
     monkeypatch.setattr(watch, "POLL_S", 0.05)
-    monkeypatch.setattr(logs, "AGAIN_S", 0.05)
+    monkeypatch.setattr(watch, "AGAIN_S", 0.05)
 
 
 def run(out, data, *more, limit=40, concurrency=4, **options):

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from serve_eval.errors import LaunchError
-from serve_eval.launchers._kubernetes import logs
+from serve_eval.launchers._kubernetes import watch
 from serve_eval.launchers._kubernetes.cluster import connect
 from serve_eval.launchers._kubernetes.services import find_end, mask_words, read_pod, read_service
 from serve_eval.launchers._kubernetes.tunnels import open_tunnels
@@ -431,7 +431,7 @@ def follow(cluster, folder, seconds=0.3):
     async def story():
         async with (
             connect(None, None, None) as api,
-            logs.follow_logs(api, [read_pod(pod("llama-0"))], folder, said.append),
+            watch.follow_logs(api, [read_pod(pod("llama-0"))], folder, said.append),
         ):
             await asyncio.sleep(seconds)
 
@@ -440,7 +440,7 @@ def follow(cluster, folder, seconds=0.3):
 
 
 def test_lines_are_written_once_when_the_log_breaks_off(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(logs, "AGAIN_S", 0.05)
+    monkeypatch.setattr(watch, "AGAIN_S", 0.05)
     cluster.add(pod("llama-0"))
     lines = cluster.logs["llama-0"] = [f"{DAY}00.000000000Z one", f"{DAY}00.000000001Z two"]
     cluster.later(0.1, cluster.break_streams)
@@ -452,7 +452,7 @@ def test_lines_are_written_once_when_the_log_breaks_off(cluster, tmp_path, monke
 
 
 def test_a_log_that_may_not_be_read_is_told_once(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(logs, "AGAIN_S", 0.05)
+    monkeypatch.setattr(watch, "AGAIN_S", 0.05)
     cluster.add(pod("llama-0"))
     cluster.forbidden = "log"
     [said] = follow(cluster, tmp_path)
@@ -460,7 +460,7 @@ def test_a_log_that_may_not_be_read_is_told_once(cluster, tmp_path, monkeypatch)
 
 
 def test_a_log_that_grows_too_large_ends_with_a_line_that_says_so(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(logs, "MOST_BYTES", 100)
+    monkeypatch.setattr(watch, "MOST_BYTES", 100)
     cluster.add(pod("llama-0"))
     cluster.logs["llama-0"] = [f"{DAY}{i:02}.000000000Z a line of the log" for i in range(60)]
     follow(cluster, tmp_path)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from serve_eval.cli._ending import save
 from serve_eval.datasets.small_media import dot, number, shape
 from serve_eval.errors import RunFolderError
-from serve_eval.report.page.chosen_rows import (
+from serve_eval.report.page.chosen import (
     FELL,
     LEAST_SHARE,
     ROSE,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_eval.report.page.chosen import draw_answers
 from serve_eval.report.pictures import (
     IntervalRow,
     RulerRow,
@@ -30,7 +31,6 @@ from serve_eval.report.pictures import (
     draw_trend,
     make_ruler,
 )
-from serve_eval.report.pictures.chosen_pictures import draw_answers
 from serve_eval.report.pictures.distribution import find_test, trace_curve
 from serve_eval.report.pictures.picture import draw_all, shorten, shorten_all
 from serve_eval.report.samples.sample_index import DrawnAnswer, SampleIndex

@@ -16,7 +16,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from serve_eval.sandbox.sandbox import Sandbox
+from serve_eval.sandbox import Sandbox
 from serve_eval.sandbox.seccomp import ABSENT, CLONE, IOCTL, PRLIMIT, REFUSED, SOCKET
 from serve_eval.schema import ExecutionResult, ExitReason, Program
 

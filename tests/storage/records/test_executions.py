@@ -35,8 +35,8 @@ from serve_eval.schema.score import GivenPiece
 from serve_eval.storage import ownership
 from serve_eval.storage.assessments import Executions, _key
 from serve_eval.storage.json_files import pretty_json
-from serve_eval.workflows.references.register import register
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.references import register
+from serve_eval.workflows.rescore import rescore
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

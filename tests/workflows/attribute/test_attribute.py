@@ -18,15 +18,9 @@ from serve_eval.launchers._standin.generation import ThoughtsForm
 from serve_eval.processes.resources import CoreLoad
 from serve_eval.schema import Endpoint, Limits, Plan, Spec
 from serve_eval.storage.story_files import ATTRIBUTE
+from serve_eval.workflows import attribute as attributing
+from serve_eval.workflows.attribute import Asking, Worker, attribute, prepare_asking, worker
 from serve_eval.workflows.attribute import asking as attribute_asking
-from serve_eval.workflows.attribute import attribute as attributing
-from serve_eval.workflows.attribute.attribute import (
-    Asking,
-    Worker,
-    attribute,
-    prepare_asking,
-    worker,
-)
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
 from tests.scripted_server import external

@@ -29,8 +29,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.verdicts.exit_code import FAIL
-from serve_eval.workflows.attribute import legs
-from serve_eval.workflows.attribute.attribute import attribute, prepare_asking
+from serve_eval.workflows.attribute import attribute, legs, prepare_asking
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.cli.command import serve_eval

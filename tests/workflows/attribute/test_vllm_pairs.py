@@ -15,7 +15,7 @@ from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.schema.media import prompt_sha256
-from serve_eval.workflows.attribute.attribute import attribute, prepare_asking, worker
+from serve_eval.workflows.attribute import attribute, prepare_asking, worker
 from tests.scripted_server import ScriptedServer, answer, external, raw
 
 N = 16

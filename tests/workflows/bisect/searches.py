@@ -26,12 +26,12 @@ from serve_eval.storage.report_file import read_report
 from serve_eval.storage.story_files import BISECT
 from serve_eval.workflows.bisect.bisect import bisect
 from serve_eval.workflows.bisect.configurations import (
+    BisectRules,
     along_steps,
     between_plans,
     fill_in,
     list_changes,
 )
-from serve_eval.workflows.bisect.rules import BisectRules
 from serve_eval.workflows.bisect.search import FOUND
 from serve_eval.workflows.bisect.testing import plan_reference
 from tests.launchers.machine import Smi

@@ -20,9 +20,8 @@ from serve_eval.storage.report_file import read_report
 from serve_eval.storage.story_files import BISECT
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.workflows.bisect.bisect import bisect
-from serve_eval.workflows.bisect.configurations import between_plans, list_changes
+from serve_eval.workflows.bisect.configurations import BisectRules, between_plans, list_changes
 from serve_eval.workflows.bisect.document import make_document
-from serve_eval.workflows.bisect.rules import BisectRules
 from serve_eval.workflows.bisect.testing import HeldServer
 from tests.cli.command import serve_eval
 from tests.json_files import read_json

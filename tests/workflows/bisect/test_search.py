@@ -28,6 +28,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.workflows.bisect.configurations import (
+    BisectRules,
     along_steps,
     between_plans,
     fill_in,
@@ -35,7 +36,6 @@ from serve_eval.workflows.bisect.configurations import (
     mix,
 )
 from serve_eval.workflows.bisect.document import make_document
-from serve_eval.workflows.bisect.rules import BisectRules
 from serve_eval.workflows.bisect.search import (
     ALPHA,
     begin_step,

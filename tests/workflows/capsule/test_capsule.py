@@ -20,7 +20,7 @@ from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.schema import Connection, Endpoint, Limits, Spec
-from serve_eval.workflows.capsule.capsule import capsules
+from serve_eval.workflows.capsule import capsules
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.json_files import read_json
 from tests.scripted_server import EVERY_PATH, ScriptedServer, external, json_reply

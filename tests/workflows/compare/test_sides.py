@@ -36,7 +36,7 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.base_url import list_servers
 from serve_eval.tasks import word_problems
-from serve_eval.workflows.attribute.attribute import attribute, prepare_asking, worker
+from serve_eval.workflows.attribute import attribute, prepare_asking, worker
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.verdict import compare_folders
 from tests.cli.command import serve_eval

@@ -19,7 +19,7 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.run_rules import TESTS, findings
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 
 RUNS, PROMPTS, TRIALS, SEED = 30, 300, 1000, 5
 TASK = "word_problems"

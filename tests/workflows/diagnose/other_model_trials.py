@@ -10,8 +10,8 @@ from pathlib import Path
 
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plan.resolve import resolve
-from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.judged import read_folder
+from serve_eval.workflows.diagnose.story import find_leads
 
 PROMPTS, SEEDS = 100, range(20)
 ACCURACIES = (0.7, 0.75)

@@ -14,11 +14,10 @@ from serve_eval.evidence.answer_texts import is_loop
 from serve_eval.schema import Comparison, DivergencePlaces, Spec, VerdictOutcome
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
-from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.paired_answers import drop_sound, find_worse
-from serve_eval.workflows.diagnose.story import diagnose
+from serve_eval.workflows.diagnose.story import diagnose, find_leads
 from tests.workflows.diagnose.server import (
     Said,
     Server,

@@ -12,11 +12,10 @@ from serve_eval.errors import RunFolderError
 from serve_eval.schema import Attempt, Failure, FailureKind, Outcome, Plan, Response, Spec, Usage
 from serve_eval.storage.scores import ScoreRecord
 from serve_eval.workflows.diagnose.breakdown import describe_verify, name_good
-from serve_eval.workflows.diagnose.causes import is_command
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import AskedSample
 from serve_eval.workflows.diagnose.run_rules import findings
-from serve_eval.workflows.diagnose.story import diagnose
+from serve_eval.workflows.diagnose.story import diagnose, is_command
 from tests.workflows.diagnose.test_levels import healthy
 
 ID, FOLDER = "a b;'$(id)", Path("my runs/it's")

@@ -11,12 +11,11 @@ from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers.embedded import WEIGHTS as OTHER_PROTOCOL_WEIGHTS
 from serve_eval.schema import Limits, Plan, Spec, VerdictOutcome
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
-from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.finding import WEIGHTS
 from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.run_rules import RULE
-from serve_eval.workflows.diagnose.story import diagnose
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.diagnose.story import diagnose, find_leads
+from serve_eval.workflows.references import register
 from tests.cli.command import serve_eval
 from tests.evidence.prompt_audit.embedded_tokenizer import (
     TEMPLATE,

@@ -27,7 +27,7 @@ from serve_eval.schema import (
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.story import diagnose
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 from tests.workflows.diagnose.server import (
     Act,
     Said,

@@ -20,7 +20,6 @@ from serve_eval.workflows.diagnose.candidates import (
     list_prompt_slices,
     reduce_modulus,
 )
-from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.slice_words import (
@@ -33,8 +32,8 @@ from serve_eval.workflows.diagnose.slice_words import (
     list_fitting,
 )
 from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
-from serve_eval.workflows.diagnose.story import diagnose
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.diagnose.story import diagnose, find_leads
+from serve_eval.workflows.references import register
 from tests.cli.command import serve_eval
 from tests.workflows.diagnose.other_model_trials import run_other_model
 from tests.workflows.diagnose.server import (

@@ -28,13 +28,13 @@ from serve_eval.storage.scores import ScoreRecord
 from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.below_reference import count_wrong_at_most
 from serve_eval.verdicts.reference_samples import StoredAnswers, pack, unpack
-from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.evidence import TaskEvidence, read
 from serve_eval.workflows.diagnose.finding import AskedSample, Finding
 from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.run_rules import findings
+from serve_eval.workflows.diagnose.story import find_leads
 from serve_eval.workflows.diagnose.unlike import COUNTED, Before, keep_surplus, read_side
-from serve_eval.workflows.references.register import register
+from serve_eval.workflows.references import register
 from tests.scripted_server import ScriptedServer, answer, external
 
 ACCURACY = Metric(name="accuracy", scale=100.0, lo=0.0, hi=1.0, higher_is_better=True)

@@ -8,7 +8,7 @@ import pytest
 
 from serve_eval.plan.resolve import resolve
 from serve_eval.schema import Ability, Need
-from serve_eval.workflows.init.starter_plan import EndpointFacts, write_starter_plan
+from serve_eval.workflows.init import EndpointFacts, write_starter_plan
 from serve_eval.yaml_source import parse
 from tests.cli.command import serve_eval
 from tests.workflows.smoke.server import Quirks, create

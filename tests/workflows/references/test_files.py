@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError, ServeEvalError
 from serve_eval.workflows.references import entries
-from serve_eval.workflows.references.imports import files
-from serve_eval.workflows.references.imports.import_results import import_results
+from serve_eval.workflows.references.imports import files, import_results
 from serve_eval.workflows.references.imports.recognise import read_source
 from tests.workflows.references import foreign_files as foreign
 

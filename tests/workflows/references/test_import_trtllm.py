@@ -6,8 +6,8 @@ import pytest
 from serve_eval.errors import ReferenceFileError
 from serve_eval.schema import AccuracySpec
 from serve_eval.verdicts import references
-from serve_eval.workflows.references import import_trtllm
-from serve_eval.workflows.references.import_trtllm import import_directory
+from serve_eval.workflows.references import import_published
+from serve_eval.workflows.references.import_published import import_directory
 from serve_eval.workflows.references.trtllm_rows import FileCount
 
 REPOSITORY_ROOT = Path(__file__).parents[3]
@@ -258,12 +258,12 @@ OURS = "word_problems"
 def test_the_shipped_files_tell_where_they_come_from_and_have_a_commit():
     files = {file.stem: file for file in references.list_files([REPOSITORY_ROOT / "references"])}
     assert files.pop(OURS)
-    assert set(files) == set(import_trtllm.TRTLLM_COMMITS)
+    assert set(files) == set(import_published.TRTLLM_COMMITS)
     for file in files.values():
         text = file.read_text("utf-8")
         several = file.stem == references.ACCEPTANCE_LENGTH
         where = text if several else text.partition("read on")[0]
-        assert import_trtllm.TRTLLM_COMMITS[file.stem] in where
+        assert import_published.TRTLLM_COMMITS[file.stem] in where
 
 
 def test_acceptance_lengths_of_several_files_are_one_table_the_newest_first(tmp_path):
@@ -325,9 +325,9 @@ def test_the_shipped_files_are_a_fresh_import_of_the_snapshot(tmp_path):
     report = import_directory(
         SNAPSHOT,
         tmp_path,
-        commits=import_trtllm.TRTLLM_COMMITS,
-        read_on=import_trtllm.TRTLLM_READ_ON,
-        read_later=import_trtllm.TRTLLM_READ_LATER,
+        commits=import_published.TRTLLM_COMMITS,
+        read_on=import_published.TRTLLM_READ_ON,
+        read_later=import_published.TRTLLM_READ_LATER,
     )
     shipped = {
         file.name: file.read_bytes()

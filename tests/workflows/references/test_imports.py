@@ -9,8 +9,7 @@ from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Spec
 from serve_eval.verdicts import reference_samples, references
-from serve_eval.workflows.references.imports import task_match
-from serve_eval.workflows.references.imports.import_results import import_results
+from serve_eval.workflows.references.imports import import_results, task_match
 from tests.workflows.references import foreign_files as foreign
 
 ASKED = 40

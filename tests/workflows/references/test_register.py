@@ -23,8 +23,8 @@ from serve_eval.storage.answer_origins import SESSION_CHARACTERS, ConnectionStep
 from serve_eval.storage.file_names import PROOFS_FILE as STEPS
 from serve_eval.storage.journal import read
 from serve_eval.verdicts import reference_samples, references
-from serve_eval.workflows.references.register import register
-from serve_eval.workflows.rescore.rescore import rescore
+from serve_eval.workflows.references import register
+from serve_eval.workflows.rescore import rescore
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

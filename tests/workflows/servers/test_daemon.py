@@ -22,8 +22,8 @@ from serve_eval.errors import EndpointError, LaunchError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plan.resolve import resolve_launcher
 from serve_eval.schema import Endpoint, HeldServers, Limits, Plan, Spec, Suite, SuiteRun
-from serve_eval.workflows.servers import daemon, held_servers
-from serve_eval.workflows.servers.held_servers import TEXT_BYTES, Held
+from serve_eval.workflows import servers as held_servers
+from serve_eval.workflows.servers import TEXT_BYTES, Held, daemon
 from serve_eval.workflows.servers.reuse import attach
 from serve_eval.workflows.suite.execution import evaluate_suite
 from tests.standin.deployments import environment

@@ -6,7 +6,7 @@ import pytest
 
 from serve_eval.checks.kinds.ending import COUNT
 from serve_eval.checks.kinds.sampling import LEVEL, count_alike, rate_likeness
-from serve_eval.workflows.smoke import smoke
+from serve_eval.workflows import smoke
 from tests.workflows.smoke.server import Quirks, create
 from tests.workflows.smoke.trying import by_name, smoke_of
 

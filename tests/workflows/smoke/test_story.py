@@ -19,8 +19,8 @@ from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.report.ci import write_junit
 from serve_eval.report.document import make_ci_result
 from serve_eval.schema import Connection
-from serve_eval.workflows.smoke import smoke
-from serve_eval.workflows.smoke.smoke import make_document
+from serve_eval.workflows import smoke
+from serve_eval.workflows.smoke import make_document
 from tests.cli.command import in_a_process, serve_eval
 from tests.evidence.prompt_audit.embedded_tokenizer import (
     TEMPLATE,

@@ -15,7 +15,7 @@ from serve_eval.checks.row import CheckOutcome
 from serve_eval.launchers import embedded
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.schema import LaunchContext
-from serve_eval.workflows.smoke import smoke
+from serve_eval.workflows import smoke
 from tests.scripted_server import ScriptedServer, answer, json_reply, raw, version
 from tests.sglang_server import SglangServer
 from tests.standin.deployments import environment, free_port, running, wait_healthy

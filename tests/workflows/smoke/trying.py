@@ -8,7 +8,7 @@ from serve_eval.checks.session import CheckSession
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.plan.resolve import resolve_address
 from serve_eval.schema import Connection, Endpoint
-from serve_eval.workflows.smoke import smoke
+from serve_eval.workflows import smoke
 from tests.scripted_server import serve
 
 FIRST = ("reachable", "models", "chat", "completions")

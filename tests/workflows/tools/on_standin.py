@@ -12,7 +12,7 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Limits, Plan, Spec
 from serve_eval.schema.media import prompt_sha256, uniform
 from serve_eval.tasks._tool_requests import KIND
-from serve_eval.workflows.tools.story import ToolRules, check_tools
+from serve_eval.workflows.tools import ToolRules, check_tools
 
 MODEL_ERRORS = 0.06
 """Share of the answers in which the model itself is wrong."""

@@ -18,6 +18,7 @@ from serve_eval.schema import Failure, FailureKind, Report, Usage
 from serve_eval.scorers._served_call import CallFault
 from serve_eval.tasks._tool_requests import KINDS
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
+from serve_eval.workflows.tools import check_limits, make_document
 from serve_eval.workflows.tools.answers import (
     CheckedAnswer,
     ToolPass,
@@ -27,7 +28,6 @@ from serve_eval.workflows.tools.answers import (
     write_in_one_form,
 )
 from serve_eval.workflows.tools.judging import _say_failures, find_exit_code, judge_passes
-from serve_eval.workflows.tools.story import check_limits, make_document
 from tests.cli.command import serve_eval
 from tests.scripted_server import serve_in_thread
 from tests.workflows.tools.on_standin import (

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from serve_eval.launchers._kubernetes.surroundings import IN_A_POD
+from serve_eval.launchers.kubernetes import IN_A_POD
 from tests.cli.command import in_a_process, serve_eval
 from tests.json_files import read_json
 from tests.launchers.kubernetes.mock_cluster import MockCluster, pod

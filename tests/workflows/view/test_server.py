@@ -15,9 +15,9 @@ from serve_eval.report.page.writer import render_page
 from serve_eval.schema import VerdictOutcome
 from serve_eval.storage.report_file import read_report, write_report
 from serve_eval.storage.scores import read_values
+from serve_eval.workflows.view import serve_folder
 from serve_eval.workflows.view.document import make_document
 from serve_eval.workflows.view.overview import read_folder
-from serve_eval.workflows.view.server import serve_folder
 from tests.cli.command import serve_eval
 
 HOSTILE = "<script>alert(1)</script>"

@@ -22,10 +22,10 @@ from serve_eval.series.chart import draw_values, find_alarm, try_chart
 from serve_eval.series.history import sort_runs
 from serve_eval.series.read_runs import FinishedRun, read_runs
 from serve_eval.workflows.view import document as view
+from serve_eval.workflows.view import open_below
 from serve_eval.workflows.view.document import make_document
 from serve_eval.workflows.view.listing import NIGHTS, Links, draw_map, list_nights, write_letters
 from serve_eval.workflows.view.overview import Ending, SeriesEnd
-from serve_eval.workflows.view.server import open_below
 from tests.cli.command import environment, serve_eval
 from tests.report.document.made.many_runs import make_found
 

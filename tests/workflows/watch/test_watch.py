@@ -12,7 +12,7 @@ import pytest
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.plan.resolve import resolve_address
 from serve_eval.schema import HOLDOUT
-from serve_eval.workflows.smoke import smoke as smoking
+from serve_eval.workflows import smoke as smoking
 from serve_eval.workflows.watch import job as watch_job
 from serve_eval.workflows.watch import judging, record, story
 from serve_eval.workflows.watch.alarming import Delivery

@@ -8,13 +8,7 @@ from typing import Any
 
 from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
-from serve_eval.workflows.references.imports import (
-    evalscope,
-    inspect_logs,
-    lm_eval,
-    nemo_evaluator,
-    sglang,
-)
+from serve_eval.workflows.references.imports import evaluators, inspect_logs, lm_eval
 from serve_eval.workflows.references.imports.files import FoundResult, parse_json, read_json
 
 TOOLS = "lm-eval, inspect, NeMo Evaluator, sgl-eval, srt-slurm and evalscope"
@@ -88,9 +82,9 @@ def _read_file(file: Path) -> Iterator[FoundResult]:
         yield from inspect_logs.read_archive(file)
     elif file.suffix in (".yml", ".yaml"):
         content = yaml_source.read(file, ReferenceFileError).value
-        if not isinstance(content, dict) or not nemo_evaluator.is_results(content):
+        if not isinstance(content, dict) or not evaluators.is_results(content):
             raise _refuse(file)
-        yield from nemo_evaluator.read_results(file, content)
+        yield from evaluators.read_results(file, content)
     elif (line := _read_line(first)) is not None and (rest or file.suffix == ".jsonl"):
         yield from _read_answers(file, line)
     else:
@@ -119,7 +113,7 @@ def _read_answers(file: Path, line: dict[str, Any]) -> Iterator[FoundResult]:
             task = file.name.removeprefix("samples_")
             every = _read_file(results)
             yield from (one for one in every if task.startswith(f"{one.task}_20"))
-    elif evalscope.is_review(line):
+    elif evaluators.is_review(line):
         raise _UnknownFormatError(
             f"{file}: has answers of evalscope without their report",
             hint="Name reports/MODEL/TASK.json of the run: its reviews are read with it.",
@@ -132,18 +126,18 @@ def _read_document(file: Path, content: dict[str, Any]) -> Iterator[FoundResult]
     """Yield the results of a JSON document."""
     if inspect_logs.is_log(content):
         yield from inspect_logs.read_log(file, content)
-    elif evalscope.is_report(content):
-        yield from evalscope.read_report(file, content)
-    elif nemo_evaluator.is_results(content):
-        yield from nemo_evaluator.read_results(file, content)
-    elif nemo_evaluator.is_bundle(content):
-        yield from nemo_evaluator.read_bundle(file, content)
-    elif sglang.is_metrics(content):
-        yield from sglang.read_metrics(file, content)
-    elif sglang.is_gsm8k(content):
-        yield from sglang.read_gsm8k(file, content)
-    elif sglang.is_sglang(file, content):
-        yield from sglang.read_sglang(file, content)
+    elif evaluators.is_report(content):
+        yield from evaluators.read_report(file, content)
+    elif evaluators.is_results(content):
+        yield from evaluators.read_results(file, content)
+    elif evaluators.is_bundle(content):
+        yield from evaluators.read_bundle(file, content)
+    elif evaluators.is_metrics(content):
+        yield from evaluators.read_metrics(file, content)
+    elif evaluators.is_gsm8k(content):
+        yield from evaluators.read_gsm8k(file, content)
+    elif evaluators.is_sglang(file, content):
+        yield from evaluators.read_sglang(file, content)
     elif lm_eval.is_results(content):
         yield from lm_eval.read_results(file, content)
     else:

@@ -23,12 +23,12 @@ from serve_eval.schema import (
 from serve_eval.workflows.doctor import EXTRAS, PROGRAMS, DoctorFinding
 from serve_eval.workflows.doctor import make_document as make_doctor_document
 from serve_eval.workflows.load.document import make_document as make_load_document
-from serve_eval.workflows.servers.document import make_document as make_servers_document
-from serve_eval.workflows.servers.held_servers import Held
+from serve_eval.workflows.servers import Held
+from serve_eval.workflows.servers import make_document as make_servers_document
+from serve_eval.workflows.smoke import Smoke
+from serve_eval.workflows.smoke import make_document as make_smoke_document
 from serve_eval.workflows.smoke.known import Deployment, KnownComparison
-from serve_eval.workflows.smoke.smoke import Smoke
-from serve_eval.workflows.smoke.smoke import make_document as make_smoke_document
-from serve_eval.workflows.tools.story import make_document as make_tools_document
+from serve_eval.workflows.tools import make_document as make_tools_document
 from serve_eval.workflows.watch.document import make_document as make_watch_document
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.record import LearntLevel, Seen, SeenProbes, State, WatchAlarm

@@ -28,14 +28,14 @@ from serve_eval.schema import (
 from serve_eval.series.chart import chart, try_chart
 from serve_eval.series.history import Night, Series, sort_runs
 from serve_eval.series.read_runs import FinishedRun
-from serve_eval.stats.suspects import space_of_options
+from serve_eval.stats.noisy_search import space_of_options
 from serve_eval.storage.folder_results import EndedEarly, FolderResult
 from serve_eval.workflows.bisect.configurations import Configurations
 from serve_eval.workflows.bisect.document import make_document as make_bisect_document
 from serve_eval.workflows.collect.document import CollectedRow
 from serve_eval.workflows.collect.document import make_document as make_collect_document
 from serve_eval.workflows.drift import make_document as make_drift_document
-from serve_eval.workflows.export.export import make_document as make_export_document
+from serve_eval.workflows.export import make_document as make_export_document
 from serve_eval.workflows.suite.document import make_document as make_suite_document
 from serve_eval.workflows.view.document import make_document as make_view_document
 from serve_eval.workflows.view.overview import FoundFolder, Trend, list_ends

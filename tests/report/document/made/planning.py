@@ -5,14 +5,8 @@ from pathlib import Path
 
 from serve_eval.schema import STAND_IN, Ability, Attributed, Attribution, Need, WorkerShare
 from serve_eval.workflows.attribute.document import make_document as make_attribute_document
-from serve_eval.workflows.init.starter_plan import (
-    EndpointFacts,
-    RecipePlan,
-    make_recipe_document,
-)
-from serve_eval.workflows.init.starter_plan import (
-    make_document as make_init_document,
-)
+from serve_eval.workflows.init import EndpointFacts, RecipePlan, make_recipe_document
+from serve_eval.workflows.init import make_document as make_init_document
 from serve_eval.workflows.power.answers import (
     Detection,
     DropRow,
@@ -24,6 +18,7 @@ from serve_eval.workflows.power.answers import (
 from serve_eval.workflows.power.assumed import Measured, assume
 from serve_eval.workflows.power.document import make_document as make_power_document
 from serve_eval.workflows.power.question import PowerQuestion
+from serve_eval.workflows.references import Registered
 from serve_eval.workflows.references.document import (
     make_check_document,
     make_entries_document,
@@ -33,8 +28,7 @@ from serve_eval.workflows.references.document import (
 from serve_eval.workflows.references.document import (
     make_document as make_references_document,
 )
-from serve_eval.workflows.references.import_trtllm import ImportReport
-from serve_eval.workflows.references.register import Registered
+from serve_eval.workflows.references.import_published import ImportReport
 from serve_eval.workflows.references.shown import CheckedFile, ShownEntry, ShownFile
 from serve_eval.workflows.references.trtllm_rows import FileCount
 

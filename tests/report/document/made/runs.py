@@ -19,14 +19,14 @@ from serve_eval.schema import (
     VerdictOutcome,
     WrongExample,
 )
-from serve_eval.workflows.capsule.capsule import make_document as make_capsule_document
+from serve_eval.workflows.capsule import make_document as make_capsule_document
 from serve_eval.workflows.diagnose.breakdown import Breakdown, LostExample
 from serve_eval.workflows.diagnose.document import make_document as make_diagnose_document
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.judged import FolderOutcome, FolderOutcomes
 from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
+from serve_eval.workflows.rescore import Changed, Rescored, RescoreSummary
 from serve_eval.workflows.rescore.document import make_document as make_rescore_document
-from serve_eval.workflows.rescore.rescore import Changed, Rescored, RescoreSummary
 from serve_eval.workflows.show.document import make_document as make_show_document
 from serve_eval.workflows.show.story import ShownRun, pair_samples
 from tests.report.summary.made import EARLY, RESULT, VERDICT, make_report, named, task
