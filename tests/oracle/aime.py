@@ -1,19 +1,32 @@
-"""Compare AIME's prompts and scores with lm-eval's own tasks aime24 and aime25.
+"""Compare AIME and GPQA with lm-eval's tasks, and MMLU with TensorRT-LLM's own evaluator.
 
-The problems are real or made-up, the answers made-up.
+AIME's problems are real or made-up, the answers made-up. GPQA's prompts are those under
+`suite_exact`; lm-eval runs as in TensorRT-LLM's suite, with an empty cache. The environment
+variable TRTLLM names a checkout of TensorRT-LLM.
 """
 
+import csv
 import importlib
+import io
 import json
 import random
 import tempfile
 from pathlib import Path
+from typing import get_args
 
+from serve_eval.datasets.generated import write_mmlu
 from serve_eval.schema import DataRoots, Message, Response
 from serve_eval.scorers.boxed import STRICT
 from serve_eval.tasks.aime import ROWS, task
+from serve_eval.tasks.gpqa import COLUMNS, INSTRUCTION, LETTERS, Subset
+from serve_eval.tasks.gpqa import ROWS as GPQA_ROWS
+from serve_eval.tasks.gpqa import task as task_gpqa
+from serve_eval.tasks.mmlu import SUBJECTS
+from serve_eval.tasks.mmlu import task as task_mmlu
+from tests.oracle._child import run
 from tests.oracle._suite_flow import Ask, prompts
-from tests.oracle.part import SHARED, Compared
+from tests.oracle._suite_mmlu import NUM_SAMPLES
+from tests.oracle.part import SHARED, Compared, checkout
 
 FILES = {
     2024: ("test2024.jsonl",),
@@ -123,3 +136,115 @@ def _write(folder):
                 for i in range(count)
             ]
             (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+CONFIG = {
+    "task": "gpqa_made",
+    "output_type": "generate_until",
+    "training_split": "train",
+    "validation_split": "train",
+    "doc_to_text": (
+        f"{INSTRUCTION}\n{{{{Question}}}}"
+        + "".join(f"\n{letter}) {{{{choices[{i}]}}}}" for i, letter in enumerate(LETTERS))
+    ),
+    "doc_to_target": "letter",
+    "num_fewshot": 0,
+    "generation_kwargs": {"until": ["</s>"], "do_sample": False, "temperature": 0.0},
+    "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+}
+GPQA_PIECES = (
+    "the",
+    "mass",
+    "of a",
+    "$x_1$",
+    "kaon",
+    "3.5",
+    "eV",
+    "é",
+    "–",
+    "(A)",
+    '"quoted"',
+    "a, b",
+    "\n",
+    "  ",
+)
+
+
+def compare_gpqa():
+    """Compare the prompts of every subset, on made-up rows of the same number."""
+    subsets = get_args(Subset)
+    with tempfile.TemporaryDirectory() as folder:
+        files = {subset: _write_gpqa(Path(folder), subset) for subset in subsets}
+        theirs = prompts(
+            [Ask(config=CONFIG, files={"train": str(files[subset])}) for subset in subsets]
+        )
+        compared = Compared(
+            what="prompts of gpqa under suite_exact, against lm-eval with an empty cache"
+        )
+        agreeing = 0
+        for subset, asked in zip(subsets, theirs, strict=True):
+            roots = DataRoots(roots=(Path(folder),))
+            ours, usual = (
+                task_gpqa(subset=subset, suite_exact=e).load(roots, GPQA_ROWS[subset]).samples
+                for e in (True, False)
+            )
+            compared.add(f"{subset}: rows", len(ours), len(asked))
+            for sample, wanted in zip(ours, asked, strict=False):
+                compared.add(sample.id, sample.prompt, wanted)
+            agreeing += sum(
+                sample.prompt == wanted for sample, wanted in zip(usual, asked, strict=False)
+            )
+    compared.notes.append(
+        f"without suite_exact (choice_seed 0) {agreeing} of {sum(GPQA_ROWS.values())} prompts"
+        " are the same"
+    )
+    return [compared]
+
+
+def _write_gpqa(folder, subset):
+    """Write as many made-up rows as the subset has."""
+    rng, text = random.Random(f"gpqa {subset}"), io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS)
+    writer.writeheader()
+    for i in range(GPQA_ROWS[subset]):
+        drawn = [" ".join(rng.choices(GPQA_PIECES, k=rng.randint(1, 6))) for _ in COLUMNS]
+        writer.writerow(
+            {
+                name: f"{piece} {i} {name[-1]}{piece}"
+                for name, piece in zip(COLUMNS, drawn, strict=True)
+            }
+        )
+    path = folder / f"gpqa_{subset}.csv"
+    path.write_text(text.getvalue(), newline="")
+    return path
+
+
+def compare_mmlu():
+    """Compare every question that both ask, in order.
+
+    Raises Skipped without a checkout.
+    """
+    suite = checkout("TRTLLM", "github.com/NVIDIA/TensorRT-LLM", "tensorrt_llm/evaluate/mmlu.py")
+    compared = Compared(
+        what="prompts, letters and subjects of mmlu, against TensorRT-LLM's evaluate/mmlu.py"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        data = SHARED / "mmlu"
+        if not data.is_dir():
+            data = Path(folder, "mmlu")
+            write_mmlu(data, SUBJECTS)
+            compared.notes.append(f"generated questions: {SHARED / 'mmlu'} is not there")
+        theirs = _asked(suite, data, Path(folder, "asked.json"))
+        samples = (
+            task_mmlu(num_samples=NUM_SAMPLES).load(DataRoots(roots=(data,)), NUM_SAMPLES).samples
+        )
+    if len(samples) != len(theirs):
+        compared.add("questions", len(samples), len(theirs))
+    for sample, wanted in zip(samples, theirs, strict=False):
+        compared.add(sample.id, [sample.prompt, sample.target, sample.metadata["subject"]], wanted)
+    return [compared]
+
+
+def _asked(suite, data, out):
+    run("tests.oracle._suite_mmlu", suite, data, out)
+    return json.loads(out.read_text())

@@ -4,16 +4,177 @@ Seeded and printed as Markdown; `test_slices` asserts a part of it.
 """
 
 import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy
+from numpy.typing import NDArray
 
-from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
-from tests.workflows.diagnose.sliced_runs import (
-    FAULTS,
-    build_data,
-    draw_pair,
-    draw_prompts,
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import (
+    AnsweringServers,
+    Attempt,
+    Dataset,
+    Limits,
+    Outcome,
+    Plan,
+    Response,
+    Sample,
+    Spec,
+    Usage,
 )
+from serve_eval.storage.scores import ScoreRecord
+from serve_eval.storage.sessions import SessionRecord
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import AskedSample
+from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
+
+TASK = "word_problems"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompts:
+    """The prompts of a run, and how it is served; a number for each prompt."""
+
+    chance: NDArray[Any]
+    subject: NDArray[Any]
+    tokens: NDArray[Any]
+    cached: NDArray[Any]
+    start_s: NDArray[Any]
+    end_s: NDArray[Any]
+    load: NDArray[Any]
+    worker: NDArray[Any]
+
+
+def draw_prompts(random, n, subjects=8):
+    """Draw prompts with subjects of different difficulty, sent in random order."""
+    subject = random.integers(0, subjects, n)
+    hardness = random.normal(size=n) + 0.4 * (subject % 5 - 2)
+    tokens = numpy.maximum(20, 250 * numpy.exp(0.5 * hardness + 0.5 * random.normal(size=n)))
+    gaps = random.exponential(0.05, n) * random.choice((0.2, 3.0), n)
+    start = numpy.cumsum(gaps)[random.permutation(n)]
+    end = start + random.exponential(0.3, n)
+    load = numpy.searchsorted(numpy.sort(start), start, "right") - numpy.searchsorted(
+        numpy.sort(end), start, "left"
+    )
+    return Prompts(
+        chance=1.0 / (1.0 + numpy.exp(1.5 * hardness - 1.2)),
+        subject=subject,
+        tokens=tokens.astype(int),
+        cached=numpy.where(random.random(n) < 0.3, 16, 0),
+        start_s=start,
+        end_s=end,
+        load=load,
+        worker=random.integers(0, 4, n),
+    )
+
+
+def draw_right(random, prompts):
+    """Draw which prompts are answered rightly."""
+    return numpy.asarray(random.random(len(prompts.chance)) < prompts.chance)
+
+
+def draw_pair(
+    random,
+    prompts,
+    broken,
+    *,
+    same=0.0,
+    rate=0.9,
+    longer=1.0,
+    unrelated=None,
+):
+    """Return sides A and B; B answers `rate` of the broken prompts wrongly.
+
+    Answers that are broken are `longer` than others by this factor. An `unrelated` B is right with
+    this probability, whatever the prompt.
+    """
+    n = len(prompts.chance)
+    right = draw_right(random, prompts)
+    hit = broken & (random.random(n) < rate)
+    other = numpy.where(random.random(n) < same, right, draw_right(random, prompts)) & ~hit
+    if unrelated is not None:
+        other = random.random(n) < unrelated
+    factor = numpy.where(hit, longer, 1.0)
+    return (
+        build_evidence(random, prompts, right, numpy.ones(n)),
+        build_evidence(random, prompts, other, factor),
+    )
+
+
+def build_evidence(random, prompts, right, factor):
+    """Return a run without a report whose order was random."""
+    length = numpy.where(right, 1.0, 1.6) * numpy.exp(random.normal(size=len(right)) * 0.4)
+    length = (40 * factor * length / prompts.chance**0.3).astype(int)
+    asked = [
+        _ask(i, bool(right[i]), int(prompts.tokens[i]), int(length[i]), prompts)
+        for i in range(len(right))
+    ]
+    task = TaskEvidence(name=TASK, fingerprint={"task": TASK}, asked=tuple(asked), report=None)
+    return Evidence(
+        folder=Path("run"),
+        plan=Plan(model="m", launcher=Spec(name="external"), tasks=(Spec(name=TASK),)),
+        sessions=[SessionRecord(limits=Limits(order="random", concurrency=16))],
+        report=None,
+        tasks=(task,),
+        logs=(),
+    )
+
+
+def _ask(i, right, tokens, length, prompts):
+    attempt = Attempt(
+        start_s=1e9 + float(prompts.start_s[i]),
+        end_s=1e9 + float(prompts.end_s[i]),
+        failure=None,
+        status=200,
+        request_id="r",
+        servers=AnsweringServers(context="c0", generation=f"g{prompts.worker[i]}"),
+    )
+    usage = Usage(
+        prompt_tokens=tokens, completion_tokens=length, cached_tokens=int(prompts.cached[i])
+    )
+    response = Response(
+        text="17" if right else "18", finish_reason="stop", usage=usage, attempts=(attempt,)
+    )
+    line = ScoreRecord(
+        id=f"{i}",
+        outcome=Outcome.CORRECT if right else Outcome.WRONG,
+        value=float(right),
+        target="17",
+    )
+    return AskedSample(
+        id=f"{i}", response=response, failure=None, attempts=(attempt,), line=line, bad=not right
+    )
+
+
+def build_data(prompts):
+    """Return the data set of the prompts, with their subjects as metadata."""
+    samples = [
+        Sample(id=f"{i}", prompt="", target="17", metadata={"subject": f"s{subject}"})
+        for i, subject in enumerate(prompts.subject)
+    ]
+    dataset = Dataset(samples=samples, files=(), total=len(samples))
+    return {TASK: (build_task(Spec(name=TASK, options={"num_samples": len(samples)})), dataset)}
+
+
+FAULTS = {
+    "residue of the prompt length": (
+        lambda one: one.tokens % 32 == 5,
+        "prompts whose length leaves 5 modulo 32",
+    ),
+    "only above a length": (lambda one: one.tokens > 512, "prompts of more than 512 tokens"),
+    "cache hits only": (lambda one: one.cached > 0, "prompts with tokens from the prefix cache"),
+    "from n in flight": (
+        lambda one: one.load >= 8,
+        "samples sent with 8 or more requests in flight",
+    ),
+    "one worker": (lambda one: one.worker == 2, "answers of generation server g2"),
+    "one subject": (lambda one: one.subject == 3, "samples with subject 's3'"),
+    "from a time on": (lambda one: one.start_s > numpy.quantile(one.start_s, 0.7), "samples "),
+}
+"""Faults: the prompts that they hit, and the words by which they are named."""
+
 
 SIZES = (400, 1319)
 GREEDY = 0.9

@@ -45,18 +45,16 @@ from tests.workflows.diagnose.server import (
     sound,
 )
 from tests.workflows.diagnose.slice_trials import (
+    FAULTS,
     UNRELATED,
     break_all,
     break_none,
-    count_named,
-    run_trial,
-)
-from tests.workflows.diagnose.sliced_runs import (
-    FAULTS,
     build_data,
     build_evidence,
+    count_named,
     draw_pair,
     draw_prompts,
+    run_trial,
 )
 from tests.workflows.diagnose.test_levels import healthy
 
