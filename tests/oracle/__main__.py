@@ -31,7 +31,7 @@ PARTS = (
 )
 """Parts in the order in which they run."""
 WITH_OTHERS = {
-    **dict.fromkeys(("gpqa", "mmlu"), "aime"),
+    **dict.fromkeys(("gpqa", "mmlu", "mmmu"), "aime"),
     "instructions": "bfcl",
     "livecodebench": "humaneval",
     "rouge": "speech",

@@ -32,8 +32,7 @@ from serve_eval.sandbox.probe import strongest
 from serve_eval.schema import DataRoots, Response
 from serve_eval.tasks import humaneval, livecodebench
 from serve_eval.tasks._livecodebench_checks import read_tests
-from tests.oracle._child import run
-from tests.oracle.part import Compared, Skipped, checkout, require, shared
+from tests.oracle.part import Compared, Skipped, checkout, require, run, shared
 from tests.tasks.made_data import contest_row, write_jsonl
 
 LIMIT_S = 5.0

@@ -1,16 +1,33 @@
 """Count how often slices are named and healthy runs accused: `python -m` this module prints it.
 
 Seeded and printed as Markdown; `test_slices` asserts a part of it.
+
+With the word `other`: how often the line about another model names a slice. The simulated endpoint
+is right on 70 or 75 % of the prompts, whatever they are, and is judged against the reference of the
+embedded model.
+
+With the word `healthy`: what diagnose says of healthy runs of a real model. The embedded model
+answers each prompt in 30 real runs at temperature 1. A healthy run then has for each prompt the
+answer of one of them, drawn at random, and the times of one whole run. The reference is registered
+from all of them. About 8 minutes.
 """
 
+import asyncio
+import json
+import random
+import shutil
 import sys
-from dataclasses import dataclass
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
 
+from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.plan.resolve import resolve
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     AnsweringServers,
@@ -26,9 +43,13 @@ from serve_eval.schema import (
 )
 from serve_eval.storage.scores import ScoreRecord
 from serve_eval.storage.sessions import SessionRecord
-from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.causes import find_leads
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, read
 from serve_eval.workflows.diagnose.finding import AskedSample
+from serve_eval.workflows.diagnose.judged import read_folder
+from serve_eval.workflows.diagnose.run_rules import TESTS, findings
 from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
+from serve_eval.workflows.references.register import register
 
 TASK = "word_problems"
 
@@ -259,7 +280,123 @@ def _print_false(runs):
             print(f"| {name} | {n} | {sum(map(bool, found))} of {count} |", flush=True)
 
 
+PROMPTS, SEEDS = 100, range(20)
+ACCURACIES = (0.7, 0.75)
+
+
+def run_other_model(folder, accuracy, seed):
+    """Return the report of a run of another model, and the likeliest cause that its line names."""
+    plan = resolve(
+        {
+            "launcher": {"name": "simulated", "accuracy": accuracy, "seed": seed},
+            "model": "embedded",
+            "tasks": ["word_problems"],
+            "limit": PROMPTS,
+        },
+        {},
+        {},
+    ).plan
+    report = asyncio.run(evaluate(plan, folder))
+    return report, find_leads(read_folder(folder)).causes.get("word_problems", "")
+
+
+def main_other() -> None:
+    """Print a row of the table in docs/measured/diagnose-slices.md."""
+    named, runs = 0, len(ACCURACIES) * len(SEEDS)
+    with tempfile.TemporaryDirectory() as scratch:
+        for accuracy in ACCURACIES:
+            for seed in SEEDS:
+                _, cause = run_other_model(Path(scratch) / f"{accuracy}_{seed}", accuracy, seed)
+                named += bool(cause)
+    print(f"| `simulated` against the embedded model | {PROMPTS} | {named} of {runs} |")
+
+
+RUNS, HEALTHY_PROMPTS, TRIALS, SEED = 30, 300, 1000, 5
+
+
+def make_plan(references, *, max_tokens):
+    options = {"num_samples": HEALTHY_PROMPTS, "temperature": 1.0, "max_tokens": max_tokens}
+    return Plan(
+        model="embedded",
+        launcher=Spec(name="embedded", options={}),
+        tasks=(Spec(name=TASK, options=options),),
+        references_dir=None if references is None else str(references),
+        no_reference=references is None,
+        limits=Limits(concurrency=16),
+    )
+
+
+def ask_runs(folder, runs, max_tokens):
+    """Run the task again and again, and return the folders."""
+    found = []
+    for number in range(runs):
+        plan = make_plan(None, max_tokens=max_tokens)
+        limits = replace(plan.limits, order_seed=number)
+        out = folder / f"run{number}"
+        asyncio.run(evaluate(replace(plan, limits=limits), out, environ={}))
+        found.append(out)
+    return found
+
+
+def draw_run(runs, out, rng):
+    """Write a run folder with the times of one run and answers of all."""
+    base = rng.choice(runs)
+    shutil.copytree(base, out)
+    answers = [_lines(one / f"samples/{TASK}.jsonl") for one in runs]
+    drawn = []
+    for name, own in _lines(base / f"samples/{TASK}.jsonl").items():
+        line = json.loads(json.dumps(rng.choice(answers)[name]))
+        line["response"]["attempts"] = own["response"]["attempts"]
+        drawn.append(json.dumps(line))
+    (out / f"samples/{TASK}.jsonl").write_text("\n".join(drawn) + "\n")
+    (out / f"scores/{TASK}.jsonl").unlink()
+
+
+def _lines(file):
+    return {line["id"]: line for line in map(json.loads, file.read_text().splitlines())}
+
+
+def run_trials(runs, references, folder, trials):
+    """Print what diagnose says of the drawn runs."""
+    outcomes, said, tested = Counter[str](), Counter[str](), 0
+    for trial in range(trials):
+        rng = random.Random(f"{SEED}:{trial}")
+        out = folder / f"trial{trial}"
+        draw_run(runs, out, rng)
+        saved = read(out).plan
+        plan = replace(saved, references_dir=str(references), no_reference=False)
+        report = judge_again(plan, out)
+        evidence = read(out)
+        tasks = tuple(replace(one, report=report.tasks[0]) for one in evidence.tasks)
+        found = findings(replace(evidence, report=report, tasks=tasks))
+        outcome = report.tasks[0].verdict.outcome.value
+        outcomes[outcome] += 1
+        said.update({f"{one.rule} ({outcome})" for one in found})
+        tested += any(one.rule in TESTS for one in found)
+        shutil.rmtree(out)
+    print(f"{trials} healthy runs of {HEALTHY_PROMPTS} prompts: {dict(outcomes)}")
+    print(f"accused by a test: {tested}; findings: {dict(said.most_common())}")
+
+
+def main_healthy():
+    """Ask the runs, register the reference, and print the trials: `healthy RUNS TRIALS`."""
+    runs, trials = map(int, sys.argv[2:] or (RUNS, TRIALS))
+    for max_tokens in (256, 24):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            asked = ask_runs(folder, runs, max_tokens)
+            register(asked, folder / "references")
+            print(f"max_tokens {max_tokens}:", end=" ")
+            run_trials(asked, folder / "references", folder, trials)
+
+
 if __name__ == "__main__":
-    _print_false(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
-    print()
-    _print_faults(range(20))
+    match sys.argv[1:]:
+        case ["other"]:
+            main_other()
+        case ["healthy", *_]:
+            main_healthy()
+        case runs:
+            _print_false(int(runs[0]) if runs else 1000)
+            print()
+            _print_faults(range(20))

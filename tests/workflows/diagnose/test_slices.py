@@ -36,7 +36,6 @@ from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
 from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.references.register import register
 from tests.cli.command import serve_eval
-from tests.workflows.diagnose.other_model_trials import run_other_model
 from tests.workflows.diagnose.server import (
     Server,
     answers_to,
@@ -54,6 +53,7 @@ from tests.workflows.diagnose.slice_trials import (
     count_named,
     draw_pair,
     draw_prompts,
+    run_other_model,
     run_trial,
 )
 from tests.workflows.diagnose.test_levels import healthy
