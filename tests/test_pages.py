@@ -35,7 +35,7 @@ from serve_eval.schema import Spec
 from serve_eval.workflows.suite.file import read as read_suite
 from serve_eval.yaml_source import parse
 from tests.cli.command import serve_eval
-from tests.prose.count import long_page_lines
+from tests.prose.__main__ import long_page_lines
 from tests.root import ROOT
 from tests.tasks.made_data import NAMES
 

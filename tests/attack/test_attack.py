@@ -5,7 +5,7 @@ Nothing is lost, doubled, swapped or changed.
 
 import pytest
 
-from tests.attack.attack import FRONTS, attack
+from tests.attack.__main__ import FRONTS, attack
 
 
 def _held(account):

@@ -85,7 +85,7 @@ def test_a_diagnosis_has_a_page_and_files_for_ci_and_leaves_those_of_the_run(red
     assert capsule in summary.read_text()
 
 
-def test_the_page_of_a_diagnosis_replaces_a_link_of_somebody_else(red, tmp_path):
+def test_the_page_of_a_diagnosis_replaces_a_link_of_another_user(red, tmp_path):
     shutil.copytree(red, tmp_path / "run")
     (mine := tmp_path / "mine").write_text("mine")
     page = tmp_path / "run/diagnosis.html"

@@ -181,7 +181,7 @@ def _filled(value, trap):
 @pytest.mark.parametrize(
     ("field", "value", "change"), FIELDS, ids=[f"{n}-{row[0]}" for n, row in enumerate(FIELDS)]
 )
-def test_a_folder_of_somebody_else_runs_and_reaches_nothing(
+def test_a_folder_of_another_user_runs_and_reaches_nothing(
     finished, tmp_path, trap, field, value, change
 ):
     def hostile(plan):
@@ -283,7 +283,7 @@ def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(finished, tmp_p
     serve_eval(f"run --resume {moved}", exits=2)
 
 
-def test_links_in_a_folder_of_somebody_else_are_not_written_through(finished, tmp_path):
+def test_links_in_a_folder_of_another_user_are_not_written_through(finished, tmp_path):
     (mine := tmp_path / "mine").write_text("mine\n")
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}), answers=True)
     for name in ("lock", "report.json.partial", "samples/word_problems.jsonl"):
@@ -327,7 +327,7 @@ def test_commands_that_read_do_not_write_where_a_link_leads(finished, tmp_path, 
     serve_eval(f"judge {tmp_path}/followed", exits=DONE)
 
 
-def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_written(
+def test_files_that_a_folder_of_another_user_calls_logs_are_neither_read_nor_written(
     finished, tmp_path
 ):
     key = "sk-live-Q7pRz2VwX9mT4kLd"
@@ -424,7 +424,7 @@ def test_attribute_asks_nobody_that_a_folder_was_made_to_name(finished, tmp_path
     assert trap.untouched()
 
 
-def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path, trap):
+def test_a_suite_of_another_user_asks_for_each_of_its_runs(tmp_path, trap):
     plan = {
         "launcher": {"name": "simulated", "accuracy": 1.0},
         "model": "m",
@@ -453,7 +453,7 @@ def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path, trap):
 
 
 @pytest.mark.parametrize("name", ["../../victim", "..", "", "/VICTIM"])
-def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path, name):
+def test_a_suite_of_another_user_writes_to_its_own_folder_alone(tmp_path, name):
     run = {
         "name": "a",
         "launcher": "simulated",

@@ -127,3 +127,14 @@ def plan_of(data_root):
         )
 
     return plan
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """Yield a mock cluster, with its kubeconfig as that of the user."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    from tests.launchers.kubernetes.mock_cluster import MockCluster
+
+    with MockCluster() as mock:
+        monkeypatch.setenv("KUBECONFIG", str(mock.kubeconfig(tmp_path)))
+        yield mock

@@ -1,13 +1,23 @@
-"""Test what launchers and reports say of a deployment, and how deployments are distinguished."""
+"""Test what launchers and reports say of a deployment, and how deployments are distinguished.
+
+Test every kind of plan against reviewed files of what it writes and starts.
+
+`golden/NAME.txt` is a launcher as in a plan, a line of dashes, and the text that the dry run shows.
+`@` is that folder.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from serve_eval.cli._dry_run import list_commands, preview
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import check_launcher, list_disagreements, list_promised
@@ -25,6 +35,7 @@ from serve_eval.series.deployments import (
 )
 from serve_eval.series.read_runs import PlannedTask
 from serve_eval.workflows.invariants.check import check
+from serve_eval.yaml_source import parse
 
 MTP = {"decoding_type": "MTP", "num_nextn_predict_layers": 1}
 DRAFTS = {"method": "eagle3", "model": "d", "num_speculative_tokens": 3}
@@ -340,3 +351,47 @@ def test_tasks_that_were_not_asked_share_a_column_if_only_their_seeds_differ():
     first, second = (_planned(seed=seed, max_tokens="16") for seed in "12")
     assert find_column(first, {}) == find_column(second, {})
     assert find_column(first, {}) != find_column(_planned(seed="1", max_tokens="32"), {})
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = "".join((DOCS / name).read_text() for name in ("launching.md", "clusters.md"))
+GOLDEN = Path(__file__).with_name("golden")
+
+
+@pytest.fixture
+def _nothing_around_us(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "CUDA_", "UCX_"))]:
+        monkeypatch.delenv(name)
+
+
+def shown(launcher):
+    spec = Spec(name=launcher.pop("name"), options=launcher)
+    plan = Plan(model="org/model", launcher=spec, tasks=(Spec(name="gsm8k"),))
+    return "\n".join(list_commands(*preview(plan, Path("/runs/r/logs"))))
+
+
+@pytest.mark.usefixtures("_nothing_around_us")
+@pytest.mark.parametrize("name", sorted(file.stem for file in GOLDEN.glob("*.txt")))
+def test_what_a_plan_starts(name):
+    given, told = (GOLDEN / f"{name}.txt").read_text().split("\n---\n")
+    text = shown(parse(given.replace("@", str(GOLDEN)), name, PlanError).value)
+    assert text.replace(str(GOLDEN), "@").replace(sys.executable, "python") == told.rstrip("\n")
+
+
+@pytest.mark.usefixtures("_nothing_around_us")
+def test_every_launcher_that_starts_something_is_among_them():
+    names = {file.read_text().split(":", 1)[1].split()[0] for file in GOLDEN.glob("*.txt")}
+    trtllm = {"trtllm", "trtllm_disaggregated", "container", "slurm"}
+    assert names >= {"simulated", "vllm", "vllm_disaggregated"} | trtllm
+
+
+@pytest.mark.usefixtures("_nothing_around_us")
+def test_the_plans_of_the_page_are_plans_and_print_what_it_says():
+    texts = re.findall(r"```yaml\n(launcher:.*?)```\n(.*?)(?=\n## |```yaml)", PAGE, re.DOTALL)
+    assert len(texts) >= 3
+    for plan, after in texts:
+        text = shown(parse(plan, "page", PlanError).value["launcher"])
+        if printed := re.search(r"```\n((?:env|docker) .*?)```", after, re.DOTALL):
+            assert " ".join(printed.group(1).split()) in " ".join(text.split())
+    assert "```\ndocker run" in PAGE

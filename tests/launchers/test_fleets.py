@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -21,24 +22,30 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
 import msgspec
 import pytest
 
+from serve_eval.errors import LaunchError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import _write_answers, launch
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.attribution.matching import METRICS, TIMES, TRACES
+from serve_eval.launchers import trtllm_disaggregated
 from serve_eval.launchers._machine import lock_files
+from serve_eval.launchers._standin.etcd import Etcd
+from serve_eval.plugins import registry
 from serve_eval.schema import Spec
 from serve_eval.workflows import attribute
 from tests.launchers.test_server_processes import LEFT_S, MARK, ROOT, check_nothing_left, marked
 from tests.launchers.test_with_standin import read_processes
-from tests.standin.deployments import environment
+from tests.root import ROOT as ETCD_ROOT
+from tests.standin.deployments import environment, free_port
 
 pytestmark = pytest.mark.slow
 NAMES = ["context_0", "context_1", "generation_0", "orchestrator"]
@@ -299,3 +306,103 @@ async def test_a_corrupt_generation_server_of_four_is_named_and_sound_ones_are_n
     ]
     guilty = [{url.removeprefix("http://")}, {f"{url}/v1"}, {f"{url}/v1"}]
     assert named == (guilty if corrupt else [set(), set(), set()])
+
+
+ETCD = os.environ.get("ETCD") or shutil.which(
+    "etcd", path=f"{os.environ.get('PATH')}:{ETCD_ROOT / '.venv-etcd/bin'}"
+)
+ETCD_START_S = 20.0
+
+
+@pytest.fixture
+def etcd(tmp_path):
+    """Run an etcd on loopback and yield its address."""
+    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    words = [str(ETCD), "--data-dir", str(tmp_path / "etcd"), "--listen-client-urls", client]
+    words += [
+        "--advertise-client-urls",
+        client,
+        "--listen-peer-urls",
+        peer,
+        "--initial-advertise-peer-urls",
+        peer,
+    ]
+    words += ["--initial-cluster", f"default={peer}"]
+    with (tmp_path / "etcd.log").open("wb") as log:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        _wait(f"{client}/health")
+        yield client.replace("http://", "etcd://")
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _wait(url):
+    deadline = time.monotonic() + ETCD_START_S
+    with httpx.Client(trust_env=False) as http:
+        while time.monotonic() < deadline:
+            with suppress(httpx.TransportError):
+                if http.get(url).json()["health"] == "true":
+                    return
+            time.sleep(0.1)
+    raise AssertionError(f"etcd is not healthy after {ETCD_START_S:g} s")
+
+
+def start(context, story, **options):
+    times = {"ready_timeout_s": 20.0, "answer_timeout_s": 10.0}
+    given = registry.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")
+
+    async def tell():
+        async with trtllm_disaggregated.launch(
+            context, trtllm_disaggregated.DisaggregatedOptions(**given)
+        ) as endpoint:
+            return await story(endpoint)
+
+    return asyncio.run(tell())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(ETCD is None, reason="no etcd: make test-etcd brings one")
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_servers_find_each_other_by_etcd(host, etcd, context, standin):
+    """Hosts other than loopback are included, where main refuses HTTP."""
+    standin("main")
+
+    async def look(endpoint):
+        root = endpoint.base_url.removesuffix("/v1")
+        async with httpx.AsyncClient(trust_env=False) as client:
+            workers = (await client.get(f"{root}/cluster_info")).json()["current_workers"]
+            body = {"model": "m", "prompt": "p", "max_tokens": 4}
+            assert (await client.post(f"{root}/v1/completions", json=body)).status_code == 200
+        return len(workers["context_servers"]), await Etcd(etcd).below("/trtllm-disagg/")
+
+    options = {
+        "discovery": etcd,
+        "host": host,
+        "port": free_port(),
+        "context_servers": {"num_instances": 2},
+    }
+    count, keys = start(context, look, **options)
+    assert (count, len(keys)) == (2, 3)
+    again, more = start(context, look, **options)
+    assert again == 2
+    assert {key.split("/")[2] for key in keys}.isdisjoint(key.split("/")[2] for key in more), (
+        "each launch has a name"
+    )
+    assert not asyncio.run(Etcd(etcd).below("/trtllm-disagg/"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(ETCD is None, reason="no etcd: make test-etcd brings one")
+def test_an_etcd_that_is_not_there_is_named(context, standin):
+    standin("main")
+    with pytest.raises(
+        LaunchError, match="orchestrator not ready after 15 s: it cannot reach the etcd"
+    ):
+        start(
+            context,
+            asyncio.sleep,
+            discovery=f"etcd://127.0.0.1:{free_port()}",
+            ready_timeout_s=15.0,
+        )

@@ -101,7 +101,7 @@ def _link(place, tmp_path):
     place.symlink_to(tmp_path / "elsewhere")
 
 
-def _of_somebody_else(place, tmp_path):
+def _of_another_user(place, tmp_path):
     if os.getuid():
         pytest.skip("only root can give a folder away")
     place.mkdir()
@@ -112,7 +112,7 @@ def _file(place, tmp_path):
     place.write_text("")
 
 
-@pytest.mark.parametrize("in_the_way", [_link, _of_somebody_else, _file])
+@pytest.mark.parametrize("in_the_way", [_link, _of_another_user, _file])
 def test_what_is_in_the_way_makes_the_state_folder_the_place(in_the_way, tmp_path, monkeypatch):
     (shared := tmp_path / "shared").mkdir()
     monkeypatch.setattr(lock_files, "SHARED", shared)

@@ -1,6 +1,7 @@
 """Run the comparisons of this folder: `python -m tests.oracle [PART ...]` (default: all).
 
-A part is a module with a function `compare`, which returns one `Compared` for each kind of figure.
+A part is a function `compare`, or `compare_` and its name, of a module. It returns one `Compared`
+for each kind of figure.
 The command exits with 1 if a figure differs.
 """
 
@@ -28,7 +29,14 @@ PARTS = (
     "bfcl",
     "repeats",
 )
-"""Modules of this folder, in the order in which they run."""
+"""Parts in the order in which they run."""
+WITH_OTHERS = {
+    **dict.fromkeys(("gpqa", "mmlu", "mmmu"), "aime"),
+    "instructions": "bfcl",
+    "livecodebench": "humaneval",
+    "rouge": "speech",
+}
+"""Parts that stand in the module of another."""
 _SHOWN = 5
 
 
@@ -43,7 +51,7 @@ def main(names):
     for name in chosen:
         started = time.monotonic()
         try:
-            results = importlib.import_module(f"tests.oracle.{name}").compare()
+            results = _find(name)()
         except Skipped as skipped:
             print(f"{name}: skipped: {skipped}", flush=True)
             left_out += 1
@@ -58,6 +66,12 @@ def main(names):
     skips = f"; {left_out} of {len(chosen)} parts skipped" if left_out else ""
     print(f"{different or 'no'} difference{'' if different == 1 else 's'}{skips}")
     return 1 if different else 0
+
+
+def _find(name):
+    """Return the function of a part."""
+    module = importlib.import_module(f"tests.oracle.{WITH_OTHERS.get(name, name)}")
+    return getattr(module, f"compare_{name}" if name in WITH_OTHERS else "compare")
 
 
 if __name__ == "__main__":

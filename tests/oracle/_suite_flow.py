@@ -17,8 +17,7 @@ from typing import Any
 
 import msgspec
 
-from tests.oracle._child import run
-from tests.oracle.part import require
+from tests.oracle.part import require, run
 
 SEED = 0
 

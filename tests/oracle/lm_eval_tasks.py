@@ -1,19 +1,94 @@
 """Run tasks of lm-eval with our engine and with lm-eval's own `local-completions`.
 
-The tasks have all four output types. Both sides ask the same deterministic server (`server.py`)
+The tasks have all four output types. Both sides ask the same deterministic server (`sides.py`)
 about the same made-up rows (`made`): ours by the option `data_files`, lm-eval by its configuration.
 Every metric of every filter must be equal. Every prompt must be the one that lm-eval logged, also
 in two other processes. lm-eval must get the same figures with our client as its model.
+
+`python -m tests.oracle.lm_eval_tasks SETTING` writes the prompts that our engine
+would send, by task.
 """
 
 import itertools
 import json
 import math
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+from serve_eval.errors import ServeEvalError
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.plugins import extensions
+from serve_eval.schema import Plan, Spec
 from tests.oracle.part import Compared, require
+from tests.oracle.sides import END, ROOT, options
+
+
+def start(setting, cache, *, hash_seed):
+    """Start a process that loads every task with our engine and writes its requests."""
+    told = setting.folder / f"dump{hash_seed}.setting.json"
+    into = setting.folder / f"dump{hash_seed}.json"
+    own = {"own": str(setting.folder / "own"), "into": str(into)}
+    told.write_text(json.dumps({"files": setting.files, "shots": setting.shots, **own}))
+    environ = {
+        **os.environ,
+        "PYTHONHASHSEED": str(hash_seed),
+        "HF_HOME": str(cache),
+        "HF_DATASETS_CACHE": str(cache),
+    }
+    command = [sys.executable, "-m", "tests.oracle.lm_eval_tasks", str(told)]
+    with into.with_suffix(".log").open("wb") as log:
+        return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=log, stderr=log), into
+
+
+def result(dump):
+    """Wait for a process of `start` and return its documents by task.
+
+    Raises RuntimeError if it fails.
+    """
+    process, into = dump
+    if process.wait():
+        raise RuntimeError(into.with_suffix(".log").read_text()[-2000:])
+    return json.loads(into.read_text())
+
+
+def main(setting):
+    """Write the documents of every task, or why it cannot be loaded."""
+    given = json.loads(setting.read_text())
+    told = {}
+    for name, files in given["files"].items():
+        spec = Spec(name=f"lm_eval:{name}", options=options(files, given["shots"][name]))
+        plan = Plan(
+            model="oracle",
+            launcher=Spec(name="external"),
+            tasks=(spec,),
+            include_path=(given["own"],),
+            no_reference=True,
+        )
+        extensions.include(plan.include_path)
+        try:
+            (prepared,) = prepare(plan)
+            told[name] = [_document(sample) for sample in prepared.dataset.samples]
+        except ServeEvalError as error:
+            told[name] = f"{type(error).__name__}: {error}"
+    Path(given["into"]).write_text(json.dumps(told))
+
+
+def _document(sample):
+    texts = (
+        [context + choice for context, choice in sample.continued]
+        if sample.choices
+        else [str(sample.prompt)]
+    )
+    return {
+        "id": sample.id,
+        "target": sample.target,
+        "texts": [text.removeprefix(END) for text in texts],
+    }
+
 
 KINDS = ("generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling")
 AS_MODEL = (
@@ -44,12 +119,12 @@ def compare():
 
 
 def _compare(setting):
-    from tests.oracle import dumped_prompts, sides
+    from tests.oracle import sides
 
-    cold = dumped_prompts.start(setting, setting.folder / "cold", hash_seed=1)
+    cold = start(setting, setting.folder / "cold", hash_seed=1)
     names = list(setting.files)
     theirs, theirs_took = _timed(lambda: sides.theirs(setting, names, our_client=False))
-    warm = dumped_prompts.start(setting, setting.folder / "theirs", hash_seed=2)
+    warm = start(setting, setting.folder / "theirs", hash_seed=2)
     ours, ours_took = _timed(lambda: sides.ours(setting, names))
     client, client_took = _timed(lambda: sides.theirs(setting, AS_MODEL, our_client=True))
     by_kind = {
@@ -77,7 +152,7 @@ def _compare(setting):
     )
     return [
         *by_kind.values(),
-        *_compare_prompts(dumped_prompts.result(cold), dumped_prompts.result(warm), theirs),
+        *_compare_prompts(result(cold), result(warm), theirs),
         as_model,
     ]
 
@@ -245,3 +320,7 @@ def _timed(work):
     started = time.monotonic()
     result = work()
     return result, time.monotonic() - started
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,3 +74,23 @@ def shared(name):
     if not (folder := SHARED / name).is_dir():
         raise Skipped(f"{folder} is not there")
     return folder
+
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(module, *arguments, **environ):
+    """Run the module to its end.
+
+    Raises RuntimeError with the last lines of its standard error if it fails.
+    """
+    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        env={**os.environ, **environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{module}: {done.stderr[-2000:]}")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.prose import count
-from tests.prose.count import PHRASES, Prose
+from tests.prose import __main__ as count
+from tests.prose.__main__ import PHRASES, Prose
 from tests.root import ROOT
 
 

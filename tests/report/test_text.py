@@ -28,7 +28,7 @@ from serve_eval.report.summary.figures import write_number
 from serve_eval.report.task_line import split_change
 from serve_eval.report.text import clean, fit_tables, reveal, say, wrap
 from serve_eval.workflows.suite.page_blocks import read_number
-from tests.page.hostile import HOSTILE, make_content
+from tests.page.test_hostile_texts import HOSTILE, make_content
 from tests.report.document.made.many_runs import make_suite_documents
 from tests.report.document.stories import HOSTILE as STORY_PAGES_HOSTILE
 from tests.report.document.stories import STORIES, make_documents, make_story_page

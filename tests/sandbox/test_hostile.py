@@ -22,8 +22,8 @@ from serve_eval.sandbox import LIMITS, OUTPUT_BYTES, SCRATCH_BYTES, Sandbox, sec
 from serve_eval.sandbox.isolation import ISOLATIONS, namespaces
 from serve_eval.schema import ExitReason, Program
 from tests.sandbox.conftest import OTHERS, held, marked, unavailable
+from tests.sandbox.hostile.__main__ import ATTEMPTS
 from tests.sandbox.hostile.run import Attempt, run_all, table
-from tests.sandbox.hostile.table import ATTEMPTS
 
 PRESENT = [name for name in ISOLATIONS if unavailable(name) is None]
 QUICK = {

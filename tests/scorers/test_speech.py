@@ -1,6 +1,9 @@
-"""Test the scorers of speech: word errors and translations."""
+"""Test the scorers of speech and of summaries: word errors, translations and ROUGE."""
 
 import math
+import re
+from collections import Counter
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import Outcome
+from serve_eval.scorers.rouge import f_measures, rouge1
 from serve_eval.scorers.word_errors import (
     WordErrors,
     count_word_errors,
@@ -23,9 +27,12 @@ from serve_eval.tasks.covost2 import (
     sentence_scorer,
 )
 
-pytest.importorskip("jiwer", reason="needs the optional extra media")
+NEEDS_ROUGE = pytest.mark.skipif(find_spec("rouge_score") is None, reason="needs the extra rouge")
+
+NEEDS_MEDIA = pytest.mark.skipif(find_spec("jiwer") is None, reason="needs the extra media")
 
 
+@NEEDS_MEDIA
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -50,6 +57,7 @@ def test_a_transcript_is_normalized_like_in_the_suite(text, words):
     assert normalize_transcript(text) == words
 
 
+@NEEDS_MEDIA
 @pytest.mark.parametrize(
     ("answer", "reference", "counts"),
     [
@@ -74,6 +82,7 @@ def test_edits_are_counted_by_kind(answer, reference, counts):
     )
 
 
+@NEEDS_MEDIA
 @pytest.mark.parametrize(
     ("answer", "reference", "value", "outcome"),
     [
@@ -96,6 +105,7 @@ def test_a_score_is_the_edits_per_reference_word(answer, reference, value, outco
 words = st.lists(st.sampled_from("abc"), max_size=7)
 
 
+@NEEDS_MEDIA
 @given(words, words)
 def test_edits_are_the_levenshtein_distance(answer, reference):
     found = count_word_errors(" ".join(answer), " ".join(reference))
@@ -114,9 +124,10 @@ def _distance(a, b):
     )
 
 
-sacrebleu = pytest.importorskip("sacrebleu", reason="needs the optional extra media")
+sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra media")
 
 
+@NEEDS_MEDIA
 @pytest.mark.parametrize(
     ("text", "translation", "in_form"),
     [
@@ -139,6 +150,7 @@ def test_the_translation_is_what_follows_the_name_of_the_language(text, translat
     assert extract_translation(text, "German") == (translation, in_form)
 
 
+@NEEDS_MEDIA
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
@@ -162,6 +174,7 @@ def test_a_score_is_bleu_of_the_sentence_with_all_its_counts(answer, outcome):
 sentences = st.lists(st.sampled_from(["a", "b,", "c.", "d"]), max_size=8).map(" ".join)
 
 
+@NEEDS_MEDIA
 @settings(max_examples=50)
 @given(st.lists(st.tuples(sentences, sentences), min_size=1, max_size=8))
 def test_bleu_of_a_corpus_is_that_of_sacrebleu(pairs):
@@ -172,6 +185,7 @@ def test_bleu_of_a_corpus_is_that_of_sacrebleu(pairs):
     assert 100.0 * corpus_bleu(sums) == pytest.approx(expected, abs=1e-9)
 
 
+@NEEDS_MEDIA
 def test_chinese_is_cut_into_characters_and_japanese_needs_another_package():
     score = score_translation("你好世界", "你好世界。", "Chinese", "zh")
     assert (score.parts["answer length"], score.parts["reference length"]) == (4.0, 5.0)
@@ -180,3 +194,33 @@ def test_chinese_is_cut_into_characters_and_japanese_needs_another_package():
     except ImportError:
         with pytest.raises(PlanError, match="tokenizer ja-mecab"):
             sentence_scorer("ja-mecab")
+
+
+@NEEDS_ROUGE
+@pytest.mark.parametrize(
+    ("text", "target", "value", "outcome"),
+    [
+        ("The cat sat.", "the CAT sat", 1.0, Outcome.CORRECT),
+        ("the the the", "the cat", 2 * (1 / 3) * (1 / 2) / (1 / 3 + 1 / 2), Outcome.PARTIAL),
+        ("dog", "cat", 0.0, Outcome.WRONG),
+        ("running", "run", 0.0, Outcome.WRONG),  # no stemming
+        ("été", "t", 1.0, Outcome.CORRECT),  # only a-z and 0-9 are letters
+        ("", "cat", 0.0, Outcome.WRONG),
+    ],
+)
+def test_rouge_1_is_f_of_the_common_words(text, target, value, outcome):
+    score = rouge1(text, target)
+    assert score.value == pytest.approx(value)
+    assert score.outcome is outcome
+    assert score.answer == text
+    assert set(score.parts) == {"rouge1", "rouge2", "rougeL"}
+
+
+@NEEDS_ROUGE
+@given(st.text(alphabet="ab c.é\n", max_size=30), st.text(alphabet="ab c.é\n", max_size=30))
+def test_rouge_1_is_what_its_definition_says(text, target):
+    found, wanted = (Counter(re.findall("[a-z0-9]+", t.lower())) for t in (text, target))
+    total = found.total() + wanted.total()
+    assert f_measures(text, target)["rouge1"] == pytest.approx(
+        2 * (found & wanted).total() / total if total else 0.0
+    )

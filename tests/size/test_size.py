@@ -3,7 +3,7 @@
 import pytest
 
 from tests.size import __main__ as size
-from tests.size import count_tokens, list_excesses
+from tests.size.__main__ import count_tokens, list_excesses
 
 
 def test_a_package_above_its_budget_and_one_without_are_told():

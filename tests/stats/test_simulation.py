@@ -151,7 +151,7 @@ def test_intervals_are_exact():
 
 @pytest.mark.parametrize("steady", [False, True])
 def test_healthy_servers_behind_a_router_that_hashes_prompts_are_not_accused(steady):
-    """Fails if answers are permuted: that accuses somebody in a third of the rounds or more.
+    """Fails if answers are permuted: that accuses a worker in a third of the rounds or more.
 
     More than 3 of 60 are one case in 250 at .01.
     """

@@ -1,4 +1,4 @@
-"""Name the line of a mistake in a file that somebody adds, instead of showing a traceback."""
+"""Name the line of a mistake in an added file, instead of showing a traceback."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""Test the prompts and scores of AIME and GPQA."""
+"""Test the prompts and scores of AIME, GPQA and MATH-500."""
 
 import asyncio
 import csv
+import hashlib
 import io
 import json
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,20 @@ from serve_eval.datasets.local import DataFile
 from serve_eval.datasets.source import GPQA_PASSWORD
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.results.scoring import ScoringProcesses, recipe_for
+from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Outcome, Plan, Response, Spec
+from serve_eval.scorers.math import TIMED_OUT
 from serve_eval.tasks._samples import shuffle
 from serve_eval.tasks.aime import prompt_text, task
 from serve_eval.tasks.gpqa import INSTRUCTION, choice_orders, suite_orders
 from serve_eval.tasks.gpqa import task as gpqa_task
+from serve_eval.tasks.math_500 import SOURCE
+from serve_eval.tasks.math_500 import task as task_math_500
 from tests.tasks.made_data import encrypted_zip, write_jsonl
+
+NEEDS_MATH = pytest.mark.skipif(find_spec("math_verify") is None, reason="needs the extra math")
 
 YEARS = (2024, 2025, 2026)
 
@@ -261,3 +270,105 @@ def test_a_broken_archive_is_named(tmp_path, content, message):
     (tmp_path / "dataset.zip").write_bytes(content)
     with pytest.raises(DatasetError, match=message):
         gpqa_task().load(DataRoots(roots=(tmp_path,)), 198)
+
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared/data/math_500/test.jsonl"
+
+
+def _row(**more):
+    row = {"problem": "What is $1+\\frac{1}{2}$?", "solution": "$\\boxed{\\frac{3}{2}}$"}
+    row |= {"answer": "\\frac{3}{2}", "subject": "Algebra", "level": 2}
+    return {**row, "unique_id": "test/algebra/1.json", **more}
+
+
+def _load_math_500(folder, *rows):
+    write_jsonl(folder / "test.jsonl", rows)
+    return list(task_math_500().load(DataRoots(roots=(folder,)), len(rows)).samples)
+
+
+@NEEDS_MATH
+def test_the_problem_is_asked_with_the_line_for_a_box(tmp_path):
+    [sample] = _load_math_500(tmp_path, _row())
+    [turn] = sample.prompt
+    assert turn.content == (
+        "What is $1+\\frac{1}{2}$?\n"
+        "Please reason step by step, and put your final answer within \\boxed{}."
+    )
+    assert (sample.id, sample.target) == ("test-algebra-1", "\\frac{3}{2}")
+
+
+@NEEDS_MATH
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("So it is \\boxed{1.5}.", Outcome.CORRECT),
+        ("So it is \\boxed{\\frac{6}{4}}.", Outcome.CORRECT),
+        ("So it is \\boxed{\\frac{2}{3}}.", Outcome.WRONG),
+        ("I cannot say.", Outcome.UNPARSED),
+    ],
+)
+def test_equal_formulas_are_right(tmp_path, text, outcome):
+    [sample] = _load_math_500(tmp_path, _row())
+    response = Response(text=text, finish_reason="stop")
+    assert task_math_500().score(sample, response).outcome is outcome
+
+
+@NEEDS_MATH
+def test_a_hostile_answer_costs_a_run_seconds_and_one_answer_its_point(data_root):
+    """It is scored in another process, where the next answer finds the library loaded."""
+    roots, spec = DataRoots(roots=(data_root,)), Spec(name="math_500")
+    sample = next(s for s in task_math_500().load(roots, 500).samples if s.target.startswith("x^2"))
+    recipe = recipe_for(spec, roots=roots, wanted=500)
+    with ScoringProcesses({"math_500": recipe}, limit_s=60.0) as scoring:
+        apart = scoring.of("math_500")
+        assert apart is not None
+        grades = [
+            apart(sample, Response(text=text, finish_reason="stop")).result()
+            for text in ("\\boxed{9^{9^{9^{9}}}}", f"\\boxed{{{sample.target}}}")
+        ]
+    assert not any(isinstance(one, Unfinished) for one in grades)
+    assert [(score.value, score.mode) for score, _ in grades] == [(0.0, TIMED_OUT), (1.0, None)]
+
+
+@NEEDS_MATH
+def test_the_breakdown_is_by_level_and_subject(data_root):
+    dataset = task_math_500().load(DataRoots(roots=(data_root,)), 500)
+    assert (dataset.total, dataset.deviation) == (500, None)
+    tables = task_math_500().breakdown((sample, 1.0) for sample in dataset.samples)
+    assert sorted(tables["level"]) == ["1", "2", "3", "4", "5"]
+    assert sorted(tables["subject"]) == ["Algebra", "Precalculus"]
+
+
+@NEEDS_MATH
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        (_row(level=6), "row 1: level must be a number from 1 to 5, not 6"),
+        (_row(answer=None), "row 1: answer is empty, not a text"),
+    ],
+)
+def test_rows_that_cannot_be_asked_are_named(tmp_path, row, what):
+    with pytest.raises(DatasetError, match=what):
+        _load_math_500(tmp_path, row)
+
+
+@NEEDS_MATH
+def test_too_few_rows_say_where_to_get_the_others(tmp_path):
+    _load_math_500(tmp_path, _row())
+    with pytest.raises(DatasetError, match="has 1 rows; 2 are needed") as raised:
+        task_math_500().load(DataRoots(roots=(tmp_path,)), 2)
+    assert "serve-eval data fetch math_500 -o DIR" in raised.value.hint
+    with pytest.raises(PlanError, match="num_samples"):
+        task_math_500(num_samples=0)
+
+
+@NEEDS_MATH
+@pytest.mark.skipif(not SHARED.is_file(), reason="needs MATH-500 in ../shared/data")
+def test_the_published_file_has_the_published_checksum_and_its_gold_answers_are_right():
+    found = hashlib.sha256(SHARED.read_bytes()).hexdigest()
+    assert found == SOURCE.sha256["test.jsonl"]
+    made = task_math_500()
+    samples = made.load(DataRoots(roots=(SHARED.parent,)), 500).samples
+    gold = [Response(text=made.answers(one)[0], finish_reason="stop") for one in samples]
+    values = [made.score(*pair).value for pair in zip(samples, gold, strict=True)]
+    assert values == [1.0] * 500

@@ -8,7 +8,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.faulty_front import Exchange, in_front, take_from
 from tests.vllm.conftest import address
 from tests.vllm.deployments import OPTIONS, Deployments, aggregated, disaggregated, write_model
 from tests.vllm.faulty_transfer import choose_tenth, foreign_blocks, orchestrated
@@ -18,9 +17,12 @@ from tests.workflows.diagnose.fault_trials import (
     LONG,
     PLACE,
     TENTH,
+    Exchange,
     ask_all,
+    in_front,
     name_folder,
     print_trials,
+    take_from,
 )
 
 LATE = ("--logits-processors", "late_token:LateToken")

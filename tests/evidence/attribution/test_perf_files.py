@@ -272,7 +272,7 @@ def run(
     contexts=2,
     **more,
 ):
-    """Return the report of a run against a deployment that somebody else started."""
+    """Return the report of a run against a deployment that another user started."""
 
     async def story():
         async with deployed(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.oracle.made import chosen, generated, nested
-from tests.oracle.made.drawn import Drawn, Row
+from tests.oracle.made.generated import Drawn, Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Make rows with nested columns, for tasks whose own code unpacks them."""
 
-from tests.oracle.made.drawn import LETTERS
+from tests.oracle.made.generated import LETTERS
 
 _KWARGS = (
     "keyword",

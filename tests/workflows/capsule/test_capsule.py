@@ -250,7 +250,7 @@ def test_ids_that_no_folder_can_have(tmp_path):
     assert all((folder / "body.json").exists() for folder in made)
 
 
-def test_a_folder_of_somebody_else_puts_nothing_into_the_script(tmp_path):
+def test_a_folder_of_another_user_puts_nothing_into_the_script(tmp_path):
     plan = replace(plan_for(tmp_path), no_reference=True)
     run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     sign = tmp_path / "ran"

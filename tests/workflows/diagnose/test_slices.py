@@ -35,7 +35,6 @@ from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
 from serve_eval.workflows.diagnose.story import diagnose, find_leads
 from serve_eval.workflows.references import register
 from tests.cli.command import serve_eval
-from tests.workflows.diagnose.other_model_trials import run_other_model
 from tests.workflows.diagnose.server import (
     Server,
     answers_to,
@@ -44,18 +43,17 @@ from tests.workflows.diagnose.server import (
     sound,
 )
 from tests.workflows.diagnose.slice_trials import (
+    FAULTS,
     UNRELATED,
     break_all,
     break_none,
-    count_named,
-    run_trial,
-)
-from tests.workflows.diagnose.sliced_runs import (
-    FAULTS,
     build_data,
     build_evidence,
+    count_named,
     draw_pair,
     draw_prompts,
+    run_other_model,
+    run_trial,
 )
 from tests.workflows.diagnose.test_levels import healthy
 
