@@ -67,6 +67,7 @@ from serve_eval.schema.exchange import (
 )
 from serve_eval.schema.plan import (
     AUTO,
+    CERTAIN,
     MOST_REPEATS,
     REHEARSAL,
     TIME,
@@ -265,6 +266,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO",
+    "CERTAIN",
     "HOLDOUT",
     "LOOPED",
     "MEAN",

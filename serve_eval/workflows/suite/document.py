@@ -12,6 +12,7 @@ from serve_eval.plan.applicable_reference import write_taking
 from serve_eval.plan.command_line import HOW_TO_TAKE
 from serve_eval.report.ci_result import CiCase, CiSuite, OneLine, lead
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
+from serve_eval.report.lines import sum_up_cost
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, TextLines
 from serve_eval.report.results_table import ResultsTable, write_text
 from serve_eval.report.results_table.formats import list_table_lines
@@ -150,7 +151,7 @@ def _conclude(report: SuiteReport, row: SuiteRow, line: OneLine) -> Conclusion:
         for run in report.runs
         if run.name == row.run and run.error is not None and row.outcome is VerdictOutcome.ERROR
     ]
-    lost = bool(hints)
+    lost = bool(hints) or row.unasked is None
     statements = [Statement("fix", hint) for hint in hints if hint]
     if row.repaired:
         statements.append(Statement("repaired", count(row.repaired, "sample")))
@@ -203,6 +204,8 @@ def _list_statements(
             "these answers are earlier ones; to ask again, name another folder or give --rerun all"
         )
         yield Statement("older", text)
+    if cost := sum_up_cost(report.cost):
+        yield Statement("cost", cost)
     if not report.rehearsal and _list_lacking(rows):
         yield Statement("note", HOW_TO_TAKE)
     text = f"{out_dir}/runs/RUN, each with report.json"
