@@ -7,8 +7,8 @@ an error, it counts only at its part of alpha: p times the number of all tests, 
 will not be made, is what Holm's correction makes of p at worst. So each FAIL that ends a run or a
 suite is the verdict that all answers would give, but for the error of an early stop.
 
-Only the samples up to the decision are known to fail. The tasks keep the order of the plan, so that
-the user decides what is asked first: the cheapest task, or one that fails often.
+The tasks keep the order of the plan, so that a verdict depends on no other run and the user decides
+what is asked first: the cheapest task, or one that fails often.
 """
 
 from __future__ import annotations
@@ -95,12 +95,13 @@ class CertainFail:
             return early.decision is Decision.FAIL
         if not task_run.accumulator.scored:
             return False
-        return self._counts(judge_task(task_run, self._facts))
+        return stands(judge_task(task_run, self._facts), self._tests)
 
-    def _counts(self, verdict: Verdict) -> bool:
-        """Return True for a FAIL that no correction for other tests can take back."""
-        if verdict.outcome is not VerdictOutcome.FAIL or verdict.rule not in GATES:
-            return verdict.outcome is VerdictOutcome.FAIL
-        p, _ = find_test(verdict)
-        paired = verdict.paired
-        return p is not None and paired is not None and self._tests * p <= paired.alpha
+
+def stands(verdict: Verdict, tests: int) -> bool:
+    """Return True for a FAIL that no correction for this number of tests can take back."""
+    if verdict.outcome is not VerdictOutcome.FAIL or verdict.rule not in GATES:
+        return verdict.outcome is VerdictOutcome.FAIL
+    p, _ = find_test(verdict)
+    paired = verdict.paired
+    return p is not None and paired is not None and tests * p <= paired.alpha

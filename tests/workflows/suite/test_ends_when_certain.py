@@ -5,7 +5,7 @@ from datetime import date
 
 import pytest
 
-from serve_eval.schema import Plan, Spec, Suite, SuiteRun, Waiver
+from serve_eval.schema import Limits, Plan, Spec, Suite, SuiteRun, Waiver
 from serve_eval.storage.report_file import read_report
 from serve_eval.workflows.suite.execution import judge_suite_again
 from tests.json_files import read_json
@@ -26,6 +26,7 @@ def plan(data_root, tmp_path):
         tasks=(Spec(name="gsm8k", options={"num_samples": N}),),
         dataset_roots=(str(data_root),),
         references_dir=str(tmp_path / "references"),
+        limits=Limits(concurrency=4),
     )
 
 
