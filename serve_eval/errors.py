@@ -71,6 +71,10 @@ class PlanError(ServeEvalError):
         super().__init__("\n".join(self.problems), hint=hint)
 
 
+class SpentBudgetError(PlanError):
+    """The tokens that a run may cost are fewer than one request of it may cost."""
+
+
 class WithheldCodeError(ServeEvalError):
     """A saved plan needs code of a folder that this user has not named again."""
 

@@ -15,6 +15,7 @@ from serve_eval.errors import PlanError
 from serve_eval.evaluation.deployment import check_inherited
 from serve_eval.evaluation.launch import job_size, list_disagreements
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.run_cost import find_token_bound
 from serve_eval.plan.applicable_reference import write_taking
 from serve_eval.plan.command_line import HOW_TO_TAKE
 from serve_eval.plan.plan_file import to_file
@@ -105,7 +106,7 @@ def show(plan: Plan, *, as_json: bool, out_dir: Path | None = None) -> int:
         | forecast.describe_forecast(plan, p, found, tests)
         for p, found in zip(prepared, tokens, strict=True)
     ]
-    cost = forecast.sum_up(plan, tokens)
+    cost = forecast.sum_up(tokens, find_token_bound(plan))
     if as_json:
         content = {
             "plan": to_file(plan),

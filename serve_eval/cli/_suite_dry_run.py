@@ -15,6 +15,7 @@ from serve_eval.storage.file_names import LOGS, SERVERS
 from serve_eval.storage.json_files import pretty_json
 from serve_eval.verdicts.exit_code import worst
 from serve_eval.verdicts.references import spec_text
+from serve_eval.workflows.power.forecast import forecast_tokens, sum_up
 from serve_eval.workflows.suite.preparation import (
     RefusedRun,
     check_tasks,
@@ -35,10 +36,18 @@ def show(suite: Suite, refused: Sequence[RefusedRun] = (), *, as_json: bool) -> 
     servers = [_server(number, runs) for number, runs in enumerate(groups(suite.runs), start=1)]
     runs = [run for server in servers for run in server["runs"]]
     total = sum(task["requests"] for run in runs for task in run["tasks"])
+    tokens = [one for run in runs for one in run["tokens"]]
     content = {
         "name": suite.name,
         "servers": servers,
         "requests": total,
+        "tokens": {
+            "total": sum(one.total for one in tokens),
+            "bounded": any(one.bounded for one in tokens),
+        },
+        "end_when_certain": suite.end_when_certain,
+        "max_tokens_total": suite.max_tokens_total,
+        "max_time_s": suite.max_time_s,
         "waivers": suite.waivers,
         "refused": [one._asdict() for one in refused],
     }
@@ -50,7 +59,7 @@ def show(suite: Suite, refused: Sequence[RefusedRun] = (), *, as_json: bool) -> 
                 "\n".join(
                     [
                         *_lines(suite, servers, refused),
-                        _count(runs, refused, total),
+                        _count(runs, refused, total, sum_up(tokens, suite.max_tokens_total)),
                     ]
                 )
                 + "\n"
@@ -61,10 +70,12 @@ def show(suite: Suite, refused: Sequence[RefusedRun] = (), *, as_json: bool) -> 
     return worst([PlanError.exit_code for _ in refused] + [run["exit_code"] for run in runs])
 
 
-def _count(runs: Sequence[Mapping[str, Any]], refused: Sequence[RefusedRun], total: int) -> str:
+def _count(
+    runs: Sequence[Mapping[str, Any]], refused: Sequence[RefusedRun], total: int, tokens: str
+) -> str:
     bad = len(refused) + sum(bool(run["refused"]) for run in runs)
     told = f", {bad} would be refused" if bad else ""
-    return f"{len(runs) + len(refused)} runs{told}, {total} requests; nothing was sent"
+    return f"{len(runs) + len(refused)} runs{told}, {total} requests, {tokens}; nothing was sent"
 
 
 def _group(
@@ -121,6 +132,7 @@ def _run(run: SuiteRun, refused: PlanError | None) -> dict[str, Any]:
         "accuracy_spec": spec_text(plan.accuracy_spec),
         "verdict": plan.verdict.name if plan.rule_named else "",
         "tasks": [],
+        "tokens": [],
         "refused": "",
         "problems": [],
         "exit_code": 0,
@@ -130,6 +142,7 @@ def _run(run: SuiteRun, refused: PlanError | None) -> dict[str, Any]:
     told["refused"] = "\n".join(text for one in errors for text in (str(one), one.hint) if text)
     told["problems"] = [str(one).partition("\n")[0] for one in errors]
     told["exit_code"] = worst([one.exit_code for one in errors]) if errors else 0
+    told["tokens"] = [forecast_tokens(plan, p, None) for p in checked.prepared]
     told["tasks"] = [
         {
             "task": p.task.name,
@@ -153,6 +166,8 @@ def _lines(suite: Suite, servers: list[dict[str, Any]], refused: Sequence[Refuse
                 f"verdict {run['verdict'] or 'by reference'}",
                 *(f"{k} {v}" for k, v in run["attributes"].items()),
             ]
+            if run["tokens"]:
+                told.append(sum_up(run["tokens"], None))
             lines.append(f"  {run['name']}: {', '.join(told)}")
             lines += [f"    refused: {problem}" for problem in run["problems"]]
             for task in run["tasks"]:

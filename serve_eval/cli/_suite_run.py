@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_suite
@@ -14,10 +15,13 @@ from serve_eval.errors import PlanError
 from serve_eval.frozen import freeze
 from serve_eval.plan.command_line import permissions
 from serve_eval.plan.shared_options import absolute_all
+from serve_eval.schema import TIME, TOKENS
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.earlier_run import Rerun
+    from serve_eval.plan.limits_options import LimitsOptions
+    from serve_eval.plan.options import JudgedOptions
     from serve_eval.schema import Suite, SuiteRun
     from serve_eval.workflows.suite.preparation import RefusedRun
 
@@ -26,6 +30,7 @@ TAKEN = frozenset(
         *("plan", "resume", "rerun", "reuse", "allow_code_execution", "include_path"),
         *("rehearse", "trust_plan", "output_dir", "dry_run", "strict", "write_job", "sbatch_arg"),
         *("job_array", "verbose", "quiet", "as_json", "junit", "notify_text"),
+        *("end_when_certain", "max_tokens_total"),
     )
 )
 """The options of `run` that a suite takes; its plans say all else."""
@@ -33,7 +38,10 @@ TAKEN = frozenset(
 
 @freeze
 class SuiteCall:
-    """The suite that `run` asks, by its file or its folder, with the options."""
+    """The suite that `run` asks, by its file or its folder, with the options.
+
+    `bounds` are the fields of the suite that flags set.
+    """
 
     file: Path | None
     resume: Path | None
@@ -46,6 +54,7 @@ class SuiteCall:
     trust_plan: bool
     allow_code_execution: bool
     include_path: Sequence[str]
+    bounds: Mapping[str, Any] = field(default_factory=dict)
 
 
 def is_suite(file: Path | None, resume: Path | None) -> bool:
@@ -75,6 +84,37 @@ def check_given(given: Collection[str], flags: Mapping[str, str]) -> None:
         )
 
 
+def read_bounds(
+    judged: JudgedOptions, limits: LimitsOptions, settings: Sequence[str], given: Collection[str]
+) -> tuple[dict[str, Any], set[str]]:
+    """Return the fields of a suite that flags set, and the flags that are left.
+
+    Of --set it takes the seconds of asking of all runs, which have no flag.
+    """
+    flags = {
+        "end_when_certain": judged.end_when_certain,
+        "max_tokens_total": limits.max_tokens_total,
+    }
+    found: dict[str, Any] = {name: one for name, one in flags.items() if name in given}
+    rest = set(given)
+    if settings and all(text.partition("=")[0] == f"limits.{TIME}" for text in settings):
+        rest.discard("settings")
+        found[TIME] = _read_seconds(settings[-1].partition("=")[2])
+    if (tokens := found.get(TOKENS)) is not None and tokens < 1:
+        raise PlanError(f"--max-tokens-total: expected a number above 0, not {tokens}")
+    return found, rest
+
+
+def _read_seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < math.inf:
+        raise PlanError(f"limits.{TIME}: expected seconds above 0, not {text!r}")
+    return value
+
+
 def run_suite(call: SuiteCall, faces: FaceOptions, job: JobOptions) -> int:
     """Run, resume or show the plans of a suite in one folder. Return the exit code.
 
@@ -102,6 +142,7 @@ def run_suite(call: SuiteCall, faces: FaceOptions, job: JobOptions) -> int:
         raise PlanError(name_runs(refused))
     if call.rehearse:
         known = _rehearse(known)
+    known = replace(known, **call.bounds)
     if job.write_job is not None:
         flags = list_kept_flags(strict=call.strict, as_json=faces.as_json, rerun=call.rerun)
         write_suite(known, job, out_dir=str(call.output_dir or ""), flags=flags)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -178,13 +179,15 @@ def run(
     """
     ending = replace(ending, resume=find_run(ending.resume))
     if _is_suite(plan, ending.resume):
-        from serve_eval.cli._suite_run import check_given
+        from serve_eval.cli._suite_run import check_given, read_bounds
 
         given = list_given_flags(ctx)
+        bounds, given = read_bounds(judged, limits, asked.settings or (), given)
         check_given(
             given, {one.name: max(one.opts, key=len) for one in ctx.command.params if one.name}
         )
-        raise typer.Exit(_run_suite(plan, given, address, held, asked, folder, ending, faces, job))
+        call = partial(_run_suite, plan, given, address, held, asked, folder, ending, faces, job)
+        raise typer.Exit(call(bounds))
     check_events(ending.json_events, {"--json": faces.as_json, "--dry-run": ending.dry_run})
     sections = (address, asked, judged, connection, limits, folder)
     _check_max_detects(ending)
@@ -247,6 +250,7 @@ def _run_suite(
     ending: EndingOptions,
     faces: FaceOptions,
     job: JobOptions,
+    bounds: Mapping[str, Any],
 ) -> int:
     """Run a suite. Variables do not count, but for the folders of code, as in its plans."""
     from serve_eval.cli._suite_run import SuiteCall, run_suite
@@ -264,6 +268,7 @@ def _run_suite(
         trust_plan=ending.trust_plan,
         allow_code_execution=bool(asked.allow_code_execution) and "allow_code_execution" in given,
         include_path=asked.include_path or (),
+        bounds=bounds,
     )
     return run_suite(call, faces, job)
 
@@ -304,8 +309,6 @@ def _evaluate(
     rerun: Rerun,
 ) -> int:
     """Run the plan in its folder, with kept or reused servers if wanted. Return the exit code."""
-    from functools import partial
-
     plan, out_dir = resolved.plan, ending.resume or resolved.out_dir
     if out_dir is None:
         plan = name_model(plan)

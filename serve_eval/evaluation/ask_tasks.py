@@ -22,7 +22,7 @@ from serve_eval.client.connection import SecretMask
 from serve_eval.errors import JournalError, LaunchError, ServeEvalError, ServerEndedError
 from serve_eval.evaluation.earlier_run import note_asked
 from serve_eval.evaluation.engine.lane import Lane, arrange, task_seed
-from serve_eval.evaluation.engine.load_session import LoadSession
+from serve_eval.evaluation.engine.load_session import CertaintyWatch, LoadSession
 from serve_eval.evaluation.engine.lockstep import Participant
 from serve_eval.evaluation.engine.runner import CircuitBreaker, ask
 from serve_eval.evaluation.hang_detector import HangDetector
@@ -31,7 +31,7 @@ from serve_eval.evaluation.open_tasks import settle_scores
 from serve_eval.evaluation.prove_path import compare_again, may_compare
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.degradation import Lookout, degradations, describe_so_far
-from serve_eval.evaluation.run_cost import open_budget
+from serve_eval.evaluation.run_cost import ends_when_certain, open_budget
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.task_run import TaskRun, random_order
 from serve_eval.evidence.attribution.trace import note_named_servers, note_servers
@@ -131,6 +131,7 @@ async def _ask_and_note_load(
         notify=session.notify,
         cut_off=session.cut_off,
         budget=open_budget(session, tasks, None if participant is None else participant.budgets),
+        certainty=_watch_certainty(session),
     )
     limits = [session.plan.limits, *(earlier.limits for earlier in session.noted.loads())]
     try:
@@ -141,6 +142,15 @@ async def _ask_and_note_load(
             _note(session, load, client)
         raise
     _note(session, load, client)
+
+
+def _watch_certainty(session: RunSession) -> CertaintyWatch | None:
+    """Return what ends the run once a FAIL is certain, if the plan or the suite wants that."""
+    if not ends_when_certain(session):
+        return None
+    from serve_eval.evaluation.certain_fail import CertainFail
+
+    return CertainFail(session)
 
 
 def _note(session: RunSession, load: LoadSession, client: Client) -> None:

@@ -31,6 +31,7 @@ from serve_eval.evaluation.run_session import (
     CheckDefaults,
     RunSession,
     Stopwatch,
+    SuitePart,
     allow_any,
     ignore,
     log_report,
@@ -77,6 +78,7 @@ async def evaluate(
     seed: int | None = None,
     companions: Companions | None = None,
     part_of: str = "",
+    part: SuitePart | None = None,
     hand_on: Callable[[Sequence[PreparedTask]], object] = lambda prepared: None,
     check_defaults: CheckDefaults = allow_any,
 ) -> Report:
@@ -98,6 +100,7 @@ async def evaluate(
       else drawn).
     * `companions`: the runs that the caller has at the same time, whose requests servers count too.
     * `part_of`: the command whose comparison or check asks this run ("": it stands for itself).
+    * `part`: what the suite of the run shares with it (None: there is none).
     * `hand_on`: receives the prepared tasks before the first request.
     * `check_defaults`: receives the endpoint's sampling defaults before the first sample, and may
       raise a ServeEvalError.
@@ -127,6 +130,7 @@ async def evaluate(
         session.companions = companions or session.companions
         session.part_of, session.check_defaults = part_of, check_defaults
         session.rerun = rerun not in ("never", "failed")
+        session.part = part or session.part
         await open_tasks(session, rerun, seed)
         if needs_endpoint(session, rerun):
             with note_cut_off(session):

@@ -190,8 +190,8 @@ def stop_early(session: RunSession, *, asking: bool) -> None:
     from serve_eval.evaluation.early_stop import looks_at_pairs, watch
 
     before = run_folder.read_looks(session.folder)
-    # Together, the tests of all tasks have the alpha of one.
-    tests = sum(looks_at_pairs(w.prepared.rule) for w in session.tasks)
+    # Together, the tests of all tasks, or of a whole suite, have the alpha of one.
+    own = sum(looks_at_pairs(w.prepared.rule) for w in session.tasks)
     for w in session.tasks:
         if plan.shard is not None:
             w.note = (
@@ -211,13 +211,14 @@ def stop_early(session: RunSession, *, asking: bool) -> None:
                     f" {then} answers per prompt, which used the alpha of the looks"
                 )
                 continue
+        shared = _read_tests(before.get(w.prepared.task.name, "")) or session.part.tests
         w.early, w.note = watch(
-            w.prepared, w.accumulator, eps=plan.early_stop, seed=seed, tests=tests
+            w.prepared, w.accumulator, eps=plan.early_stop, seed=seed, tests=max(own, shared)
         )
         if w.early is not None:
             w.early.look()
     looked_at = {
-        w.prepared.task.name: _name_looks(w)
+        w.prepared.task.name: before.get(w.prepared.task.name) or _name_looks(w, session.part.tests)
         for w in session.tasks
         if w.early is not None and looks_at_pairs(w.prepared.rule)
     }
@@ -229,9 +230,19 @@ OF_REPEATS = " of repeats: "
 """Separates the rule that looked at a task from the number of repeats, in the record of looks."""
 
 
-def _name_looks(task_run: TaskRun) -> str:
-    """Return the rule that looks at a task, and the number of its repeats if there are several."""
+OF_TESTS = " of tests: "
+"""Separates the rule that looked at a task from the tests of the suite that share its alpha."""
+
+
+def _read_tests(looks: str) -> int:
+    """Return how many tests shared the alpha of the first looks at a task; 0: those of its run."""
+    return int(looks.partition(OF_REPEATS)[0].partition(OF_TESTS)[2] or 0)
+
+
+def _name_looks(task_run: TaskRun, tests: int) -> str:
+    """Return the rule that looks at a task, with the tests of its suite and with its repeats."""
     rule, repeats = task_run.prepared.rule.name, task_run.accumulator.repeats
+    rule += f"{OF_TESTS}{tests}" if tests else ""
     return rule if repeats == 1 else f"{rule}{OF_REPEATS}{repeats}"
 
 

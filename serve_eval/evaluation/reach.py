@@ -181,6 +181,7 @@ HARMLESS_FIELDS = (
         "limit",
         "shard",
         "gpus",
+        "end_when_certain",
         "repeats",
     ),
     *(

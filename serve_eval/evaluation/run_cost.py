@@ -11,26 +11,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from serve_eval.errors import PlanError
+from serve_eval.errors import SpentBudgetError
 from serve_eval.evaluation.engine.budget import BudgetGroup, RunBudget, bound_cost
 from serve_eval.evaluation.launch import count_gpus
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.plan.command_line import write_larger
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.schema import TOKENS, Limits, Plan, RunCost, TaskReport
+from serve_eval.schema import CERTAIN, TOKENS, Limits, Plan, RunCost, TaskReport, is_rehearsal
 from serve_eval.storage.sessions import SessionRecord
 
 
 def check_budget(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
-    """Raise PlanError if the first task may have a request that costs more than the whole run."""
+    """Raise SpentBudgetError if the first task may have a request above the bound of the run."""
     if (bound := find_token_bound(plan)) is None or not prepared:
         return
     task, samples = prepared[0].task, prepared[0].dataset.samples
     most = max(bound_cost(task, sample) for sample in samples)
     if most > bound:
         each = "" if plan.shard is None else f", 1/{plan.shard.count} of those of all shards,"
-        raise PlanError(
+        raise SpentBudgetError(
             f"limits.{TOKENS}: {bound:,} tokens{each} are fewer than one request of {task.name} may"
             f" cost: up to {most:,.0f}, with {task.sampling.max_tokens:,} of its answer",
             hint="Give more tokens, or a lower --max-tokens.",
@@ -60,8 +60,20 @@ def open_budget(
     return budget
 
 
+def ends_when_certain(session: RunSession) -> bool:
+    """Return True if the run ends when a FAIL is certain; one that judges nothing never does."""
+    plan = session.plan
+    judges = plan.shard is None and not plan.integration_test and not is_rehearsal(plan)
+    return judges and (plan.end_when_certain or session.part.ends)
+
+
 def find_spent_limit(session: RunSession) -> str:
     """Return the limit that earlier sessions reached, so that nothing more is asked; else ""."""
+    if ends_when_certain(session):
+        from serve_eval.evaluation.certain_fail import CertainFail
+
+        if CertainFail(session).find():
+            return CERTAIN
     budget = open_budget(session, session.tasks)
     for w in session.tasks:
         if w.unfinished and (place := next(iter(w.list_pending_samples()), None)) is not None:
@@ -70,14 +82,33 @@ def find_spent_limit(session: RunSession) -> str:
     return ""
 
 
+def find_reached_limit(plan: Plan, noted: Sequence[SessionRecord]) -> str:
+    """Return the limit that ended a run, if that of its plan is not larger now; else ""."""
+    limit = find_ending_limit(noted)
+    last = next((one.load for one in reversed(noted) if one.load is not None), None)
+    had = None if last is None else getattr(last.limits, limit, None)
+    now = getattr(plan.limits, limit, None)
+    return limit if had is not None and now is not None and now <= had else ""
+
+
 def note_spent_limit(session: RunSession, limit: str) -> None:
     """Note in the folder that nothing more was asked since a limit was reached, with a warning."""
     loads = session.noted.loads()
     if loads and session.noted.read()[-1].load is not None:
         session.noted.note_load(replace(loads[-1], ended_by=limit))
-    session.warnings.append(
-        f"nothing was asked: earlier sessions reached {describe_limit(session.plan.limits, limit)};"
-        f" a larger one asks the rest: {write_larger(limit)}"
+    if limit == CERTAIN:
+        session.warnings.append(
+            f"nothing was asked: a FAIL is certain; {write_larger(limit)} asks the rest"
+        )
+        return
+    session.warnings.append(describe_spent(session.plan.limits, limit))
+
+
+def describe_spent(limits: Limits, limit: str) -> str:
+    """Return the warning that nothing more was asked since a limit was reached."""
+    return (
+        f"nothing was asked: earlier sessions reached {describe_limit(limits, limit)}; a larger one"
+        f" asks the rest: {write_larger(limit)}"
     )
 
 

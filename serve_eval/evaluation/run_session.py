@@ -20,6 +20,7 @@ from serve_eval.evaluation.engine.load_session import CutOff
 from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.task_run import TaskRun, open_scoring
 from serve_eval.evidence.engine_counters import Companions, SessionMeter
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import (
     Ability,
@@ -49,6 +50,19 @@ def allow_any(found: SamplingDefaults | None) -> None:
     """Refuse no sampling defaults."""
 
 
+@freeze
+class SuitePart:
+    """The share that a run has in the errors of its suite, or those of a run alone.
+
+    The paired tests of the suite are `tests` at most (0: those of the run). A FAIL of the tasks in
+    `waived` ends nothing. `ends`: the suite ends when a FAIL is certain.
+    """
+
+    tests: int = 0
+    waived: frozenset[str] = frozenset()
+    ends: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class RunSession:
     """The data that all steps of a run share.
@@ -65,7 +79,8 @@ class RunSession:
     asks this run; its `check_defaults` may refuse what the probe found. `settled`: what earlier
     sessions left unproven was withdrawn, so that steps.jsonl names what stands unproven. `cut_off`
     are the samples that were in flight when the session was stopped. `rerun`: answers of earlier
-    sessions are asked again, and what they cost counts towards no bound.
+    sessions are asked again, and what they cost counts towards no bound. `part` says what a suite
+    shares with the run.
     """
 
     plan: Plan
@@ -95,6 +110,7 @@ class RunSession:
     settled: bool = False
     cut_off: CutOff = field(default_factory=list)
     rerun: bool = False
+    part: SuitePart = field(default_factory=SuitePart)
 
     def count_retries(self) -> int:
         """Return the retries of this session and the earlier ones, as far as they are recorded."""

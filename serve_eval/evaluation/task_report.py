@@ -81,22 +81,7 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
     A task that was finished before the endpoint lost an ability is still judged.
     """
     p, accumulator = task_run.prepared, task_run.accumulator
-    early = None if task_run.early is None else task_run.early.result()
-    lacks = run.unsupported.get(p.task.name) if task_run.unfinished else None
-    stopped = early is not None and early.stopped
-    end = None if stopped or task_run.identical else _find_end(task_run, run)
-    spared = lacks is not None or stopped or end is not None or task_run.identical
-    result = accumulator.result(spared=spared)
-    if task_run.identical:
-        verdict = Verdict(
-            task=result.task,
-            outcome=VerdictOutcome.PASS_BY_IDENTITY,
-            rule="identity",
-            evaluated=None,
-            reasons=(IDENTICAL,),
-        )
-    else:
-        verdict = _verdict(task_run, run, result, early, lacks, end)
+    verdict, result, end = _judge_so_far(task_run, run)
     if end is not None:
         verdict = unfinished.note_end(verdict, end)
     if task_run.note and task_run.note not in verdict.warnings:
@@ -141,6 +126,37 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
     )
 
 
+def judge_task(task_run: TaskRun, run: RunFacts) -> Verdict:
+    """Return the verdict by the answers so far, as if the run ended now by `run.ended_by`.
+
+    Remarks that change no outcome are left out.
+    """
+    return _judge_so_far(task_run, run)[0]
+
+
+def _judge_so_far(task_run: TaskRun, run: RunFacts) -> tuple[Verdict, TaskResult, BudgetEnd | None]:
+    """Return the verdict of a task with its result, and how far it was asked if not wholly."""
+    early = None if task_run.early is None else task_run.early.result()
+    lacks = run.unsupported.get(task_run.prepared.task.name) if task_run.unfinished else None
+    stopped = early is not None and early.stopped
+    end = None if stopped or task_run.identical else _find_end(task_run, run)
+    spared = lacks is not None or stopped or end is not None or task_run.identical
+    result = task_run.accumulator.result(spared=spared)
+    if task_run.identical:
+        return _pass_by_identity(result), result, end
+    return _verdict(task_run, run, result, early, lacks, end), result, end
+
+
+def _pass_by_identity(result: TaskResult) -> Verdict:
+    return Verdict(
+        task=result.task,
+        outcome=VerdictOutcome.PASS_BY_IDENTITY,
+        rule="identity",
+        evaluated=None,
+        reasons=(IDENTICAL,),
+    )
+
+
 def _verdict(
     task_run: TaskRun,
     run: RunFacts,
@@ -171,16 +187,12 @@ def _verdict(
         why = f"the scores give no value: {result.hook_errors[0]}; {_tell_how_to_mend(run)}"
         return _build_unjudged(p, result, VerdictOutcome.ERROR, why)
     if p.reference is None:
-        return _build_unjudged(
-            p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference"
-        )
+        return _judge_without_reference(p, result, end)
     if early is not None and early.stopped:
         decided = _classic.judge_decided(result, p.reference, p.hypothesis, early)
         return validity.warn_of_stopped(decided, result)
     if end is not None:
-        whole = task_run.accumulator.result()
-        bounds = whole.bounds if whole.doubted_bounds is None else whole.doubted_bounds
-        judged = unfinished.judge_asked(p, p.reference, result, end, bounds)
+        judged = _judge_asked(task_run, run, result, end, p.reference, looked=early is not None)
         return replace(judged, early=early)
     try:
         judged = _judge(task_run, run, result, p.reference, looked=early is not None)
@@ -191,6 +203,36 @@ def _verdict(
         why = f"the rule {judged.rule} said {judged.outcome.value}"
         return _build_unjudged(p, result, VerdictOutcome.ERROR, why)
     return replace(judged, early=early)
+
+
+def _judge_asked(
+    task_run: TaskRun,
+    run: RunFacts,
+    result: TaskResult,
+    end: BudgetEnd,
+    reference: Reference,
+    *,
+    looked: bool,
+) -> Verdict:
+    """Judge a task of which a limit left samples unasked; `looked` as in `_judge`."""
+    p = task_run.prepared
+    whole = task_run.accumulator.result()
+    bounds = whole.bounds if whole.doubted_bounds is None else whole.doubted_bounds
+    judged = unfinished.judge_asked(p, reference, result, end, bounds)
+    if judged.outcome is VerdictOutcome.INCONCLUSIVE and unfinished.may_prove(p, end):
+        pairs = _judge(task_run, run, whole, reference, looked=looked)
+        judged = unfinished.take_proven(judged, pairs, end)
+    return judged
+
+
+def _judge_without_reference(
+    prepared: PreparedTask, result: TaskResult, end: BudgetEnd | None
+) -> Verdict:
+    if end is not None and end.unasked == end.planned:
+        why = f"{end.ended_by}: {unfinished.describe_end(end)}"
+        return _build_unjudged(prepared, result, VerdictOutcome.NOT_ASKED, why)
+    why = prepared.why_no_reference or "no reference"
+    return _build_unjudged(prepared, result, VerdictOutcome.NO_REFERENCE, why)
 
 
 def _find_end(task_run: TaskRun, run: RunFacts) -> BudgetEnd | None:
@@ -212,7 +254,10 @@ def _tell_how_to_mend(run: RunFacts) -> str:
 def _judge(
     task_run: TaskRun, run: RunFacts, result: TaskResult, reference: Reference, *, looked: bool
 ) -> Verdict:
-    """Judge a task that was asked completely; `looked` is True if an early stop examined it."""
+    """Judge a task; `looked` is True if an early stop examined it.
+
+    What was not asked counts as missing.
+    """
     p = task_run.prepared
     accumulator, sums = task_run.accumulator, p.task.aggregation.sums
     parts = [] if sums is None else accumulator.part_runs(sums.parts)

@@ -4,8 +4,10 @@ The asked samples are a prefix of a random order, so their mean estimates the va
 run. That the mean is above the threshold does not decide the whole run, and a test after every
 session of a resumed run would exceed its level. The outcome is therefore INCONCLUSIVE, with the
 drop that the asked samples can detect. It is PASS or FAIL only if it is certain: every value that
-the unasked samples allow is on the same side of the threshold. An early stop may decide before the
-limit is reached, with its own guarantee.
+the unasked samples allow is on the same side of the threshold, or McNemar's test proves a drop with
+all of them at their best (its p grows with each pair that only the candidate has right, so that no
+other answers have a larger one). An early stop may decide before the limit is reached, with its own
+guarantee. A task of which nothing was asked is NOT ASKED.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ from dataclasses import replace
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_verdict_rule
-from serve_eval.schema import MEAN, BudgetEnd, Reference, TaskResult, Verdict, VerdictOutcome
+from serve_eval.schema import (
+    CERTAIN,
+    MEAN,
+    BudgetEnd,
+    Reference,
+    TaskResult,
+    Verdict,
+    VerdictOutcome,
+)
 from serve_eval.stats.classic import Decision, classic_test
 from serve_eval.stats.intervals import INTERVAL_ALPHA, wilson
 from serve_eval.verdicts import validity
@@ -102,15 +112,39 @@ def judge_asked(
             budget=end,
             warnings=(*warnings, sure),
         )
+    whole = end.unasked == end.planned
     return replace(
         base,
-        outcome=VerdictOutcome.INCONCLUSIVE,
+        outcome=VerdictOutcome.NOT_ASKED if whole else VerdictOutcome.INCONCLUSIVE,
         rule=rule,
         evaluated=None,
         budget=end,
         reasons=(f"{end.ended_by}: {said}", *_describe_power(end, rule)),
         warnings=warnings,
     )
+
+
+def may_prove(prepared: PreparedTask, end: BudgetEnd) -> bool:
+    """Return True if the rule of a task compares pairs, and some samples have an answer."""
+    asked = end.unasked + end.missing < end.planned
+    return asked and load_verdict_rule(prepared.rule.name).early_stop == "pairs"
+
+
+def take_proven(judged: Verdict, pairs: Verdict, end: BudgetEnd) -> Verdict:
+    """Return the FAIL of the rule of pairs if no unasked sample can change it, else `judged`.
+
+    `pairs` is its verdict with the unasked samples missing, so that its p is the largest possible.
+    """
+    found = pairs.paired
+    if pairs.outcome is not VerdictOutcome.FAIL or found is None:
+        return judged
+    if not found.method.startswith("mcnemar") or found.inflation != 1.0:
+        return judged
+    sure = (
+        f"{describe_end(end)}; the verdict is certain: with the others at their best, p is"
+        f" {found.p:.2g}"
+    )
+    return replace(pairs, evaluated=None, budget=end, other=None, warnings=(*pairs.warnings, sure))
 
 
 def note_end(verdict: Verdict, end: BudgetEnd) -> Verdict:
@@ -123,14 +157,15 @@ def note_end(verdict: Verdict, end: BudgetEnd) -> Verdict:
 
 def describe_end(end: BudgetEnd) -> str:
     """Return how far a task was asked when the limit ended the run."""
+    ended = "a certain FAIL" if end.ended_by == CERTAIN else "the limit"
     if end.unasked == end.planned:
-        return f"none of the {end.planned:,} samples was asked before the limit ended the run"
+        return f"none of the {end.planned:,} samples was asked before {ended} ended the run"
     order = (
         "" if end.asked else " in no common random order, so that they say nothing of the others"
     )
     missing = f", {end.missing:,} of them without an answer" if end.missing else ""
     return (
-        f"the limit ended the run after {end.planned - end.unasked:,} of {end.planned:,} samples"
+        f"{ended} ended the run after {end.planned - end.unasked:,} of {end.planned:,} samples"
         f"{order}{missing}; {end.unasked:,} were not asked"
     )
 

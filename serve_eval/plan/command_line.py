@@ -10,7 +10,16 @@ from typing import Any
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import name_folders
-from serve_eval.schema import TOKENS, AccuracySpec, Connection, Limits, Plan, Spec, is_mutable
+from serve_eval.schema import (
+    CERTAIN,
+    TOKENS,
+    AccuracySpec,
+    Connection,
+    Limits,
+    Plan,
+    Spec,
+    is_mutable,
+)
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.schema.task import SIZES
 from serve_eval.shell_words import join_words, quote_path
@@ -192,6 +201,8 @@ def write_resume_command(folder: Path, plan: Plan) -> str:
 
 def write_larger(limit: str, amount: int | None = None) -> str:
     """Return the option that lets a run go on beyond a limit that ended it."""
+    if limit == CERTAIN:
+        return "--no-end-when-certain"
     if limit == TOKENS:
         return f"--max-tokens-total {amount or 'N'}"
     return f"--set limits.{limit}={amount or 'SECONDS'}"

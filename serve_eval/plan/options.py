@@ -276,6 +276,13 @@ class JudgedOptions(ReferenceKeyOptions):
             flag=False,
         ),
     ] = None
+    end_when_certain: Annotated[
+        bool | None,
+        Setting(
+            "Ask nothing more once a FAIL is certain, also in other tasks and plans.",
+            flags=("--end-when-certain/--no-end-when-certain",),
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -338,7 +338,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
         **_preset_in_file(plan.preset),
         **{
             name: getattr(plan, name)
-            for name in ("allow_hub", "limit", "seed", "early_stop", "gpus")
+            for name in ("allow_hub", "limit", "seed", "early_stop", "gpus", "end_when_certain")
         },
         **{
             name: getattr(plan, name)

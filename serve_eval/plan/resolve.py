@@ -183,6 +183,7 @@ def resolve(
         connection=Connection(**sections["connection"]),
         limits=Limits(**sections["limits"]),
         gpus=values.get("gpus"),
+        end_when_certain=values.get("end_when_certain", False),
     )
     out_dir = values.get("output_dir")
     return Resolved(

@@ -20,6 +20,7 @@ from serve_eval.schema import (
     PathFinding,
     Plan,
     Report,
+    RunCost,
     Stability,
     TaskReport,
     TaskResult,
@@ -265,9 +266,8 @@ def describe_cost(report: Report) -> Iterator[str]:
         )
 
 
-def sum_up_cost(report: Report) -> str:
-    """Return in a few words what a run cost; "" if nothing is known."""
-    cost = report.cost
+def sum_up_cost(cost: RunCost | None) -> str:
+    """Return in a few words what a run or a suite cost; "" if nothing is known."""
     if cost is None:
         return ""
     total = cost.prompt_tokens + cost.generated_tokens

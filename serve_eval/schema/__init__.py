@@ -68,6 +68,7 @@ from serve_eval.schema.exchange import (
 )
 from serve_eval.schema.plan import (
     AUTO,
+    CERTAIN,
     MOST_REPEATS,
     REHEARSAL,
     TIME,
@@ -280,6 +281,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO",
+    "CERTAIN",
     "CHAT_ROUTES",
     "HOLDOUT",
     "IDENTITY_VERSION",

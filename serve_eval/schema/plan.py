@@ -76,6 +76,7 @@ answers first, so that the end of a run does not wait for one."""
 
 
 TOKENS, TIME = "max_tokens_total", "max_time_s"
+CERTAIN = "end_when_certain"
 """The limits that end a run before everything is asked, by their names in `limits`."""
 
 
@@ -195,7 +196,8 @@ class Plan:
     it keeps their texts only. `preset` says which preset the options of the tasks were completed
     from (None: none); the tasks hold its values.
     `rule_named`: the user named the verdict rule or its options, also if it is the default.
-    `gpus` is the number of GPUs of the servers (None: as the launcher knows).
+    `gpus` is the number of GPUs of the servers (None: as the launcher knows). `end_when_certain`:
+    nothing more is asked once one task fails, whatever the others do.
     """
 
     model: str | None
@@ -232,6 +234,7 @@ class Plan:
     connection: Connection = Connection()
     limits: Limits = Limits()
     gpus: int | None = None
+    end_when_certain: bool = False
 
     @property
     def subset(self) -> bool:

@@ -12,6 +12,7 @@ from serve_eval.frozen import freeze
 from serve_eval.schema.event import RunError
 from serve_eval.schema.plan import Plan
 from serve_eval.schema.result import ResultHeader
+from serve_eval.schema.traffic import RunCost
 from serve_eval.schema.verdict import OtherRule, VerdictOutcome
 
 Scalar = str | int | float | bool
@@ -47,11 +48,18 @@ class Waiver:
 
 @freeze
 class Suite:
-    """Runs that give one verdict together, in the order in which they are shown."""
+    """Runs that give one verdict together, in the order in which they are shown.
+
+    `end_when_certain`: nothing more is asked once a FAIL is certain. `max_tokens_total` and
+    `max_time_s` are the tokens, and the seconds of asking, that all runs may cost together.
+    """
 
     name: str
     runs: tuple[SuiteRun, ...]
     waivers: tuple[Waiver, ...] = ()
+    end_when_certain: bool = False
+    max_tokens_total: int | None = None
+    max_time_s: float | None = None
 
 
 @freeze
@@ -68,6 +76,8 @@ class SuiteRow:
     the p of "no rise". `proven` is the direction of a change that is proven after the correction,
     and `proven_p` its corrected p; the rule may pass a drop for all that. `waiver` is the one that
     keeps this row from failing the suite. The first answers to `repaired` samples are unknown.
+    `unasked` samples were not asked (None: none of the run was), so that the test of the row counts
+    in the correction without its p. A proof needs a p of at most `alpha` after the correction.
     `other` is what the rule that did not judge says.
     """
 
@@ -103,6 +113,8 @@ class SuiteRow:
     proven: Literal["", "drop", "rise"] = ""
     proven_p: float | None = None
     waiver: Waiver | None = None
+    unasked: int | None = 0
+    alpha: float | None = None
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -134,7 +146,8 @@ class WaiverUse:
 class SuiteRunReport:
     """The end of one run of a suite.
 
-    `folder` is relative to the suite's; `kept`: its report existed already.
+    `folder` is relative to the suite's; `kept`: its report existed already. `not_asked` says why
+    nothing of it was asked ("": it was).
     """
 
     name: str
@@ -143,6 +156,7 @@ class SuiteRunReport:
     kept: bool
     error: RunError | None
     warnings: tuple[str, ...] = ()
+    not_asked: str = ""
 
 
 @freeze
@@ -164,7 +178,7 @@ class SuiteReport(ResultHeader):
 
     `alpha` is the chance of any false alarm among the paired gates together; `verdict` is the exit
     code as a word. `changes` are those since the last report of the folder (None: there is none, or
-    nothing changed).
+    nothing changed). `cost` is what all runs cost together (None: not known).
     """
 
     name: str
@@ -174,3 +188,4 @@ class SuiteReport(ResultHeader):
     rows: tuple[SuiteRow, ...]
     waivers: tuple[WaiverUse, ...]
     changes: SuiteChanges | None = None
+    cost: RunCost | None = None

@@ -91,6 +91,7 @@ class VerdictOutcome(StrEnum):
     NOT_JUDGED = "INTEGRATION TEST"
     SHARD = "SHARD"
     UNSUPPORTED = "UNSUPPORTED"
+    NOT_ASKED = "NOT ASKED"
     ERROR = "ERROR"
 
 
@@ -153,11 +154,12 @@ class EarlyStop:
 class BudgetEnd:
     """The state of a task of which a limit of the run left samples unasked.
 
-    `ended_by` is the limit: max_tokens_total or max_time_s. The first `asked` of the `planned`
-    samples in random order have an answer or a failure, `missing` of them no answer; `unasked`
-    samples have neither. `estimate` is the mean of the answered ones in points, with its 95 %
-    `interval`. With a probability of `power`, a drop of `detects` points is found by the samples
-    that were asked, and one of `whole_detects` by all. None: not known, as after another order.
+    `ended_by` is the limit: max_tokens_total or max_time_s, or end_when_certain. The first `asked`
+    of the `planned` samples in random order have an answer or a failure, `missing` of them no
+    answer; `unasked` samples have neither. `estimate` is the mean of the answered ones in points,
+    with its 95 % `interval`. With a probability of `power`, a drop of `detects` points is found by
+    the samples that were asked, and one of `whole_detects` by all. None: not known, as after
+    another order.
     """
 
     ended_by: str

@@ -28,6 +28,7 @@ _WORST = (
     VerdictOutcome.ERROR,
     VerdictOutcome.UNSUPPORTED,
     VerdictOutcome.INCONCLUSIVE,
+    VerdictOutcome.NOT_ASKED,
     VerdictOutcome.NO_REFERENCE,
     VerdictOutcome.SHARD,
     VerdictOutcome.NOT_JUDGED,

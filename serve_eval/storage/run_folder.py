@@ -63,6 +63,7 @@ FREE_FIELDS = (
     "no_media",
     "preset",
     "gpus",
+    "end_when_certain",
 )
 """Fields of the plan that may change when a run is resumed. They say how to send requests, how
 many, where data and code are, what is allowed and what must be proven, but not what to ask.

@@ -16,6 +16,7 @@ _CODES = (
     (VerdictOutcome.INCONCLUSIVE, UNDECIDED),
     (VerdictOutcome.NO_REFERENCE, UNDECIDED),
     (VerdictOutcome.UNSUPPORTED, UNDECIDED),
+    (VerdictOutcome.NOT_ASKED, UNDECIDED),
 )
 
 

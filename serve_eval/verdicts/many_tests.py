@@ -160,12 +160,16 @@ def explain_unproven(p: float, corrected: float, whose: str) -> str:
 
 
 def _find_p(verdict: Verdict) -> float | None:
-    """Return the p that counts among those of a run; an early stop has used its own test."""
+    """Return the p that counts among those of a run; an early stop has used its own test.
+
+    A test that was not made counts as one that shows nothing, so that others gain nothing by it.
+    """
     if verdict.rule not in GATES:
         return None
     if verdict.early is not None and verdict.early.stopped:
         return 0.0 if verdict.outcome is VerdictOutcome.FAIL else 1.0
-    return find_test(verdict)[0]
+    p = find_test(verdict)[0]
+    return 1.0 if p is None and verdict.budget is not None else p
 
 
 def _correct(verdict: Verdict, corrected: float, tests: int, whose: str) -> Verdict:

@@ -170,7 +170,7 @@ def test_tasks_are_asked_in_their_order(run, tmp_path):
         exits=3,
     )
     _, second = _report(tmp_path / "less")["tasks"]
-    assert second["verdict"]["outcome"] == "INCONCLUSIVE"
+    assert second["verdict"]["outcome"] == "NOT ASKED"
     assert second["result"]["scored"] == second["result"]["failed"] == 0
     assert "none of the 342 samples was asked" in " ".join(second["verdict"]["reasons"])
 
@@ -315,6 +315,12 @@ def test_a_comparison_ends_on_both_sides_together(data_root, tmp_path):
     assert task["verdict"]["outcome"] == "INCONCLUSIVE"
     assert task["verdict"]["paired"]["pairs"] == len({*a} & {*b})
     assert "the limit ended the comparison" in done.stdout
+
+    sessions = (tmp_path / "out" / "a" / "environment.json").read_bytes()
+    again = serve_eval(*words, "--max-tokens-total", "50000", "--concurrency", "4", exits=3)
+    assert "nothing was asked: earlier sessions reached the bound of 50,000 tokens" in again.stderr
+    assert "launch" not in again.stderr
+    assert (tmp_path / "out" / "a" / "environment.json").read_bytes() == sessions
     serve_eval(*words, "--max-tokens-total", "500000", exits=0)
     assert len(_asked(tmp_path / "out" / "a")) == N
 

@@ -123,7 +123,7 @@ def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(suite, tmp_
         "    gsm8k: 90 requests, reference 90, threshold ",
         "waiver until 2999-01-01",
         "    refused: gsm8k: gsm8k.yaml has no model 'unknown'",
-        "5 runs, 1 would be refused, 1619 requests; nothing was sent",
+        "5 runs, 1 would be refused, 1619 requests, at most 806,343 tokens; nothing was sent",
     ):
         assert said in done.stdout, done.stdout
     assert "error: the run lost would be refused: gsm8k: gsm8k.yaml has no model" in done.stderr

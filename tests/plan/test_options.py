@@ -37,6 +37,7 @@ PLAN = {
     "allow_mismatch": ["dataset"],
     "early_stop": 0.02,
     "gpus": 8,
+    "end_when_certain": True,
     "no_prompts": True,
     "no_media": True,
     "server_defaults": "keep",

@@ -144,6 +144,11 @@ class RunBudget:
         here.most = max(here.most, bound_cost(task, sample))
         return here.expect() + sum(one.in_flight * one.expect() for one in self._costs.values())
 
+    def end(self, by: str) -> None:
+        """Start no more request, for the reason `by`."""
+        self._bounded = True
+        self._end(by)
+
     def _end(self, by: str) -> None:
         self.ended_by = self.ended_by or by
         self._group.ended_by = self._group.ended_by or by

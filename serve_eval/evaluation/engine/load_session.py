@@ -14,6 +14,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
 
 from serve_eval.client.client import Client
 from serve_eval.client.transport import MOST_ENDS, NO_NOTICE, OUT_OF_STEP
@@ -28,6 +29,17 @@ from serve_eval.storage.answer_origins import TURN, ConnectionStep, Proofs, doub
 UNPROVABLE = "nothing proves that connections are in step, and one ended"
 
 
+class CertaintyWatch(Protocol):
+    """Look at the lanes that have new results, and end a budget once a FAIL is certain.
+
+    `note` takes a lane with a new result. `watch` runs until it is cancelled.
+    """
+
+    def note(self, lane: Lane) -> None: ...
+
+    async def watch(self, budget: RunBudget) -> None: ...
+
+
 CutOff = list[tuple[Lane, int]]
 """Samples, by lane and position, whose requests were in flight when a session was stopped."""
 
@@ -38,7 +50,7 @@ class LoadSession:
     `at_first` is called when the first result is in the journal. `hang_detector` ends the session
     if a server hangs. `proofs` record which connections were in step. `notify` receives a line if
     one was not, or ended before a proof. `cut_off` receives what was in flight at a sudden end. No
-    request starts beyond the `budget`.
+    request starts beyond the `budget`, nor after `certainty` ended it.
     """
 
     def __init__(
@@ -51,8 +63,9 @@ class LoadSession:
         notify: Callable[[str], None] = lambda line: None,
         cut_off: CutOff | None = None,
         budget: RunBudget | None = None,
+        certainty: CertaintyWatch | None = None,
     ) -> None:
-        self.budget = budget or RunBudget()
+        self.budget, self.certainty = budget or RunBudget(), certainty
         self.cut_off: CutOff = [] if cut_off is None else cut_off
         self.client, self._order_seed, self.at_first, self.hang_detector = (
             client,

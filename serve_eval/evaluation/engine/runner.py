@@ -212,6 +212,8 @@ class _Round:
             lane.end_progress(self._progress)
         if lane.early is not None and lane.early.look():
             self._end(lane, me)
+        if session.certainty is not None:
+            session.certainty.note(lane)
 
     def _end(self, lane: Lane, me: asyncio.Task[None]) -> None:
         """Ask nothing more of a decided lane, and cancel its requests in flight."""
@@ -263,6 +265,8 @@ def upkeep(
         withdraw(session, lanes),
         session.watch_starvation(),
     ]
+    if session.certainty is not None:
+        guards.append(session.certainty.watch(session.budget))
     return guards if session.hang_detector is None else [*guards, session.hang_detector.watch()]
 
 

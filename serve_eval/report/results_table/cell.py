@@ -26,6 +26,7 @@ MARKS = {
     VerdictOutcome.NOT_JUDGED: "T",
     VerdictOutcome.SHARD: "S",
     VerdictOutcome.UNSUPPORTED: "U",
+    VerdictOutcome.NOT_ASKED: "A",
     VerdictOutcome.ERROR: "E",
 }
 """The mark of each outcome: a letter, which every format and font has."""

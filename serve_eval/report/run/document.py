@@ -126,7 +126,7 @@ def _describe_run(report: Report, out_dir: Path) -> Iterator[Row]:
         yield "path", line.removeprefix("path: ")
     if report.plan.integration_test:
         yield "note", "INTEGRATION TEST: ONE SAMPLE PER TASK, NOTHING WAS JUDGED"
-    if cost := lines.sum_up_cost(report):
+    if cost := lines.sum_up_cost(report.cost):
         yield "cost", cost
     for load in report.loads[-1:]:
         yield "speed", _describe_load(load, report)

@@ -176,6 +176,7 @@ ORDER = (
     VerdictOutcome.FAIL,
     VerdictOutcome.ERROR,
     VerdictOutcome.INCONCLUSIVE,
+    VerdictOutcome.NOT_ASKED,
     VerdictOutcome.UNSUPPORTED,
     VerdictOutcome.NO_REFERENCE,
     VerdictOutcome.SHARD,

@@ -16,6 +16,7 @@ from serve_eval.report import lines
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.figures import SummaryTask, figure
 from serve_eval.schema import (
+    CERTAIN,
     CutEffect,
     EarlyStop,
     Metric,
@@ -378,6 +379,8 @@ def _pay_for_the_rest(report: Report) -> str:
     A tenth is added, and the sum has two digits.
     """
     ends = [end for task in report.tasks if (end := task.verdict.budget) is not None]
+    if ends[0].ended_by == CERTAIN:
+        return write_larger(CERTAIN)
     limit, had = ends[0].ended_by, getattr(report.plan.limits, ends[0].ended_by)
     planned = sum(task.result.planned for task in report.tasks)
     asked = max(planned - sum(end.unasked for end in ends), 1)

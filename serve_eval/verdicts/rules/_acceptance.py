@@ -24,8 +24,8 @@ def judge(
 
     A failed acceptance length fails the task, even if its value passes. A PASS becomes INCONCLUSIVE
     if a larger share than MAX_MISSING of the scored answers does not report its tokens per step, or
-    if no answer took a second step. The outcomes NOT_JUDGED, UNSUPPORTED and ERROR stay as they
-    are.
+    if no answer took a second step. The outcomes NOT_JUDGED, UNSUPPORTED, NOT_ASKED and ERROR
+    stay as they are.
     """
     answers = 0 if told is None else told.answers
     enough = result.scored - answers <= MAX_MISSING * result.scored + ROUNDING
@@ -39,6 +39,7 @@ def judge(
         VerdictOutcome.NOT_JUDGED,
         VerdictOutcome.SHARD,
         VerdictOutcome.UNSUPPORTED,
+        VerdictOutcome.NOT_ASKED,
         VerdictOutcome.ERROR,
     )
     if passed or verdict.outcome in unjudged:

@@ -19,6 +19,7 @@ from serve_eval.evaluation.capabilities.sampling import to_fields
 from serve_eval.evaluation.engine.lockstep import Labelled, Lockstep, Participant
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import launch
+from serve_eval.evaluation.run_cost import find_reached_limit
 from serve_eval.evidence.engine_counters import Companions
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import fingerprint
@@ -32,7 +33,7 @@ from serve_eval.schema import (
     SamplingDefaults,
     SamplingParams,
 )
-from serve_eval.storage.sessions import read_defaults
+from serve_eval.storage.sessions import read_defaults, read_sessions
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.workflows.compare.divergence import look_at_all, place_partings
 from serve_eval.workflows.compare.sides import CompareRules, ComparisonSession, SideRun
@@ -74,6 +75,13 @@ async def ask_runs(
             async with _endpoints([group], session) as endpoints:
                 await _in_step(group, endpoints, session)
     return None
+
+
+def find_spent(runs: Sequence[SideRun]) -> str:
+    """Return the limit that ended all unfinished runs, if theirs are not larger now; else ""."""
+    left = [run for run in _share_tokens(runs) if not run.done]
+    limits = [find_reached_limit(run.plan, read_sessions(run.folder)) for run in left]
+    return limits[0] if limits and all(limits) else ""
 
 
 def _share_tokens(runs: Sequence[SideRun]) -> list[SideRun]:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from serve_eval.evaluation.run_cost import describe_spent
 from serve_eval.evaluation.run_session import Stopwatch, find_last_answer, ignore, write_warning
 from serve_eval.frozen import freeze
 from serve_eval.plugins.scope import with_scope
@@ -26,7 +27,7 @@ from serve_eval.schema import Comparison, Progress
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SIDE_A, SIDE_B
 from serve_eval.storage.story_files import COMPARE
-from serve_eval.workflows.compare.asking import ask_runs, ask_twice
+from serve_eval.workflows.compare.asking import ask_runs, ask_twice, find_spent
 from serve_eval.workflows.compare.sides import (
     SELF,
     CompareRules,
@@ -107,7 +108,10 @@ async def compare(
         COMPARE.drop(out_dir)
         old = _list_old_answers(runs)
         unseen = looked is None and show_flips > 0 and len({run.side for run in runs}) == 2
-        if unseen or not all(run.done for run in runs):
+        if not unseen and (limit := find_spent(runs)):
+            old = [describe_spent(runs[0].plan.limits, limit)]
+            notify(f"warning: {old[0]}")
+        elif unseen or not all(run.done for run in runs):
             result = partial(pair.result, show_flips, looked) if show_flips else None
             looked = await ask_runs(runs, session, result, apart=one_after_the_other)
         found = pair.result(show_flips, looked)

@@ -17,7 +17,6 @@ from typing import Any
 from serve_eval.evaluation.earlier_run import find_earlier_task
 from serve_eval.evaluation.engine.budget import CHARS_PER_TOKEN, count_asked, estimate_prompt
 from serve_eval.evaluation.prompt_lengths import open_counter
-from serve_eval.evaluation.run_cost import find_token_bound
 from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_launcher, load_verdict_rule
@@ -199,11 +198,10 @@ def _say_purpose(rule: str, planned: Assumed, flips_of: str) -> str:
     )
 
 
-def sum_up(plan: Plan, found: Sequence[TokenForecast]) -> str:
-    """Return the tokens of all tasks in a few words, with what the bound of the plan pays for."""
+def sum_up(found: Sequence[TokenForecast], bound: int | None) -> str:
+    """Return the tokens of all tasks in a few words, with what a bound of tokens pays for."""
     total, bounded = sum(one.total for one in found), any(one.bounded for one in found)
     said = f"{'at most' if bounded else 'about'} {total:,} tokens"
-    bound = find_token_bound(plan)
     if bound is None:
         return said
     if total <= bound:

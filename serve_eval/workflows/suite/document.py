@@ -9,9 +9,10 @@ from pathlib import Path
 
 from serve_eval.evaluation.run_session import describe_old_answers, find_last_answer, write_notice
 from serve_eval.plan.applicable_reference import write_taking
-from serve_eval.plan.command_line import HOW_TO_TAKE
+from serve_eval.plan.command_line import HOW_TO_TAKE, write_larger
 from serve_eval.report.ci_result import CiCase, CiSuite, OneLine, lead
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
+from serve_eval.report.lines import sum_up_cost
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, TextLines
 from serve_eval.report.results_table import ResultsTable, write_text
 from serve_eval.report.results_table.formats import list_table_lines
@@ -157,7 +158,7 @@ def _conclude(report: SuiteReport, row: SuiteRow, line: OneLine) -> Conclusion:
         for run in report.runs
         if run.name == row.run and run.error is not None and row.outcome is VerdictOutcome.ERROR
     ]
-    lost = bool(hints)
+    lost = bool(hints) or row.unasked is None
     statements = [Statement("fix", hint) for hint in hints if hint]
     if row.repaired:
         statements.append(Statement("repaired", count(row.repaired, "sample")))
@@ -210,6 +211,8 @@ def _list_statements(
             "these answers are earlier ones; to ask again, name another folder or give --rerun all"
         )
         yield Statement("older", text)
+    if cost := sum_up_cost(report.cost):
+        yield Statement("cost", cost)
     if not report.rehearsal and _list_lacking(rows):
         yield Statement("note", HOW_TO_TAKE)
     text = f"{out_dir}/runs/RUN, each with report.json"
@@ -219,11 +222,13 @@ def _list_statements(
 def _list_next(
     report: SuiteReport, out_dir: Path, rows: Sequence[SuiteRow], again: str
 ) -> Iterator[str]:
-    """Yield the commands that come next: look, try again, take the references that lack."""
+    """Yield the commands that come next: look, ask more, take the references that lack."""
     if (worst := find_worth_a_look(rows)) is not None:
         yield f"serve-eval show {quote_path(out_dir / SUITE_RUNS / worst.run)} --wrong"
     if again and any(run.error is not None for run in report.runs):
         yield again
+    if again and (why := next((run.not_asked for run in report.runs if run.not_asked), "")):
+        yield f"{again} {write_larger(why.partition(':')[0])}"
     if not report.rehearsal and (lacking := _list_lacking(rows)):
         run = lacking[0].run
         plan = read_plan(out_dir / SUITE_RUNS / run)

@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 
 from serve_eval.errors import (
-    DatasetError,
-    NotComparableError,
     PlanError,
-    ReferenceFileError,
     RunFolderError,
-    SandboxError,
     ServeEvalError,
+    SpentBudgetError,
     WithheldCodeError,
 )
-from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.earlier_run import Rerun
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.launch import Launching, launch, with_model
-from serve_eval.evaluation.prepare import join_errors, prepare
 from serve_eval.evaluation.run_session import Stopwatch, ignore
 from serve_eval.evaluation.shared_server import SharedServer
 from serve_eval.frozen import freeze
-from serve_eval.plugins import extensions
 from serve_eval.plugins.extensions import defect
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
+    CERTAIN,
+    TOKENS,
     Plan,
     Progress,
     Report,
@@ -54,16 +50,26 @@ from serve_eval.storage.story_results import (
     write_suite_report,
 )
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE, went_through
-from serve_eval.workflows.suite.judgement import ALPHA, EndedRun, find_undecided, judge
+from serve_eval.workflows.suite.judgement import (
+    ALPHA,
+    EndedRun,
+    find_certain_fail,
+    find_undecided,
+    judge,
+    share_errors,
+)
 from serve_eval.workflows.suite.preparation import (
+    OF_ONE_TASK,
     find_earlier_tasks,
     groups,
     keep_names,
     list_new_tasks,
     open_folder,
     read_kept_report,
+    split_plan,
 )
 from serve_eval.workflows.suite.rows import find_changes
+from serve_eval.workflows.suite.spending import add_costs, bound_run
 
 
 @with_scope
@@ -102,6 +108,7 @@ async def evaluate_suite(
             strict=strict,
             launching=launching or partial(launch, notify=notify),
             rerun=rerun,
+            today=today,
         )
         in_order = await _finish_runs(session)
         report = report_on(suite, in_order, clock, today=today, strict=strict)
@@ -136,6 +143,7 @@ def report_on(
         waivers=judged.waivers,
         started_at=clock.started_at,
         wall_s=clock.wall_s,
+        cost=add_costs([one.cost for one in reports]),
     )
 
 
@@ -151,6 +159,11 @@ class _SuiteSession:
     strict: bool
     launching: Launching
     rerun: Rerun
+    today: date | None
+
+    def day(self) -> date:
+        """Return the day with which the expiry dates of waivers are compared."""
+        return self.today or datetime.now(UTC).date()
 
 
 async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
@@ -164,10 +177,21 @@ async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
         notify(f"{len(ended)} of {len(runs)} runs are already finished")
     for number, group in enumerate(groups(runs), start=1):
         left = [run for run in group if run.name not in ended]
+        if why := _find_end(session, ended.values()):
+            ended |= {run.name: EndedRun(run, not_asked=why) for run in left}
+            continue
         async with SharedServer(
             [run.plan for run in left], session.folder / SERVERS / str(number), session.launching
         ) as server:
             for run in left:
+                plan, why = run.plan, _find_end(session, ended.values())
+                if not why:
+                    plan, why = bound_run(session.suite, run, session.folder)
+                if why:
+                    notify(f"{run.name}: {why}")
+                    ended[run.name] = EndedRun(run, not_asked=why)
+                    continue
+                run = replace(run, plan=plan)
                 notify(f"run {len(ended) + 1} of {len(runs)}: {run.name}")
                 if new := list_new_tasks(session.folder, run):
                     notify(f"{run.name}: new: {', '.join(new)}; the other answers are kept")
@@ -179,11 +203,21 @@ async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
     return [ended[run.name] for run in runs]
 
 
+def _find_end(session: _SuiteSession, ended: Iterable[EndedRun]) -> str:
+    """Return why no other run is asked, if a FAIL is certain and ends the suite; else ""."""
+    if not session.suite.end_when_certain:
+        return ""
+    row = find_certain_fail([*ended], session.suite, session.day())
+    return "" if row is None else f"{CERTAIN}: not asked, since {row.run}/{row.task} is FAIL"
+
+
 async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> EndedRun:
     """Return the run with its report or error. Even a defect must not stop the other runs."""
     try:
         report = await _evaluate(session, run, server)
     except ServeEvalError as error:
+        if isinstance(error, SpentBudgetError) and session.suite.max_tokens_total is not None:
+            return EndedRun(run, not_asked=f"{TOKENS}: not asked: {error}")
         stopped = await _ask_others(session, run, server, error)
         earlier = find_earlier_tasks(session.folder, run)
         return EndedRun(run, error=describe_error(stopped), earlier=earlier)
@@ -211,6 +245,7 @@ async def _evaluate(session: _SuiteSession, run: SuiteRun, server: SharedServer)
         rerun=session.rerun,
         grows=True,
         companions=server.companions,
+        part=share_errors(session.suite, run, session.day()),
         notify=lambda line: session.notify(f"{run.name}: {line}"),
     )
 
@@ -264,35 +299,8 @@ def _run_report(one: EndedRun, *, strict: bool) -> SuiteRunReport:
             *(() if one.report is None else one.report.warnings),
             *((f"--strict: {one.run.name}: {undecided}",) if undecided else ()),
         ),
+        not_asked=one.not_asked,
     )
-
-
-OF_ONE_TASK = (DatasetError, NotComparableError, ReferenceFileError, SandboxError)
-"""Errors before the first request that concern single tasks of a plan."""
-
-
-@with_scope
-def split_plan(plan: Plan) -> tuple[Plan, ServeEvalError] | None:
-    """Return the plan with the tasks that can be asked, and the error of the others.
-
-    `plan` names its model. Return None if all tasks or no task can be asked, since then no single
-    task is to blame.
-    """
-    extensions.include(plan.include_path)
-    good, errors = list[Spec](), list[ServeEvalError]()
-    for spec in plan.tasks:
-        alone = replace(plan, tasks=(spec,))
-        try:
-            check_pairs(alone, prepare(alone))
-        except OF_ONE_TASK as error:
-            errors.append(error)
-        except ServeEvalError:
-            good.append(spec)  # an error of the whole plan, which its other tasks may mend
-        else:
-            good.append(spec)
-    if not good or not errors:
-        return None
-    return replace(plan, tasks=tuple(good)), join_errors(errors)
 
 
 PlanOf = Callable[[Path], Plan]
@@ -316,9 +324,13 @@ def _judge_runs(suite: Suite, folder: Path, plan_of: PlanOf, strict: bool) -> li
     """
     known = find_suite_report(folder)
     stopped = {one.name: one.error for one in known.runs if one.error} if known else {}
+    unasked = {one.name: one.not_asked for one in known.runs if one.not_asked} if known else {}
     ended, refused = list[EndedRun](), list[ServeEvalError]()
     for run in suite.runs:
         place, planned = folder / SUITE_RUNS / run.name, run
+        if why := unasked.get(run.name):
+            ended.append(EndedRun(run, not_asked=why))
+            continue
         try:
             read_report(place)
             run = replace(run, plan=plan_of(place))

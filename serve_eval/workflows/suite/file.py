@@ -12,6 +12,8 @@ Every key is optional, except that `plans` or `matrix` is required:
     exclude: [{model: org/large, task: gsm8k}]               # see suite_form
     waivers: [{match: {name: qwen-fp8, task: mmlu}, reason: "issue 12", until: 2027-01-31}]
     max_runs: 200
+    end_when_certain: true                                   # ask no more once a FAIL is certain
+    max_tokens_total: 2000000                                # of all plans; also max_time_s
 
 A plan means the same as in `serve-eval run`, with two exceptions. SERVE_EVAL_* variables are
 ignored, as is OPENAI_BASE_URL if the suite names an endpoint: a variable must not make all runs of
@@ -48,7 +50,10 @@ from serve_eval.workflows.suite.preparation import RefusedRun, name_runs
 from serve_eval.yaml_source import YamlDocument
 from serve_eval.yaml_source import read as read_yaml
 
-KEYS = ("name", "defaults", "plans", "matrix", "exclude", "waivers", "max_runs")
+KEYS = (
+    *("name", "defaults", "plans", "matrix", "exclude", "waivers", "max_runs"),
+    *("end_when_certain", "max_tokens_total", "max_time_s"),
+)
 WAIVER_KEYS = ("match", "reason", "until")
 MOST_RUNS = 200
 """Default limit on the runs of a suite: more are probably a mistake in a matrix."""
@@ -113,6 +118,7 @@ class _Reader:
         # If there are far too many runs, do not resolve all of them only to reject them.
         runs = self._exclude(self._runs(entries[: 2 * MOST_RUNS] if self._problems else entries))
         waivers = tuple(self._waivers())
+        bounds = self._bounds()
         if not self._problems and not self._refused and not runs:
             everything = "everything is excluded" if entries else "name plans, or a matrix"
             self._add((), f"the suite has no runs: {everything}")
@@ -120,7 +126,7 @@ class _Reader:
         if self._problems:
             found = [*self._problems, *name_runs(self._refused)]
             raise PlanError(list(dict.fromkeys(found)), hint=self._hint)
-        return Suite(name=str(name), runs=tuple(runs), waivers=waivers), self._refused
+        return Suite(name=str(name), runs=tuple(runs), waivers=waivers, **bounds), self._refused
 
     def _add(self, path: Sequence[Any], message: str) -> None:
         shown = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(
@@ -277,6 +283,19 @@ class _Reader:
                 self._add(("exclude", i), "excludes nothing: no run matches")
             runs = left
         return runs
+
+    def _bounds(self) -> dict[str, Any]:
+        """Return when the suite ends before everything was asked."""
+        ends = self._content.get("end_when_certain") or False
+        if not isinstance(ends, bool):
+            self._add(("end_when_certain",), "expected true or false")
+        found = {key: self._content.get(key) for key in ("max_tokens_total", "max_time_s")}
+        for key, value in found.items():
+            kind = int if key == "max_tokens_total" else int | float
+            wrong = isinstance(value, bool) or not isinstance(value, kind)
+            if value is not None and (wrong or value <= 0):
+                self._add((key,), "expected a number above 0")
+        return {"end_when_certain": ends, **found}
 
     def _check_count(self, count: int) -> None:
         most = self._content.get("max_runs", MOST_RUNS)

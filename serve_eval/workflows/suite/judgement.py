@@ -9,16 +9,20 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
 from datetime import date
 
+from serve_eval.evaluation.run_session import SuitePart
 from serve_eval.frozen import freeze, freeze_places
 from serve_eval.report.summary.figures import in_points
 from serve_eval.report.task_line import describe_undecided
 from serve_eval.schema import (
+    CERTAIN,
     Plan,
     Report,
     RunError,
+    Suite,
     SuiteRow,
     SuiteRun,
     TaskReport,
+    Verdict,
     VerdictOutcome,
     Waiver,
     WaiverState,
@@ -46,6 +50,8 @@ from serve_eval.workflows.suite.suite_form import matches
 
 ALPHA = 0.05
 """Probability of any false alarm among all paired gates of a suite."""
+USUAL_GATE = "paired"
+"""The rule of a task that was not asked and whose plan names none, as it may be one."""
 _WORDS = {
     FAIL: "FAIL",
     INFRASTRUCTURE: "ERROR",
@@ -59,7 +65,8 @@ _WORDS = {
 class EndedRun:
     """A run with its report or error. `kept` means that the report existed already.
 
-    `earlier` is the report of fewer tasks, to which an error kept others from being added.
+    `earlier` is the report of fewer tasks, to which an error kept others from being added. A run
+    that was `not_asked`, for that reason, has neither report nor error.
     """
 
     run: SuiteRun
@@ -68,6 +75,7 @@ class EndedRun:
     error: RunError | None = None
     kept: bool = False
     earlier: Report | None = None
+    not_asked: str = ""
 
 
 @freeze
@@ -122,7 +130,8 @@ def rows(one: EndedRun) -> list[SuiteRow]:
     run = one.run
     if one.report is not None:
         return [_row(run, one.report.plan, task) for task in one.report.tasks]
-    assert one.error is not None
+    if one.error is None:
+        return [_not_asked(one, task.name) for task in run.plan.tasks]
     earlier = () if one.earlier is None else one.earlier.tasks
     had = {task.spec.name: _row(run, one.earlier.plan, task) for task in earlier if one.earlier}
     return [
@@ -139,6 +148,55 @@ def rows(one: EndedRun) -> list[SuiteRow]:
         )
         for task in run.plan.tasks
     ]
+
+
+def _not_asked(one: EndedRun, task: str) -> SuiteRow:
+    run = one.run
+    return SuiteRow(
+        run=run.name,
+        task=task,
+        model=run.plan.model,
+        attributes=run.attributes,
+        rule=run.plan.verdict.name if run.plan.rule_named else USUAL_GATE,
+        own=VerdictOutcome.NOT_ASKED,
+        outcome=VerdictOutcome.NOT_ASKED,
+        unasked=None,
+        reasons=(one.not_asked,),
+    )
+
+
+def find_certain_fail(ended: Sequence[EndedRun], suite: Suite, today: date) -> SuiteRow | None:
+    """Return a row that fails the suite whatever the runs give that have not ended.
+
+    Holm's correction never takes back a proof when other p-values become smaller, so that a test
+    that was not made counts as 1.
+    """
+    names = {one.run.name for one in ended}
+    rest = [EndedRun(run, not_asked=CERTAIN) for run in suite.runs if run.name not in names]
+    judged = judge([*ended, *rest], suite.waivers, today)
+    failing = (row for row in judged.rows if row.outcome is VerdictOutcome.FAIL)
+    return next((row for row in failing if row.waiver is None), None)
+
+
+def share_errors(suite: Suite, run: SuiteRun, today: date) -> SuitePart:
+    """Return what a run shares with its suite: the number of tests, and the tasks with a waiver.
+
+    A plan without a rule may have a paired one by its reference. All tasks of a run without a model
+    count as waived, since a waiver may match the model.
+    """
+    tests = sum(len(one.plan.tasks) for one in suite.runs if _may_be_gate(one.plan))
+    valid = [one for one in suite.waivers if today <= one.until]
+    waived = {
+        task.name
+        for task in run.plan.tasks
+        if (valid and run.plan.model is None)
+        or any(matches(one.match, run, task.name) for one in valid)
+    }
+    return SuitePart(tests=tests, waived=frozenset(waived), ends=suite.end_when_certain)
+
+
+def _may_be_gate(plan: Plan) -> bool:
+    return plan.verdict.name in GATES or not plan.rule_named
 
 
 def _row(run: SuiteRun, plan: Plan, task: TaskReport) -> SuiteRow:
@@ -174,7 +232,15 @@ def _row(run: SuiteRun, plan: Plan, task: TaskReport) -> SuiteRow:
         default_margin=plan.verdict.options.get("margin") is None,
         reasons=verdict.reasons,
         warnings=verdict.warnings,
+        unasked=_count_unasked(verdict),
+        alpha=None if paired is None else paired.alpha,
     )
+
+
+def _count_unasked(verdict: Verdict) -> int:
+    if verdict.budget is not None:
+        return verdict.budget.unasked
+    return verdict.early.saved if verdict.early is not None and verdict.early.stopped else 0
 
 
 def correct_rows(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteRow]:
@@ -184,10 +250,16 @@ def correct_rows(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteR
     drop is no longer proven, FAIL becomes INCONCLUSIVE (a drop of the margin is not excluded
     either) and SMALL_DROP becomes PASS. No row becomes worse. Of other rules, whose outcome does
     not follow from the test, only the finding is corrected, over the tests of all rules. q covers
-    these as well, because it decides nothing.
+    these as well, because it decides nothing. A gate that stopped early or was not asked counts,
+    since its test has a part of alpha. If looks used a part of the alpha of a row, its test has the
+    rest.
     """
     tested = {i: row.p for i, row in enumerate(found) if row.p is not None}
-    gates = {i: p for i, p in tested.items() if found[i].rule in GATES}
+    gates = {
+        i: p
+        for i, row in enumerate(found)
+        if row.rule in GATES and (p := _find_gate_p(row)) is not None
+    }
     q = dict(zip(tested, benjamini_hochberg(list(tested.values())), strict=True))
     adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
     adjusted |= dict(zip(gates, holm(list(gates.values())), strict=True))
@@ -195,15 +267,28 @@ def correct_rows(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteR
         replace(
             row,
             q_bh=q.get(i),
-            p_holm=adjusted.get(i),
+            p_holm=None if i not in tested else adjusted[i],
             tests=None if i not in tested else len(gates) if i in gates else len(tested),
         )
         for i, row in enumerate(found)
     ]
     found = [
-        _unproven(row) if row.p_holm is not None and row.p_holm > alpha else row for row in result
+        _unproven(row) if row.p_holm is not None and row.p_holm > _find_level(row, alpha) else row
+        for row in result
     ]
     return _name_proven(found, alpha)
+
+
+def _find_gate_p(row: SuiteRow) -> float | None:
+    """Return the p with which a gate counts: what stopped early used its own part of alpha."""
+    if row.p is not None or row.unasked == 0:
+        return row.p
+    return 0.0 if row.own is VerdictOutcome.FAIL else 1.0
+
+
+def _find_level(row: SuiteRow, alpha: float) -> float:
+    """Return the alpha that is left for the test of a gate after the looks of its run."""
+    return alpha if row.rule not in GATES or row.alpha is None else min(alpha, row.alpha)
 
 
 def _name_proven(found: Sequence[SuiteRow], alpha: float) -> list[SuiteRow]:

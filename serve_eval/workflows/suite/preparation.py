@@ -17,12 +17,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from serve_eval.errors import PlanError, RunFolderError, ServeEvalError
+from serve_eval.errors import (
+    DatasetError,
+    NotComparableError,
+    PlanError,
+    ReferenceFileError,
+    RunFolderError,
+    SandboxError,
+    ServeEvalError,
+)
 from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.earlier_run import Rerun
 from serve_eval.evaluation.launch import check_launcher
 from serve_eval.evaluation.preflight import check_margins
-from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.prepare import join_errors, prepare
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.shared_server import server_key
 from serve_eval.frozen import freeze
@@ -139,6 +147,34 @@ def check_suite(
         notify(f"warning: {list_runs(names)} cannot be asked or judged as a whole: {message}")
 
 
+OF_ONE_TASK = (DatasetError, NotComparableError, ReferenceFileError, SandboxError)
+"""Errors before the first request that concern single tasks of a plan."""
+
+
+@with_scope
+def split_plan(plan: Plan) -> tuple[Plan, ServeEvalError] | None:
+    """Return the plan with the tasks that can be asked, and the error of the others.
+
+    `plan` names its model. Return None if all tasks or no task can be asked, since then no single
+    task is to blame.
+    """
+    extensions.include(plan.include_path)
+    good, errors = list[Spec](), list[ServeEvalError]()
+    for spec in plan.tasks:
+        alone = replace(plan, tasks=(spec,))
+        try:
+            check_pairs(alone, prepare(alone))
+        except OF_ONE_TASK as error:
+            errors.append(error)
+        except ServeEvalError:
+            good.append(spec)  # an error of the whole plan, which its other tasks may mend
+        else:
+            good.append(spec)
+    if not good or not errors:
+        return None
+    return replace(plan, tasks=tuple(good)), join_errors(errors)
+
+
 def find_missing(commands: Iterable[Sequence[str]]) -> list[str]:
     """Return the programs of command lines that are not on PATH of this machine."""
     programs = (
@@ -221,8 +257,8 @@ def read_kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Repo
     """Return the report of a finished run, or None if the run has to continue.
 
     A finished run has the same plan, an answer to every sample, unchanged cases, and nothing that
-    `rerun` sends again. The address of a running endpoint may differ, because the run may have been
-    finished by hand elsewhere.
+    `rerun` sends again or that a limit left unasked. The address of a running endpoint may differ,
+    because the run may have been finished by hand elsewhere.
     """
     try:
         report = read_report(path / SUITE_RUNS / run.name)
@@ -235,7 +271,7 @@ def read_kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Repo
         return None
     if (
         not same
-        or any(task.result.failed for task in report.tasks)
+        or any(task.result.failed or task.verdict.budget for task in report.tasks)
         or not _as_they_were(run.plan, report, living)
     ):
         return None

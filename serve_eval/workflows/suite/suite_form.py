@@ -76,6 +76,20 @@ def describe_suite() -> Schema:
                 "type": "integer",
                 "minimum": 1,
             },
+            "end_when_certain": {
+                "description": "Ask nothing more once a FAIL is certain.",
+                "type": "boolean",
+            },
+            "max_tokens_total": {
+                "description": "The tokens that all plans may cost together.",
+                "type": "integer",
+                "minimum": 1,
+            },
+            "max_time_s": {
+                "description": "The seconds of asking of all plans together.",
+                "type": "number",
+                "exclusiveMinimum": 0,
+            },
         }
     )
     suite["$defs"] = {
@@ -200,6 +214,9 @@ def suite_to_file(suite: Suite) -> dict[str, Any]:
         ],
         "max_runs": len(suite.runs),
     }
+    for key in ("end_when_certain", "max_tokens_total", "max_time_s"):
+        if value := getattr(suite, key):
+            content[key] = value
     if suite.waivers:
         content["waivers"] = [
             {"match": one.match, "reason": one.reason, "until": one.until} for one in suite.waivers

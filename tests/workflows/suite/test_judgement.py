@@ -15,6 +15,7 @@ from serve_eval.schema import (
     Report,
     RunError,
     Spec,
+    Suite,
     SuiteRun,
     TaskReport,
     TaskResult,
@@ -27,7 +28,13 @@ from serve_eval.schema import (
 from serve_eval.stats.finding import finding
 from serve_eval.verdicts.references import AcceptanceLength
 from serve_eval.verdicts.rules._acceptance import judge as acceptance
-from serve_eval.workflows.suite.judgement import EndedRun, correct_rows, judge
+from serve_eval.workflows.suite.judgement import (
+    EndedRun,
+    correct_rows,
+    find_certain_fail,
+    judge,
+    share_errors,
+)
 
 TODAY = date(2026, 11, 21)
 PASS, FAIL, ERROR = VerdictOutcome.PASS, VerdictOutcome.FAIL, VerdictOutcome.ERROR
@@ -390,3 +397,86 @@ def test_the_first_waiver_that_holds_is_the_one_that_is_shown():
     )
     (row,) = _judge([_ended("a", _verdict("mmlu", FAIL))], old, first, second).rows
     assert row.waiver is first
+
+
+# --------------------------------------------------------------------------------------------------
+# a suite that ends when its verdict is certain
+
+
+def _suite(*ended, waivers=()):
+    return Suite(name="s", runs=tuple(one.run for one in ended), waivers=waivers)
+
+
+P = st.one_of(st.sampled_from([1e-9, 0.004, 0.0063, 0.02, 0.049]), st.floats(0.0, 1.0))
+
+
+@given(st.lists(P, min_size=1, max_size=8), st.data())
+def test_a_certain_fail_is_one_whatever_the_other_runs_give(p, data):
+    ended = [_ended(f"r{i}", _gate("mmlu", one, False)) for i, one in enumerate(p)]
+    waivers = (_waiver(name="r0"),) if data.draw(st.booleans()) else ()
+    known = data.draw(st.integers(0, len(p)))
+    found = find_certain_fail(ended[:known], _suite(*ended, waivers=waivers), TODAY)
+    judged = _judge(ended, *waivers)
+    fails = [row.run for row in judged.rows if row.outcome is FAIL and row.waiver is None]
+    if found is not None:
+        assert found.run in fails
+        assert judged.exit_code == 1
+    elif known == len(p):
+        assert not fails
+
+
+def test_tests_that_were_not_made_count_in_the_correction():
+    odd, rest = _ended("odd", _gate("mmlu", 0.02, False)), _ended("rest", _gate("mmlu", 0.9, True))
+    suite = _suite(odd, rest)
+    assert find_certain_fail([odd], suite, TODAY).run == "odd"
+    many = [_ended(f"r{i}", _gate("mmlu", 0.9, True)) for i in range(9)]
+    assert find_certain_fail([odd], _suite(odd, *many), TODAY) is None
+    classic = [_ended(f"c{i}", _verdict("mmlu")) for i in range(9)]
+    named = [replace(one.run, plan=replace(one.run.plan, rule_named=True)) for one in classic]
+    alone = Suite(name="s", runs=(odd.run, *named))
+    assert find_certain_fail([odd], alone, TODAY).run == "odd"
+
+
+def test_what_was_not_asked_is_undecided_and_never_passes():
+    sound = _ended("a", _verdict("mmlu"))
+    rest = EndedRun(_ended("b", _verdict("mmlu")).run, not_asked="max_tokens_total: spent")
+    judged = _judge([sound, rest])
+    assert [row.outcome.value for row in judged.rows] == ["PASS", "NOT ASKED"]
+    assert judged.rows[1].reasons == ("max_tokens_total: spent",)
+    assert (judged.exit_code, judged.verdict) == (3, "INCONCLUSIVE")
+    failed = _ended("a", _verdict("mmlu", FAIL))
+    assert _judge([failed, rest]).exit_code == 1
+    assert _judge([failed, rest], _waiver(name="a")).exit_code == 3
+
+
+def test_a_fail_by_looks_takes_its_place_in_the_correction():
+    looked = replace(_row(0, None, False, "paired"), own=FAIL, outcome=FAIL, unasked=50)
+    row = replace(_row(1, 0.03, False, "paired"), run="other")
+    first, second = correct_rows([looked, row])
+    assert (first.outcome, first.p_holm) == (FAIL, None)
+    assert (second.outcome, second.p_holm, second.tests) == (FAIL, 0.03, 2)
+    passed = replace(looked, own=PASS, outcome=PASS)
+    assert correct_rows([passed, row])[1].outcome is INCONCLUSIVE
+
+
+def test_a_test_after_looks_has_the_alpha_that_they_left():
+    row = _row(0, 0.02, False, "paired")
+    left = replace(row, alpha=0.025)
+    other = replace(_row(1, 0.9, True, "paired"), run="other")
+    assert correct_rows([row, other])[0].outcome is FAIL
+    assert correct_rows([left, other])[0].outcome is INCONCLUSIVE
+
+
+def test_a_run_shares_the_errors_of_all_tests_that_may_be_gates():
+    a, b = _ended("a", _verdict("mmlu"), _verdict("gsm8k")), _ended("b", _verdict("mmlu"))
+    suite = _suite(a, b, waivers=(_waiver(name="a", task="mmlu"),))
+    part = share_errors(suite, a.run, TODAY)
+    assert (part.tests, part.waived, part.ends) == (3, {"mmlu"}, False)
+    over = share_errors(suite, a.run, TODAY + timedelta(days=1))
+    assert over.waived == frozenset()
+    classic = replace(b.run, plan=replace(b.run.plan, rule_named=True))
+    fewer = replace(suite, runs=(a.run, classic), end_when_certain=True)
+    assert (share_errors(fewer, a.run, TODAY).tests, share_errors(fewer, b.run, TODAY).ends) == (
+        2,
+        True,
+    )
