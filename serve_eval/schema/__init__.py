@@ -224,6 +224,7 @@ if TYPE_CHECKING:
         Invariant,
         Invariants,
         PressureUse,
+        TurnChanges,
     )
     from serve_eval.schema.load import (
         LoadBracket,
@@ -469,6 +470,7 @@ __all__ = [
     "ToolForm",
     "ToolProbe",
     "Traffic",
+    "TurnChanges",
     "UnscoredSample",
     "Usage",
     "UserTurn",
