@@ -8,16 +8,59 @@ the same prompt, and what differs is the server's doing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
 
 from serve_eval.evidence.answer_pairs import TaskAnswers
 from serve_eval.evidence.whole_answer import join_text
+from serve_eval.protocol.conversation import SEPARATOR, TURN
 from serve_eval.schema import Response, TurnChanges
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
+from serve_eval.storage.scores import ScoreRecord
 
 Talks = Mapping[str, Sequence[Response]]
 LEAST_SHARE = 0.5
 """Share of the excess of changed answers from which on a turn is named."""
+
+
+def cut_to_first_change(answers: Sequence[TaskAnswers]) -> list[TaskAnswers]:
+    """Return `base`, its repeat and an arm with the first turn in which their answers differ.
+
+    A changed answer changes the history of all later turns, in the repeat as in the arm. Judged as
+    a whole, conversations of a server that often changes late turns would hide what an arm does to
+    early ones.
+    """
+    runs = (0, 0, -1)
+    lines = [dict(one.lines[run]) for one, run in zip(answers, runs, strict=True)]
+    for name in set.intersection(*map(set, lines)):
+        turns = [_split(of_one[name]) for of_one in lines]
+        steps = enumerate(zip(*turns, strict=False))
+        at = next((i for i, said in steps if len(set(said)) > 1), None)
+        if at is None or len({len(one) for one in turns}) > 1:
+            continue
+        for of_one, told in zip(lines, turns, strict=True):
+            answer, value = told[at]
+            of_one[name] = msgspec.structs.replace(of_one[name], answer=answer, value=value)
+    return [
+        replace(one, lines=(cut, *one.lines[1:]) if run == 0 else (*one.lines[:-1], cut))
+        for one, run, cut in zip(answers, runs, lines, strict=True)
+    ]
+
+
+def _split(line: ScoreRecord) -> list[tuple[str, float]]:
+    """Return the answer and the score of each turn; none of a line that does not show them."""
+    said = (line.answer or "").split(SEPARATOR)
+    if set(line.parts) != {TURN.format(name) for name in _list_turns(line)}:
+        return []
+    values = [line.parts[TURN.format(turn)] for turn in _list_turns(line)]
+    return list(zip(said, values, strict=True)) if len(said) == len(values) else []
+
+
+def _list_turns(line: ScoreRecord) -> list[int]:
+    known = (name.removeprefix(TURN.format("")) for name in line.parts)
+    return sorted(int(one) for one in known if one.isdecimal())
 
 
 def compare_turns(answers: Sequence[TaskAnswers]) -> tuple[TurnChanges, ...]:
@@ -66,7 +109,7 @@ def _count_cached(responses: Sequence[Response]) -> int | None:
 def name_turn(turns: Sequence[TurnChanges]) -> str:
     """Return the turn at which most of the changed answers begin; empty if no turn stands out."""
     excess = [max(0, one.changed - one.own) for one in turns]
-    if len(turns) < 2 or not sum(excess):
+    if not sum(excess):
         return ""
     most = max(range(len(turns)), key=excess.__getitem__)
     if excess[most] <= LEAST_SHARE * sum(excess):

@@ -29,7 +29,12 @@ from serve_eval.storage.story_files import INVARIANTS
 from serve_eval.storage.story_results import read_pressure
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, went_through
 from serve_eval.workflows.invariants.arms import BASE, COLD, Arm
-from serve_eval.workflows.invariants.by_turn import compare_turns, describe_turns, name_turn
+from serve_eval.workflows.invariants.by_turn import (
+    compare_turns,
+    cut_to_first_change,
+    describe_turns,
+    name_turn,
+)
 from serve_eval.workflows.invariants.cache_use import (
     describe_pressure,
     describe_use,
@@ -76,7 +81,7 @@ def judge_arms(
             elif one is not None and (level := levels.get(arm.name)) is not None:
                 one = replace(one, pressure=use_under_pressure(answers, log, level.filled))
             if one is not None and any(p.conversations for p in arm.prepared or ()):
-                one = replace(one, turns=compare_turns(answers[-3:]))
+                one = replace(one, turns=compare_turns(answers))
             if one is not None:
                 found.append(replace(one, not_tested=_why_unfinished(answers)))
     corrected = holm([_p(one) for one in found])
@@ -134,7 +139,7 @@ def _test_arm(
     """
     changed = self_flips(
         arm.name,
-        *answers,
+        *cut_to_first_change(answers),
         other_run=-1,
         differ=answer_pairs.another_answer,
         exchangeable=arm.exchangeable,

@@ -2,16 +2,17 @@
 
 import asyncio
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.plan import resolve
-from serve_eval.schema import TurnChanges
+from serve_eval.schema import Outcome, TurnChanges
+from serve_eval.storage.scores import ScoreRecord
 from serve_eval.verdicts.exit_code import FAIL, PASS
-from serve_eval.workflows.invariants.by_turn import name_turn
+from serve_eval.workflows.invariants.by_turn import cut_to_first_change, name_turn
 from serve_eval.workflows.invariants.check import check
 from serve_eval.workflows.invariants.document import make_document
 from tests.scripted_server import external
@@ -117,9 +118,50 @@ def _turn(turn, changed, own=0):
         ([(0, 0), (9, 0), (1, 0)], "turn 2: 9 of 20 answers"),
         ([(5, 5), (5, 5)], ""),
         ([(4, 0), (4, 0)], ""),
-        ([(9, 0)], ""),
+        ([(9, 0)], "turn 1: 9 of 20 answers"),
         ([(9, 9), (3, 1), (0, 0)], "turn 2: 3 of 20 answers"),
     ],
 )
 def test_a_turn_is_named_if_most_of_the_excess_begins_there(changes, named):
     assert name_turn([_turn(i, *one) for i, one in enumerate(changes, 1)]) == named
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The part of the answers to a task that is cut."""
+
+    lines: tuple
+
+
+def _lines(*talks):
+    """Return answers in which each conversation has these texts; "5" is right."""
+    return Lines(
+        (
+            {
+                f"n{i}": ScoreRecord(
+                    id=f"n{i}",
+                    outcome=Outcome.PARTIAL,
+                    value=0.5,
+                    answer=" | ".join(said),
+                    target="",
+                    truncated=False,
+                    parts={f"turn {k}": float(one == "5") for k, one in enumerate(said, 1)},
+                )
+                for i, said in enumerate(talks)
+            },
+        )
+    )
+
+
+def test_a_conversation_is_judged_by_the_first_turn_that_differs():
+    base = _lines("55", "55", "55", "55")
+    again = _lines("54", "54", "55", "55")
+    arm = _lines("45", "54", "53", "55")
+    found = [one.lines[-1] for one in cut_to_first_change([base, again, arm])]
+    assert [[one[f"n{i}"].answer for one in found] for i in range(4)] == [
+        ["5", "5", "4"],  # the arm differs before the repeat does
+        ["5", "4", "4"],
+        ["5", "5", "3"],
+        ["5 | 5", "5 | 5", "5 | 5"],
+    ]
+    assert [one["n2"].value for one in found] == [1.0, 1.0, 0.0]
