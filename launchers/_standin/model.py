@@ -130,7 +130,7 @@ def find_answer(ids: Sequence[int]) -> int:
     return next((end for end in ends if list(ids[end - len(opened) : end]) == opened), 0)
 
 
-class PrefixCache:
+class SeenPrompts:
     """The prompts of a worker, by salt: each token is kept with all that comes before it."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from serve_eval.launchers._standin.generation import (
     shape_thoughts,
     state_of,
 )
-from serve_eval.launchers._standin.model import PrefixCache, shape, think
+from serve_eval.launchers._standin.model import SeenPrompts, shape, think
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.parsing import Invalid, Reading, is_object, parse
 from serve_eval.launchers._standin.perf import Performed
@@ -94,7 +94,7 @@ class _Worker:
         self._counted = [0] * config.front_ends
         self._contexts = itertools.count(1)
         self._performed = Performed(config)
-        self._prefixes = PrefixCache() if faults.prefix_cache else None
+        self._prefixes = SeenPrompts() if faults.prefix_cache else None
 
     # Small routes
 
