@@ -172,6 +172,8 @@ TYPES: dict[Flavour, tuple[str, ...]] = {
 class Router:
     """A router that takes workers in turns, or with `load_balancing` the least busy one.
 
+    With `conversation`, all turns of a chat go to the worker of its first one.
+
     Raises ValueError for a type that the flavour does not have.
     """
 
@@ -182,6 +184,7 @@ class Router:
             raise ValueError(
                 f"Unsupported router type: {section.type}. Supported types are: {known}"
             )
+        self._homes: dict[str, str] = {}
         self.servers, self.busy = list(servers), dict.fromkeys(servers, 0)
         self._number, self._turn = section.server_role, 0
         self._counts_tokens = flavour != "main" and bool(section.args.get("use_tokens"))
@@ -202,11 +205,28 @@ class Router:
         ):
             raise ValueError("Unsupported request type: its tokens cannot be counted")
         free = [one for one in self.servers if one != but] or self.servers
+        if self._kind == "conversation":
+            key = _name_conversation(request)
+            if self._homes.get(key) not in free:
+                self._homes[key] = free[len(self._homes) % len(free)]
+            return self._homes[key]
         if self._kind == "load_balancing":
             return min(free, key=lambda one: self.busy.get(one, 0))
         chosen = self.servers[self._turn % len(self.servers)]
         self._turn += 1
         return chosen if chosen in free else self.next(request, but)
+
+
+def _name_conversation(request: Request) -> str:
+    """Return the id that a request has, or else its text up to the first turn of the user."""
+    params = getattr(request, "conversation_params", None) or {}
+    if (name := params.get("conversation_id")) is not None:
+        return str(name)
+    if isinstance(request, CompletionRequest):
+        return str(request.prompt)
+    turns = [dict(turn) for turn in request.messages]
+    first = next((i for i, turn in enumerate(turns) if turn.get("role") == "user"), 0)
+    return str([(turn.get("role"), turn.get("content")) for turn in turns[: first + 1]])
 
 
 CLIENT_S = 5.0

@@ -87,6 +87,10 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Answers are wrong if the context worker has a different tensor parallel size."""
     wrong_pair: Mapping[str, str | int] = {}
     """Answers are wrong if the context worker has this `port` or these `gpus`."""
+    prefix_cache: bool = False
+    """The worker keeps prompts by cache_salt, and reports the tokens that it has of later ones."""
+    wrong_turns: bool = False
+    """Answers are wrong to later turns of a chat of which the prefix cache has a beginning."""
     share: float = 1.0
     """Share of requests that are corrupted, emptied, refused or dropped, by a draw for each."""
     seed: int = 0

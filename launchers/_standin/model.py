@@ -123,6 +123,30 @@ def _message(turn: Sequence[int]) -> Message | None:
     return Message(role=decode(turn[:at]), content=decode(turn[at + 1 : -1]))
 
 
+def find_answer(ids: Sequence[int]) -> int:
+    """Return the place of the first earlier answer in a prompt; 0 if it has none."""
+    opened = [TURN, *encode("assistant"), SAYS]
+    ends = range(len(opened), len(ids))
+    return next((end for end in ends if list(ids[end - len(opened) : end]) == opened), 0)
+
+
+class SeenPrompts:
+    """The prompts of a worker, by salt: each token is kept with all that comes before it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, set[int]] = {}
+
+    def take(self, ids: Sequence[int], salt: str) -> int:
+        """Return how many tokens of a prompt are known, all but one at most, and keep the rest."""
+        known, at, cached, unbroken = self._known.setdefault(salt, set()), 0, 0, True
+        for token in ids:
+            at = hash((at, token))
+            unbroken = unbroken and at in known
+            cached += unbroken
+            known.add(at)
+        return min(cached, len(ids) - 1)
+
+
 class _Entry(msgspec.Struct):
     """A line of an answer file of the simulated endpoint."""
 

@@ -57,9 +57,11 @@ class Replies:
         # many it would send at a time.
         self.connections: WeakSet[asyncio.BaseTransport] = WeakSet()
 
-    def body(self, request: Request, outputs: list[Output], prompt_tokens: int) -> Answer:
+    def body(
+        self, request: Request, outputs: list[Output], prompt_tokens: int, cached: int = 0
+    ) -> Answer:
         """Return the whole answer."""
-        usage = _usage(prompt_tokens, outputs)
+        usage = _usage(prompt_tokens, outputs, cached=cached)
         if isinstance(request, ChatCompletionRequest):
             prefix = _echo(request, 0)
             choices = [
@@ -125,7 +127,7 @@ class Replies:
         )
 
     def events(
-        self, request: Request, outputs: list[Output], prompt_tokens: int
+        self, request: Request, outputs: list[Output], prompt_tokens: int, cached: int = 0
     ) -> Iterator[bytes]:
         """Yield the events of a stream, with those that name the roles and the end."""
         chat = isinstance(request, ChatCompletionRequest)
@@ -140,7 +142,11 @@ class Replies:
 
         def event(choice: dict[str, Any] | None, generated: int) -> bytes:
             continuous = options is not None and options.continuous_usage_stats
-            usage = _usage(counted, outputs, generated) if choice is None or continuous else None
+            usage = (
+                _usage(counted, outputs, generated, cached)
+                if choice is None or continuous
+                else None
+            )
             choices = [] if choice is None else [self._event_choice(choice, chat=chat)]
             shown = usage.model_dump() if usage else None
             whole = {**head, "choices": choices, "usage": shown}
@@ -249,14 +255,16 @@ def _chunk(chat: bool, index: int, text: str) -> dict[str, Any]:
     return {"index": index, **said, "logprobs": None, "finish_reason": None, "stop_reason": None}
 
 
-def _usage(prompt_tokens: int, outputs: list[Output], generated: int | None = None) -> AnswerUsage:
+def _usage(
+    prompt_tokens: int, outputs: list[Output], generated: int | None = None, cached: int = 0
+) -> AnswerUsage:
     if generated is None:
         generated = sum(len(one.ids) for one in outputs)
     return AnswerUsage(
         prompt_tokens=prompt_tokens,
         total_tokens=prompt_tokens + generated,
         completion_tokens=generated,
-        prompt_tokens_details=PromptDetails(cached_tokens=0),
+        prompt_tokens_details=PromptDetails(cached_tokens=cached),
     )
 
 

@@ -32,7 +32,7 @@ from serve_eval.launchers._standin.generation import (
     shape_thoughts,
     state_of,
 )
-from serve_eval.launchers._standin.model import shape, think
+from serve_eval.launchers._standin.model import SeenPrompts, shape, think
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.parsing import Invalid, Reading, is_object, parse
 from serve_eval.launchers._standin.perf import Performed
@@ -94,6 +94,7 @@ class _Worker:
         self._counted = [0] * config.front_ends
         self._contexts = itertools.count(1)
         self._performed = Performed(config)
+        self._prefixes = SeenPrompts() if faults.prefix_cache else None
 
     # Small routes
 
@@ -241,10 +242,10 @@ class _Worker:
         room = [self._reading.room(ids, request) for ids in prompts]
         params = request.disaggregated_params
         context = _is_context(request)
-        outputs = []
+        outputs, cached = [], self._count_cached(prompts, request)
         for ids, most in zip(prompts, room, strict=True):
             for index in range(request.n):
-                answer = self._whole(ids, request, index, number)
+                answer = self._whole(ids, request, index, number, cached)
                 outputs.append(generate(answer, request, 1 if context else most))
         prompt_tokens = sum(len(ids) for ids in prompts)
         timing = self._performed.note(
@@ -257,14 +258,15 @@ class _Worker:
         if self.flavour == "main" and not request.stream and self._breaks(number) and not context:
             raise bad_request(self.faults.error_says)
         if context:
-            body = self._replies.body(request, outputs, prompt_tokens)
-            self._hand_over(request, body, outputs, prompts[0], _place(http))
+            body = self._replies.body(request, outputs, prompt_tokens, cached)
+            place = _place(http) | ({"cached": cached} if cached else {})
+            self._hand_over(request, body, outputs, prompts[0], place)
             return json_response(200, write(body, self.flavour), told)
         if request.stream:
             return await self._stream(
-                http, request, outputs, prompt_tokens, number, metrics.event(told)
+                http, request, outputs, prompt_tokens, number, metrics.event(told), cached
             )
-        body = self._replies.body(request, outputs, prompt_tokens)
+        body = self._replies.body(request, outputs, prompt_tokens, cached)
         if params is not None and self.flavour == "main":
             for choice in body.choices:
                 choice.disaggregated_params = MainDisaggregatedParams(
@@ -275,10 +277,23 @@ class _Worker:
                 )
         return json_response(200, write(body, self.flavour), told)
 
-    def _whole(self, ids: list[int], request: Request, index: int, number: int) -> list[int]:
+    def _count_cached(self, prompts: list[list[int]], request: Request) -> int:
+        """Return the tokens of prompts that the prefix cache of their context worker has."""
+        params = request.disaggregated_params
+        if params is not None and params.request_type == "generation_only":
+            return int(state_of(params.encoded_opaque_state).get("cached", 0))
+        if self._prefixes is None:
+            return 0
+        salt = getattr(request, "cache_salt", None) or ""
+        return sum(self._prefixes.take(ids, salt) for ids in prompts)
+
+    def _whole(
+        self, ids: list[int], request: Request, index: int, number: int, cached: int
+    ) -> list[int]:
         """Return the whole answer, with the first token that a context worker may have chosen."""
         params = request.disaggregated_params
         wrong = self.faults.corrupts(number, len(ids))
+        wrong |= self.faults.wrong_turns and 0 < model.find_answer(ids) <= cached
         first: list[int] = []
         if params is not None and params.request_type == "generation_only":
             state = state_of(params.encoded_opaque_state)
@@ -339,10 +354,13 @@ class _Worker:
         prompt_tokens: int,
         received: int,
         last: bytes,
+        cached: int,
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers=EVENTS)
         await response.prepare(http)
-        for number, event in enumerate(self._replies.events(request, outputs, prompt_tokens)):
+        for number, event in enumerate(
+            self._replies.events(request, outputs, prompt_tokens, cached)
+        ):
             if number == self.faults.fail_stream and self.faults.is_drawn(received):
                 if self.flavour == "main":
                     return await self._end_stream(http, request, response)

@@ -12,7 +12,7 @@ from typing import Any
 
 from serve_eval.errors import PlanError
 from serve_eval.frozen import freeze
-from serve_eval.protocol.conversation import list_turns
+from serve_eval.protocol.conversation import SEPARATOR, TURN, list_turns
 from serve_eval.schema import (
     Conversation,
     Message,
@@ -131,7 +131,7 @@ def score_each(
     return Score(
         value=value,
         outcome=Outcome.PARTIAL if 0.0 < value < 1.0 else bad,
-        answer=" | ".join("-" if one.answer is None else one.answer for one in scores),
+        answer=SEPARATOR.join("-" if one.answer is None else one.answer for one in scores),
         parts={name_turn(one.turn): score.value for one, score in zip(turns, scores, strict=True)},
         mode=modes[0] if modes else None,
     )
@@ -139,7 +139,7 @@ def score_each(
 
 def name_turn(turn: int) -> str:
     """Return the name of a turn in tables, which count from 1."""
-    return f"turn {turn + 1}"
+    return TURN.format(turn + 1)
 
 
 def _tell_empty(score: Score, answer: Response) -> Score:

@@ -228,6 +228,7 @@ HARMLESS_CHOICES = frozenset(
         "template_date",
         "thinking",
         "acceptance_length",
+        "history_thoughts",
     }
 )
 """Harmless options of every task. A chat template is rendered in a sandbox."""

@@ -27,7 +27,8 @@ class LimitsOptions:
     concurrency: Annotated[
         str | None,
         Setting(
-            "Requests in flight (default 64); auto finds what the endpoint can handle.",
+            "Requests in flight (default 64), one per conversation; auto finds what the"
+            " endpoint can handle.",
             "N|auto",
             "limits.concurrency",
             parse=shared_options.number_or_word,

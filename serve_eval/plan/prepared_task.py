@@ -70,6 +70,11 @@ class PreparedTask:
     def chat(self) -> bool:
         return not isinstance(self.dataset.samples[0].prompt, str)
 
+    @property
+    def conversations(self) -> bool:
+        """True if a sample goes on after its first answer."""
+        return any(sample.conversation is not None for sample in self.dataset.samples)
+
     @cached_property
     def needs(self) -> frozenset[Need]:
         """Abilities that the endpoint needs, from the task's declaration and from its samples."""

@@ -28,6 +28,8 @@ from serve_eval.schema import (
 HISTORY_THOUGHTS = "history_thoughts"
 """The option of a protocol that keeps thoughts in the history."""
 SALT_FIELD = "cache_salt"
+TURN, SEPARATOR = "turn {}", " | "
+"""The name of a turn in tables, which count from 1, and the text between the answers of turns."""
 
 
 def find_next(sample: Sample, done: Sequence[Exchange]) -> tuple[int, tuple[Message, ...]] | None:

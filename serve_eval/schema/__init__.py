@@ -235,6 +235,7 @@ if TYPE_CHECKING:
         Invariant,
         Invariants,
         PressureUse,
+        TurnChanges,
     )
     from serve_eval.schema.load import (
         LoadBracket,
@@ -489,6 +490,7 @@ __all__ = [
     "ToolForm",
     "ToolProbe",
     "Traffic",
+    "TurnChanges",
     "UnscoredSample",
     "Usage",
     "UserTurn",

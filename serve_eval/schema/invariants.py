@@ -56,6 +56,24 @@ class PressureUse:
 
 
 @freeze
+class TurnChanges:
+    """The answers to one turn of conversations, counted from 1, that were equal before it.
+
+    Of `compared` conversations, the answer `changed` in the arm, and `own` in the repeat. The same
+    history was sent, so that the turn is the first that shows a difference. Of the `prompt_tokens`,
+    `cached` came from the cache in the arm and `base_cached` in `base` (None: not reported).
+    """
+
+    turn: int
+    compared: int
+    changed: int
+    own: int
+    prompt_tokens: int
+    cached: int | None
+    base_cached: int | None
+
+
+@freeze
 class Invariant:
     """A change that should not change any answer, for one task.
 
@@ -70,7 +88,8 @@ class Invariant:
 
     `cache` is for the arm `cold`, and `pressure` for those with other prompts in the cache (None:
     another arm, or a file of an older version). `not_tested` is the
-    reason why an arm that is not broken proves nothing; None if it holds.
+    reason why an arm that is not broken proves nothing; None if it holds. `turns` are for
+    conversations.
     """
 
     task: str
@@ -85,6 +104,7 @@ class Invariant:
     cache: CacheUse | None = None
     pressure: PressureUse | None = None
     not_tested: str | None = None
+    turns: tuple[TurnChanges, ...] = ()
 
 
 @freeze

@@ -147,6 +147,7 @@ async def deployed(
     greeted=True,
     auth_key=None,
     front_ends=1,
+    router=None,
 ):
     """Run workers with an orchestrator.
 
@@ -154,7 +155,7 @@ async def deployed(
     `metrics_dir` is the orchestrator's perf_metrics_output_dir; `front` holds further keys of its
     file. With `wrong_pair`, the second worker cannot read the cache of the first. With `greeted`,
     the orchestrator sets its workers' clocks first, which takes 0.2 s each. All servers share
-    `auth_key`. Each worker has `front_ends`.
+    `auth_key`. Each worker has `front_ends`. `router` is the type of that of the context workers.
     """
     args = {"cache_transceiver_config": {"backend": "DEFAULT"}}
     args |= PERF_METRICS if perf_metrics else {}
@@ -185,6 +186,8 @@ async def deployed(
             document[f"{role}_servers"] = {
                 "urls": [found.host(f"{role}_{i}") for i in range(count)]
             }
+        if router is not None:
+            document["context_servers"]["router"] = {"type": router}
         shared = {KEY: auth_key} if auth_key else {}
         server = Orchestrating(
             orchestrator({**document, **(front or {}), **shared}, flavour), Faults(), flavour, 30.0

@@ -62,7 +62,7 @@ def _cut(done: list[Exchange], doubt: Callable[[Exchange], str | None]) -> None:
 
 
 async def talk(
-    ask: Ask, sample: Sample, request: Request, kept: KeptExchanges | None
+    ask: Ask, sample: Sample, request: Request, kept: KeptExchanges | None = None
 ) -> Response | Failure:
     """Return the response to a conversation: its last answer. Never raises for a failed request."""
     done = [] if kept is None else kept.take(sample.id)

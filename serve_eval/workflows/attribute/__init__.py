@@ -20,7 +20,8 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities.sampling import to_fields
-from serve_eval.evaluation.engine.send import send_to_thinker
+from serve_eval.evaluation.engine.send import send
+from serve_eval.evaluation.engine.talk import talk
 from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.run_session import Stopwatch
 from serve_eval.evaluation.task_run import open_scoring
@@ -28,7 +29,17 @@ from serve_eval.evidence.attribution import ALPHA
 from serve_eval.frozen import freeze_places
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.processes.resources import CoreLoad
-from serve_eval.schema import Attributed, Attribution, Failure, Progress, Sample, Task
+from serve_eval.schema import (
+    Attributed,
+    Attribution,
+    Failure,
+    FailureKind,
+    Progress,
+    Request,
+    Response,
+    Sample,
+    Task,
+)
 from serve_eval.stats.contingency import CONTEXT
 from serve_eval.storage.story_files import ATTRIBUTE
 from serve_eval.storage.story_results import check_attribution
@@ -178,9 +189,8 @@ class _WorkerSession:
 
     async def ask_each(self, task: Task, sample: Sample) -> None:
         """Ask each worker separately."""
-        request = request_of(task, sample)
         results = await asyncio.gather(
-            *(send_to_thinker(self.clients[one], request) for one in self.asking.workers)
+            *(send(self.clients[one], task, sample) for one in self.asking.workers)
         )
         for one, result in zip(self.asking.workers, results, strict=True):
             place = _place(one, self.asking)
@@ -188,17 +198,27 @@ class _WorkerSession:
 
     async def ask_pairs(self, task: Task, sample: Sample) -> None:
         """Ask each pair of a context and a generation server."""
-        request, clients = request_of(task, sample), self.clients
+        request = request_of(task, sample)
         both = await asyncio.gather(
-            *(
-                ask_pair(clients[c], clients[g], request, self.ways[c], self.key)
-                for c, g in self.asking.pairs
-            )
+            *(self._ask_pair(c, g, sample, request) for c, g in self.asking.pairs)
         )
         for (c, g), joined in zip(self.asking.pairs, both, strict=True):
             await self.in_pairs.take(
                 (c.url, g.url), task, sample, joined, self.scoring.of(task.name)
             )
+
+    async def _ask_pair(
+        self, context: Worker, generation: Worker, sample: Sample, request: Request
+    ) -> Response | Failure | None:
+        clients, way = (self.clients[context], self.clients[generation]), self.ways[context]
+        if sample.conversation is None:
+            return await ask_pair(*clients, request, way, self.key)
+
+        async def ask(one: Request) -> Response | Failure:
+            found = await ask_pair(*clients, one, way, self.key)
+            return found or Failure(kind=FailureKind.INVALID_RESPONSE, message="no answer")
+
+        return await talk(ask, sample, request)
 
 
 async def _ask(

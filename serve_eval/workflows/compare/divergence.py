@@ -43,6 +43,8 @@ TOGETHER = 8
 
 async def look(task: Task, sample: Sample, a: Client, b: Client) -> Divergence:
     """Ask both endpoints for the sample again, and return their first divergence."""
+    if sample.conversation is not None:
+        return Divergence(kind="unknown", why="a conversation has an answer for each turn")
     request = request_of(task, sample)
     try:
         one, other = await asyncio.gather(_tokens(request, a), _tokens(request, b))
@@ -79,7 +81,7 @@ async def place_partings(
 
     The samples are asked TOGETHER at a time, and no more of them once none of these is found.
     """
-    if task.prompt_logprobs or any(sample.choices for sample, _ in parted[:1]):
+    if task.prompt_logprobs or any(s.choices or s.conversation for s, _ in parted[:1]):
         return {}
 
     async def place(sample: Sample, parting: Parting) -> int | None:

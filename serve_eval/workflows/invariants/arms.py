@@ -203,6 +203,8 @@ def _not_rendered(
     """Return why the client cannot render the chat template; None if it can."""
     if not all(p.chat for p in prepared):
         return "not every task is asked by chat"
+    if any(p.conversations for p in prepared):
+        return "the server renders conversations, which grow by its answers"
     if any("tokenizer" in spec.options for spec in plan.tasks):
         return "the client renders the template already"
     return "invariants.tokenizer names no chat template" if tokenizer is None else None

@@ -29,6 +29,7 @@ from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evidence import answer_pairs
 from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask, request_of
+from serve_eval.protocol.conversation import SALT_FIELD
 from serve_eval.schema import (
     Failure,
     FailureKind,
@@ -53,7 +54,7 @@ from serve_eval.storage.story_results import (
 from serve_eval.workflows.invariants.arms import AGAIN, Arm
 from serve_eval.workflows.invariants.cache_use import are_fewer, read_usage
 
-FIELD = "cache_salt"
+FIELD = SALT_FIELD
 SALT_BYTES = 16
 GONE = frozenset({FailureKind.TIMEOUT, FailureKind.DISCONNECTED})
 """Failures after which the next pass finds out what is wrong, within its own limits."""
@@ -120,7 +121,12 @@ def _salt_task(prepared: PreparedTask, salt: str) -> PreparedTask:
 
 def _salt_sample(sample: Sample, salt: str) -> Sample:
     own = sample.override or Override()
-    return replace(sample, override=replace(own, extra={**own.extra, FIELD: salt}))
+    talk = sample.conversation
+    return replace(
+        sample,
+        override=replace(own, extra={**own.extra, FIELD: salt}),
+        conversation=None if talk is None else replace(talk, salted=True),
+    )
 
 
 def salt_of(salt: str, *what: str) -> str:

@@ -29,6 +29,12 @@ from serve_eval.storage.story_files import INVARIANTS
 from serve_eval.storage.story_results import read_pressure
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, went_through
 from serve_eval.workflows.invariants.arms import BASE, COLD, Arm
+from serve_eval.workflows.invariants.by_turn import (
+    compare_turns,
+    cut_to_first_change,
+    describe_turns,
+    name_turn,
+)
 from serve_eval.workflows.invariants.cache_use import (
     describe_pressure,
     describe_use,
@@ -74,6 +80,8 @@ def judge_arms(
                 one = replace(one, cache=use_of_cache(answers[-1], answers[0], unsalted[name]))
             elif one is not None and (level := levels.get(arm.name)) is not None:
                 one = replace(one, pressure=use_under_pressure(answers, log, level.filled))
+            if one is not None and any(p.conversations for p in arm.prepared or ()):
+                one = replace(one, turns=compare_turns(answers))
             if one is not None:
                 found.append(replace(one, not_tested=_why_unfinished(answers)))
     corrected = holm([_p(one) for one in found])
@@ -131,7 +139,7 @@ def _test_arm(
     """
     changed = self_flips(
         arm.name,
-        *answers,
+        *cut_to_first_change(answers),
         other_run=-1,
         differ=answer_pairs.another_answer,
         exchangeable=arm.exchangeable,
@@ -261,7 +269,10 @@ def _make_conclusion(found: Invariants, one: Invariant) -> Conclusion:
 
 def _explain(one: Invariant) -> str:
     """Return the change that is broken, or why it was not tested."""
-    return f"answers change when asked {one.what}" if one.broken else one.not_tested or ""
+    if not one.broken:
+        return one.not_tested or ""
+    turn = name_turn(one.turns)
+    return f"answers change when asked {one.what}" + (f"; they begin with {turn}" if turn else "")
 
 
 def _describe(one: Invariant, outcome: str) -> Iterator[Statement]:
@@ -271,6 +282,8 @@ def _describe(one: Invariant, outcome: str) -> Iterator[Statement]:
         yield Statement("change", one.what, depth=Depth.MORE)
     if one.cache is not None:
         yield Statement("cache", describe_use(one.cache), depth=depth)
+    if one.turns:
+        yield Statement("turns", describe_turns(one.turns), depth=depth)
     if one.pressure is not None and one.not_tested is None:
         fate, whole = (describe_pressure(one.pressure, broken=x) for x in (False, one.broken))
         yield Statement("cache", fate, depth=depth)

@@ -78,7 +78,7 @@ async def test_the_lag_is_the_most_by_which_a_timer_was_late(
 
 
 async def test_a_task_ends_before_the_next_one_begins(monkeypatch, tmp_path):
-    async def send(client, task, sample, *, alone):
+    async def send(client, task, sample, *, alone, lane):
         await asyncio.sleep(0)
         return Response(text="A", finish_reason="stop")
 
@@ -120,7 +120,7 @@ async def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_w
 ):
     session, asked, given_up = made(Counting, concurrency=4), [], []
 
-    async def send(client, task, sample, *, alone):
+    async def send(client, task, sample, *, alone, lane):
         asked.append(sample.prompt)
         try:
             await (
@@ -155,7 +155,7 @@ async def test_a_connection_out_of_step_is_said_while_others_are_asked(monkeypat
     session, told = made(concurrency=1), []
     session._notify = told.append
 
-    async def send(client, task, sample, *, alone):
+    async def send(client, task, sample, *, alone, lane):
         if sample.id == "s0":
             session.out_of_step(1, "a second message came after a complete answer")
         else:
@@ -196,7 +196,7 @@ RIGHT = Response(text="A", finish_reason="stop")
 def test_results_are_shown_while_others_are_awaited(monkeypatch, tmp_path):
     told = Told()
 
-    async def send(client, task, sample, *, alone):
+    async def send(client, task, sample, *, alone, lane):
         if sample.id == "s2":
             await asyncio.wait_for(until(lambda: "one 2" in told.events), 10)
         return RIGHT
@@ -209,7 +209,7 @@ def test_results_are_shown_while_others_are_awaited(monkeypatch, tmp_path):
 def test_a_sudden_end_notes_what_was_in_flight(monkeypatch, tmp_path, end):
     session = made(concurrency=1)
 
-    async def send(client, task, sample, *, alone):
+    async def send(client, task, sample, *, alone, lane):
         if sample.id == "s1":
             if end is not None:
                 raise end
@@ -227,7 +227,7 @@ def test_answered_requests_do_not_starve(monkeypatch, tmp_path):
     session, waiting_s = made(concurrency=1), [0.0]
     session.starvation = StarvationWatch(lambda: 0.0, lambda: waiting_s[0])
 
-    async def send(client, task, sample, *, alone):
+    async def send(client, task, sample, *, alone, lane):
         return RIGHT
 
     ask_with(monkeypatch, tmp_path, send, session, samples=LEAST_ANSWERS)
