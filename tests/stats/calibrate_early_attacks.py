@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from serve_eval.stats.inputs import FloatArray
 
-MOST_ANSWERS, MOST_RUNS, LEAST_RUNS = 300_000, 1000, 40
+MOST_ANSWERS, MOST_RUNS, LEAST_RUNS = 100_000, 400, 20
 """Answers and runs that a row simulates at most, and the runs at least."""
 TASKS = 8
 IN_FLIGHT = 64
