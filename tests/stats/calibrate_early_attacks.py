@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from serve_eval.stats.inputs import FloatArray
 
-MOST_ANSWERS, MOST_RUNS, LEAST_RUNS = 100_000, 400, 20
+MOST_ANSWERS, MOST_RUNS, LEAST_RUNS = 60_000, 400, 20
 """Answers and runs that a row simulates at most, and the runs at least."""
 TASKS = 8
 IN_FLIGHT = 64
@@ -192,11 +192,11 @@ def attacks() -> list[Attack]:
     found = []
     for one in (Cell(198, 1, 0.0, alike=1.0, runs=1), Cell(198, 4, 0.0, alike=1.0)):
         found.append(Attack("ties: all answers as before", one))
+    for lost, of in ((0.015, "wrong"), (0.03, "wrong"), (0.03, "any")):
+        kind = f"{100 * lost:g} % missing, of {of}"
+        found.append(Attack(kind, Cell(10, 64, 0.1, lost=lost, of=of)))
     for n, k, runs in ((10, 64, 4), (198, 64, 4), (15_000, 1, 1)):
-        for lost, of in ((0.0, "any"), (0.015, "wrong"), (0.03, "wrong"), (0.03, "any")):
-            one = Cell(n, k, 0.1, runs=runs, lost=lost, of=of)
-            kind = f"{100 * lost:g} % missing, of {of}" if lost else "sound"
-            found.append(Attack(kind, one))
+        found.append(Attack("sound", Cell(n, k, 0.1, runs=runs)))
         found.append(Attack("turns worse at half", Cell(n, k, 0.1, runs=runs, turns=True)))
     for n, k, runs in ((198, 4, 4), (1319, 1, 1), (15_000, 1, 1)):
         found.append(Attack("cut: 2 % of the answers", Cell(n, k, 0.1, runs=runs), share=0.02))
