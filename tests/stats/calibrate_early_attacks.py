@@ -77,9 +77,9 @@ class Met:
         self.opposite += {decision, last} == {Decision.PASS, Decision.FAIL}
 
 
-def cut(then: FloatArray, now: FloatArray, share: float) -> None:
+def cut(random: Generator, then: FloatArray, now: FloatArray, share: float) -> None:
     """Make the answers wrong to the prompts that the reference gets right most seldom, but does."""
-    right = then.mean(axis=0)
+    right = then.mean(axis=0) + 1e-6 * random.random(then.shape[1]) * (then.max(axis=0) > 0.0)
     hardest = numpy.argsort(numpy.where(right > 0.0, right, 2.0), kind="stable")
     now[:, hardest[: round(share * len(right))]] = 0.0
 
@@ -91,7 +91,7 @@ def measure_alone(attack: Attack) -> Met:
     while met.runs < MOST_RUNS and (met.runs < LEAST_RUNS or met.asked * size < MOST_ANSWERS):
         then, now = base.answer(random, cell)
         if attack.kind.startswith("cut"):
-            cut(then, now, attack.share)
+            cut(random, then, now, attack.share)
         prefix = base.look(random, cell, then, now)
         early = prefix.looked_at < size
         last = base.end(cell, then, now) if early else Decision.UNDECIDED
@@ -198,7 +198,7 @@ def attacks() -> list[Attack]:
     for n, k, runs in ((10, 64, 4), (198, 64, 4), (15_000, 1, 1)):
         found.append(Attack("sound", Cell(n, k, 0.1, runs=runs)))
         found.append(Attack("turns worse at half", Cell(n, k, 0.1, runs=runs, turns=True)))
-    for n, k, runs in ((198, 4, 4), (1319, 1, 1), (15_000, 1, 1)):
+    for n, k, runs in ((198, 4, 4), (1319, 1, 1)):
         found.append(Attack("cut: 2 % of the answers", Cell(n, k, 0.1, runs=runs), share=0.02))
         found.append(Attack("cut: 10 % of the answers", Cell(n, k, 0.1, runs=runs), share=0.1))
     for n, k in ((200, 1), (200, 4), (1300, 4)):
