@@ -16,9 +16,10 @@ is assumed. A bet that keeps its stake g for a block multiplies the wealth by pr
 null)), whose mean is prod (1 + g (d_i - null)) <= (1 + g (mean d - null))^n, since a product is at
 most the power of the mean of its factors. So if the mean drop on these questions is the margin or
 more, the wealth at the ends of blocks is a supermartingale and reaches 2 / alpha with probability
-at most alpha / 2 (Ville 1939). Within a block it is not looked at. Half of the wealth is bet at
-fixed stakes, half at one for the variance of the values: in the first block that of the reference's
-own answers, later the one observed in earlier blocks.
+at most alpha / 2 (Ville 1939). Within a block it is not looked at. A third of the wealth is bet at
+fixed stakes, a third at one for the variance of the values: in the first block that of the
+reference's own answers, later the one observed in earlier blocks. The last third bets, from the
+second block on, on what a prompt does beyond what it did before (`ExpectedWealth`).
 
 **FAIL in later rounds** needs more than a drop on these questions, as the final test does: a build
 of equal accuracy may lose much on few prompts. After 2, 4, 8, ... rounds each prompt's mean over
@@ -54,6 +55,8 @@ ON_FIRST_ROUND = 0.5
 ON_NONE_MISSING = 0.8
 """Share of eps for a run without a missing answer, by far the usual one. Of the rest, each further
 number of missing answers has half of what is left."""
+NO_DIFFERENCE = 0.5
+"""The value, on a scale of 0..1, of a prompt that is answered as the reference answers it."""
 LEAST_VARIANCE = 0.0025
 """Least variance on a scale of 0..1 that the first stake assumes: one answer of a hundred flips."""
 
@@ -231,50 +234,118 @@ class EarlyRepeats(EarlyPaired):
         return self._answered.log
 
 
+class ExpectedWealth:
+    """The wealth of a bet on what each prompt does in a block beyond what it did in earlier ones.
+
+    A prompt that is lost for good costs a bet on its value as much in each block as chance does. So
+    numbers that earlier blocks tell are subtracted from the values of a block: the means of the
+    prompts so far, where these are below no difference, moved so that their mean is 0. The mean of
+    the values stays as it is, and so does the promise. The first block has no bet.
+    """
+
+    __slots__ = (
+        "_block",
+        "_blocks",
+        "_gap",
+        "_moved",
+        "_null",
+        "_seen",
+        "_squares",
+        "_stake",
+        "_sums",
+        "_variance",
+        "_wealth",
+    )
+
+    def __init__(self, null: float, gap: float, variance: float) -> None:
+        self._null, self._gap, self._variance, self._wealth = null, gap, variance, 1.0
+        self._squares, self._seen, self._blocks, self._stake = 0.0, 0, 0, 0.0
+        self._block: list[float] = []
+        self._sums: list[float] = []
+        self._moved: list[float] = []
+
+    def bet(self, value: float) -> float:
+        """Bet on the value of the next prompt and return the wealth after it."""
+        if self._moved:
+            beyond = value - self._moved[len(self._block)]
+            self._wealth *= 1.0 + self._stake * (beyond - self._null)
+        self._block.append(value)
+        return self._wealth
+
+    def end_block(self) -> None:
+        """Set the numbers and the stake of the next block by the values so far."""
+        block, self._block = self._block, []
+        if self._moved:
+            beyond = [value - one for value, one in zip(block, self._moved, strict=True)]
+            mean = math.fsum(beyond) / len(beyond)
+            self._squares += math.fsum((one - mean) ** 2 for one in beyond)
+            self._seen += len(beyond)
+        before = self._sums or [0.0] * len(block)
+        self._sums = [one + value for one, value in zip(before, block, strict=True)]
+        self._blocks += 1
+        usual = [min(NO_DIFFERENCE, one / self._blocks) for one in self._sums]
+        mean = math.fsum(usual) / len(usual)
+        self._moved = [one - mean for one in usual]
+        hoped = math.fsum(self._sums) / (self._blocks * len(block)) - self._null
+        gap = min(self._gap, max(self._gap / 4.0, hoped))
+        used = self._squares / self._seen if self._seen else 2.0 * self._variance
+        most = LARGEST_STAKE / (self._null + max(self._moved))
+        self._stake = min(gap / (max(used, LEAST_VARIANCE) + gap * gap), most)
+
+
 class BlockWealth:
     """The wealth of a bet against "the mean of the prompts is at most `null`", block by block.
 
-    Values are in 0..1. Half is bet as in `MarginWealth`, with a stake that changes only between
-    blocks. The first stake is for `variance`.
+    Values are in 0..1, in the same order of prompts in each block. A third is bet as
+    `ExpectedWealth`, the rest as in `MarginWealth`, with a stake that changes only between blocks.
+    The first stake is for `variance`.
     """
 
-    __slots__ = ("_adaptive", "_fixed", "_gap", "_null", "_seen", "_squares", "_stake")
+    __slots__ = (
+        "_adaptive",
+        "_expected",
+        "_fixed",
+        "_gap",
+        "_null",
+        "_parts",
+        "_seen",
+        "_squares",
+        "_stake",
+    )
 
     def __init__(self, null: float, gap: float, variance: float) -> None:
-        self._fixed = Wealth(null, None, 0.0, 1.0)
+        self._fixed, self._parts = Wealth(null, None, 0.0, 1.0), (1.0, 1.0, 1.0)
         self._null, self._gap, self._adaptive = null, gap, 1.0
+        inside = 0.0 < null < 1.0
+        self._expected = ExpectedWealth(null, gap, variance) if inside else None
         self._squares, self._seen = 0.0, 0
         self._set_stake(variance)
 
     def _set_stake(self, variance: float) -> None:
         null, gap, used = self._null, self._gap, max(variance, LEAST_VARIANCE)
-        inside = 0.0 < null < 1.0
+        inside = self._expected is not None
         self._stake = min(gap / (used + gap * gap), LARGEST_STAKE / null) if inside else 0.0
 
     def bet(self, value: float) -> float:
         """Bet on one value and return the wealth after it."""
         self._adaptive *= 1.0 + self._stake * (value - self._null)
-        self._squares += (value - 0.5) ** 2
+        self._squares += (value - NO_DIFFERENCE) ** 2
         self._seen += 1
-        return 0.5 * (self._fixed.bet(value) + self._adaptive)
+        expected = 1.0 if self._expected is None else self._expected.bet(value)
+        self._parts = self._fixed.bet(value), self._adaptive, expected
+        return sum(self._parts) / len(self._parts)
 
     def end_block(self) -> None:
-        """Set the stake of the next block by the values so far."""
+        """Set the stakes of the next block by the values so far."""
         self._set_stake(self._squares / self._seen)
+        if self._expected is not None:
+            self._expected.end_block()
 
     @property
     def log(self) -> float:
         """Natural logarithm of the wealth."""
-        return add_logs(self._fixed.log, self._adaptive)
-
-
-def add_logs(fixed: float, adaptive: float) -> float:
-    """Return ln of half the sum of exp(`fixed`) and `adaptive`."""
-    other = math.log(adaptive) if adaptive > 0.0 else -math.inf
-    top = max(fixed, other)
-    if not math.isfinite(top):
-        return top
-    return top + math.log(0.5 * (math.exp(fixed - top) + math.exp(other - top)))
+        mean = sum(self._parts) / len(self._parts)
+        return math.log(mean) if mean > 0.0 else -math.inf
 
 
 class AnsweredRounds:

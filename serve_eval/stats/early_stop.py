@@ -300,7 +300,7 @@ class EarlyClassic(EarlyVerdict):
         return cls(n, threshold, lo=lo, hi=hi, eps=eps, max_missing=max_missing)
 
 
-ON_NONE = 0.5
+ON_NONE = 0.8
 """Weight of j = 0, the usual case, for which a prefix without a missing answer is the strongest
 evidence. The other j share the rest, so that a missing answer does not end the bet."""
 

@@ -109,6 +109,14 @@ def test_clear_cases_stop_in_a_third(drop: float, decision: Decision, single: bo
     assert test.looked_at < n * k / 8
 
 
+def test_prompts_that_are_lost_for_good_cost_a_block_no_more_than_the_first_time():
+    """Three of 30 are lost, half of the margin; each block after the first says the same again."""
+    n, k = 30, 64
+    test = EarlyRepeats(n, k, 0.2, alpha=ALPHA, blocks=_alike(n, k), max_missing=1.0)
+    assert _add(test, [[-1.0] * 3 + [0.0] * 27] * k) is Decision.PASS
+    assert test.looked_at == 4 * n
+
+
 def test_two_rounds_are_looked_at_as_a_run_without_repeats():
     values = numpy.random.default_rng(1).choice([-1.0, 0.0], 300, p=[0.3, 0.7]).tolist()
     one = EarlyRepeats(300, 2, 0.1, alpha=ALPHA, max_missing=1.0)

@@ -144,15 +144,15 @@ def test_the_first_sample_with_the_evidence_needed_decides():
 
     Both are computed here.
     """
-    n, eps, margin = 100, 0.05, 0.2
+    n, eps, margin, later = 100, 0.05, 0.2, 0
     for seed in range(20):
         values = random.Random(seed).choices([-1.0, 0.0, 1.0], [0.04, 0.92, 0.04], k=n)
         wanted = next(
             t
             for t in range(1, n + 1)
             if _loop(values[:t], n, -margin) >= math.log(2 / eps)
-            and 0.5 * comb(n, t) / comb(n - 3, t)
-            + 0.25 * sum(comb(n - j, t) / comb(n - 3, t) for j in (1, 2))
+            and 0.8 * comb(n, t) / comb(n - 3, t)
+            + 0.1 * sum(comb(n - j, t) / comb(n - 3, t) for j in (1, 2))
             >= 1 / eps
         )
         stop = EarlyClassic.for_pairs(n, margin, eps=eps)
@@ -163,7 +163,9 @@ def test_the_first_sample_with_the_evidence_needed_decides():
         wanted = next(
             t for t in range(1, n + 1) if _loop(values[:t], n, -margin) >= math.log(2 / eps)
         )
-        assert quick.looked_at == wanted < stop.looked_at
+        assert quick.looked_at == wanted <= stop.looked_at
+        later += wanted < stop.looked_at
+    assert later
 
 
 def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probability_eps_at_most():
