@@ -20,6 +20,8 @@ from serve_eval.client.wire_format.responses_stream import ResponsesStream
 NAME = "responses"
 QUESTION = "Which colour is the sky? Answer in one short sentence."
 FACT = "Remember the word heron, and the word granite, and the word lantern. Say only: yes."
+WORDS = ("heron", "granite", "lantern")
+UNKNOWN = "resp_00000000000000000000000000000000"
 NEXT = "Say the three words."
 TOKENS, TOOL_TOKENS = 48, 256
 _NOT_SERVED = frozenset({404, 405, 501})
@@ -91,7 +93,8 @@ async def _remembers(session: CheckSession) -> bool:
     """Return True if a second turn has the turn before it, named by its id.
 
     Where tokens are counted, its prompt must be longer than without that turn: a server may ignore
-    the id. Where they are not, the words of the first turn must come back.
+    the id. Where they are not, the words of the first turn must come back, or an id that no answer
+    had must be refused.
     """
     first = await session.post(_body(session, FACT, store=True))
     alone = await session.post(_body(session, NEXT))
@@ -102,7 +105,9 @@ async def _remembers(session: CheckSession) -> bool:
     except InvalidResponse:
         return False
     if not said.usage.prompt_tokens or not without.usage.prompt_tokens:
-        return any(word in said.text.lower() for word in ("heron", "granite", "lantern"))
+        if any(word in said.text.lower() for word in WORDS):
+            return True
+        return (await session.post(_body(session, NEXT, previous_response_id=UNKNOWN))).refused
     return said.usage.prompt_tokens > without.usage.prompt_tokens + len(FACT.split()) // 2
 
 
@@ -110,8 +115,8 @@ CHECKS = (
     Check(
         NAME,
         items,
-        requests=6,
-        tokens=5 * TOKENS + TOOL_TOKENS,
+        requests=7,
+        tokens=6 * TOKENS + TOOL_TOKENS,
         prompt_tokens=250,
     ),
 )

@@ -34,6 +34,7 @@ def test_a_stand_in_keeps_answers_and_counts_no_tokens():
     assert row.outcome == "PASS", row
     has, lacks = row.told.split("; not seen: ")
     assert has.startswith("text, stream")
+    assert "previous_response_id" in has
     assert "usage" in lacks
 
 
