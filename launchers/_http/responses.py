@@ -28,7 +28,7 @@ _NOT_SERVED = ("background", "include", "conversation", "truncation", "max_tool_
 
 
 @freeze
-class Asked:
+class ResponsesAsk:
     """A request of this route: the body of its chat, and what its answer repeats."""
 
     chat: dict[str, Any]
@@ -54,7 +54,7 @@ class Conversations:
             raise RefusedRequest(404, trtllm_error(told, "invalid_request_error", 404))
         return self._turns[name]
 
-    def keep(self, name: str, asked: Asked, message: Mapping[str, Any]) -> None:
+    def keep(self, name: str, asked: ResponsesAsk, message: Mapping[str, Any]) -> None:
         """Keep the turns of a request and its answer."""
         if asked.stores:
             turn = {"role": "assistant", "content": message.get("content") or ""}
@@ -65,7 +65,7 @@ class Conversations:
                 self._turns.popitem(last=False)
 
 
-def to_chat(raw: bytes, kept: Conversations | None = None) -> Asked:
+def to_chat(raw: bytes, kept: Conversations | None = None) -> ResponsesAsk:
     """Return the chat that a request stands for. Raises RefusedRequest if it is invalid.
 
     Without `kept`, a server keeps no answers, as llama-server does not.
@@ -91,7 +91,7 @@ def to_chat(raw: bytes, kept: Conversations | None = None) -> Asked:
     if chat.get("stream"):
         chat["stream_options"] = {"include_usage": True}
     _rename(body, chat)
-    return Asked(chat=chat, stores=body.get("store") is not False, previous=previous)
+    return ResponsesAsk(chat=chat, stores=body.get("store") is not False, previous=previous)
 
 
 def _rename(body: Mapping[str, Any], chat: dict[str, Any]) -> None:
@@ -169,7 +169,7 @@ class ResponsesWriter:
     def __init__(self, dialect: Dialect = "openai", kept: Conversations | None = None) -> None:
         self._dialect, self._kept = dialect, kept
 
-    def whole(self, asked: Asked, body: bytes) -> bytes:
+    def whole(self, asked: ResponsesAsk, body: bytes) -> bytes:
         """Return the body of an answer from that of a chat."""
         told = msgspec.json.decode(body)
         choices = told.get("choices") if isinstance(told, dict) else None
@@ -181,7 +181,7 @@ class ResponsesWriter:
 
     def _response(
         self,
-        asked: Asked,
+        asked: ResponsesAsk,
         told: Mapping[str, Any],
         message: Mapping[str, Any],
         finish: str | None,
@@ -202,7 +202,9 @@ class ResponsesWriter:
             self._kept.keep(name, asked, message)
         return response
 
-    async def events(self, asked: Asked, chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    async def events(
+        self, asked: ResponsesAsk, chunks: AsyncIterable[bytes]
+    ) -> AsyncIterator[bytes]:
         """Yield the events of an answer from those of a chat, as they come.
 
         A chat that ends without a finish_reason ends without the last event too.
@@ -232,14 +234,14 @@ class ResponsesWriter:
 
 
 async def send_events(
-    request: web.Request, chunks: AsyncIterable[bytes], asked: Asked | None
+    request: web.Request, chunks: AsyncIterable[bytes], asked: ResponsesAsk | None
 ) -> web.StreamResponse:
     """Send the events of a chat, in the form of this route if it was `asked`."""
     events = chunks if asked is None else ResponsesWriter().events(asked, chunks)
     return await send_stream(request, events)
 
 
-def write_whole(body: bytes, asked: Asked | None) -> bytes:
+def write_whole(body: bytes, asked: ResponsesAsk | None) -> bytes:
     """Return the body of a chat's answer, in the form of this route if it was `asked`."""
     return body if asked is None else ResponsesWriter().whole(asked, body)
 
@@ -308,7 +310,7 @@ def _id_of(told: Mapping[str, Any]) -> str:
     return "resp_" + str(told.get("id", "")).rpartition("-")[2]
 
 
-def _frame(asked: Asked, told: Mapping[str, Any], status: str) -> dict[str, Any]:
+def _frame(asked: ResponsesAsk, told: Mapping[str, Any], status: str) -> dict[str, Any]:
     return {
         "id": _id_of(told),
         "object": "response",

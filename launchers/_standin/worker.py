@@ -9,11 +9,13 @@ import random
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from serve_eval.launchers._http import responses
 from serve_eval.launchers._http.requests import RefusedRequest, bad_request, encode, trtllm_error
 from serve_eval.launchers._http.server import json_response
 from serve_eval.launchers._standin import config as standin_config
@@ -45,6 +47,8 @@ FATAL = (
     "[11/28/2026-10:00:00] [TRT-LLM] [E] CppExecutorError: CUDA error: an illegal memory access was"
     " encountered"
 )
+ASKED = web.RequestKey("asked", responses.ResponsesAsk)
+"""Key of a request to /v1/responses with what it asked."""
 UNAVAILABLE = "LLM is unavailable. Please check the server logs for more details."
 
 
@@ -66,6 +70,7 @@ def create(
         ("GET", "/server_info", plain.info),
         ("POST", "/v1/completions", worker.completions),
         ("POST", "/v1/chat/completions", worker.chat),
+        ("POST", responses.PATH, worker.responses),
     ]
     if config.args.get("return_perf_metrics"):
         routes += [("GET", path, handler) for path, handler in route_metrics(worker.prometheus)]
@@ -95,6 +100,8 @@ class _Worker:
         self._contexts = itertools.count(1)
         self._performed = Performed(config)
         self._prefixes = SeenPrompts() if faults.prefix_cache else None
+        self._conversations = responses.Conversations()
+        self._items = responses.ResponsesWriter("trtllm", self._conversations)
 
     # Small routes
 
@@ -132,6 +139,14 @@ class _Worker:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         return await self._receive(request, chat=True)
 
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        """Answer as a chat; the request keeps what was asked, for the form of its answer."""
+        try:
+            request[ASKED] = responses.to_chat(await request.read(), self._conversations)
+        except RefusedRequest as error:
+            return json_response(error.status, encode(error.body))
+        return await self._receive(request, chat=True)
+
     def _beyond(self, count: int | None) -> bool:
         return count is not None and self._requests > count
 
@@ -140,12 +155,14 @@ class _Worker:
         if http.transport is not None:
             self._replies.connections.add(http.transport)
         try:
-            raw = await http.read()
+            asked = http.get(ASKED)
+            raw = await http.read() if asked is None else asked.raw
             if self.flavour == "main" and not is_object(http, raw):
                 return web.Response(status=500, text="Internal Server Error")
             packed = http.headers.get("X-TRTLLM-Msgpack") == "1"
             body = msgspec.msgpack.decode(raw) if packed else raw
-            request = parse(body, chat=chat, flavour=self.flavour, path=http.path)
+            path = http.path if asked is None else "/v1/chat/completions"
+            request = parse(body, chat=chat, flavour=self.flavour, path=path)
             self._authenticate(http, request)
             self._requests += 1
             self._counted[random.randrange(len(self._counted))] += 1
@@ -275,7 +292,10 @@ class _Worker:
                     disagg_request_id=params.disagg_request_id,
                     return_prompt_token_ids_b64=False,
                 )
-        return json_response(200, write(body, self.flavour), told)
+        written, asked = write(body, self.flavour), http.get(ASKED)
+        return json_response(
+            200, written if asked is None else self._items.whole(asked, written), told
+        )
 
     def _count_cached(self, prompts: list[list[int]], request: Request) -> int:
         """Return the tokens of prompts that the prefix cache of their context worker has."""
@@ -358,9 +378,13 @@ class _Worker:
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers=EVENTS)
         await response.prepare(http)
-        for number, event in enumerate(
-            self._replies.events(request, outputs, prompt_tokens, cached)
-        ):
+        events, asked = (
+            _each(self._replies.events(request, outputs, prompt_tokens, cached)),
+            http.get(ASKED),
+        )
+        number = -1
+        async for event in events if asked is None else self._items.events(asked, events):
+            number += 1
             if number == self.faults.fail_stream and self.faults.is_drawn(received):
                 if self.flavour == "main":
                     return await self._end_stream(http, request, response)
@@ -374,6 +398,11 @@ class _Worker:
             await response.write(event)
         await response.write_eof(last)
         return response
+
+
+async def _each(events: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for event in events:
+        yield event
 
 
 def _is_context(request: Request) -> bool:

@@ -35,12 +35,13 @@ def choose_checks(
     passkey_tokens: int | None = None,
     context_tokens: int | None = None,
     local: LocalTokenizer | None = None,
+    items: bool = False,
 ) -> list[Check]:
     """Return the checks of a level in their order.
 
     `passkey_tokens` adds a check with a key hidden in a prompt of that length, and `local` one that
-    compares the tokens of prompts with the files of the model. Requests that have crashed early
-    versions of servers come last.
+    compares the tokens of prompts with the files of the model. `items` adds the check of
+    /v1/responses. Requests that have crashed early versions of servers come last.
     """
     given = [quality.passkey_check("passkey", passkey_tokens)] if passkey_tokens else []
     every = [
@@ -53,6 +54,7 @@ def choose_checks(
         *sampling.PROBABILITY_CHECKS,
         *chat_features.GUIDED_CHECKS,
         *chat_features.CHECKS,
+        *_items_checks(items),
         *unusual_requests.CHECKS,
         *tokens.CHECKS,
         *([] if local is None else [prompt_tokens_check(local)]),
@@ -66,6 +68,14 @@ def choose_checks(
         *ending.LAST,
     ]
     return [check for check in every if level == "full" or not check.full]
+
+
+def _items_checks(wanted: bool) -> tuple[Check, ...]:
+    if not wanted:
+        return ()
+    from serve_eval.checks.kinds import responses  # few servers have the route
+
+    return responses.CHECKS
 
 
 @freeze

@@ -30,7 +30,7 @@ from serve_eval.client.wire_format.reply import TooLarge
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.errors import EndpointError
 from serve_eval.frozen import freeze_places
-from serve_eval.schema import Failure
+from serve_eval.schema import Failure, Route
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -173,17 +173,18 @@ class CheckSession:
         timeout_s: float | None = None,
         most_bytes: int | None = None,
     ) -> Answer:
-        """Send a request for an answer, by chat if it has messages.
+        """Send a request for an answer, by the route that its fields belong to.
 
         The connection is closed beyond `most_bytes`.
         """
         route = CHAT_COMPLETIONS if "messages" in body else COMPLETIONS
+        route = Route.RESPONSES if "input" in body else route
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         answer = await self._exchange(
             "POST", self.base_path + route, body, limit_s, most_bytes, tokens=_most_tokens(body)
         )
         usage = read_stream(answer).usage if answer.streams else answer.parsed.get("usage")
-        self.generated += count(usage, "completion_tokens") or 0
+        self.generated += count(usage, "completion_tokens") or count(usage, "output_tokens") or 0
         return answer
 
     def body(
@@ -346,6 +347,7 @@ def _most_tokens(body: Mapping[str, Any]) -> int:
     several = (
         len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str) else 1
     )
-    each = body.get("max_tokens", body.get("max_completion_tokens"))
+    names = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+    each = next((body[name] for name in names if name in body), None)
     assert isinstance(each, int)
     return each * several * int(body.get("n", 1))

@@ -131,6 +131,14 @@ class SideOptions:
             flag=False,
         ),
     ] = None
+    route_b: Annotated[
+        str | None,
+        Setting(
+            "Route of B's chat prompts, if it differs from A's: chat or responses.",
+            metavar="chat|responses",
+            flag=False,
+        ),
+    ] = None
     again: Annotated[
         int | None,
         Setting(
@@ -268,11 +276,13 @@ def compare(
         raise PlanError(
             "name A and B", hint=f"To compare an endpoint with itself: {_INVARIANTS} {a}"
         )
-    sides, verdict = _sides(a, b, settings, asked.model_b, trust_plan=asked.trust_plan)
+    other = {"model": asked.model_b, "route": asked.route_b}
+    own_b = {name: value for name, value in other.items() if value is not None}
+    sides, verdict = _sides(a, b, settings, own_b, trust_plan=asked.trust_plan)
     rules = CompareRules(
         verdict,
         again=SELF if asked.again is None else asked.again,
-        allow_mismatch=tuple(rule.allow_mismatch or ()),
+        allow_mismatch=(*(rule.allow_mismatch or ()), *(["route"] if asked.route_b else [])),
     )
     check_two_servers(*sides, rules)
     out_dir = result.output_dir or new_folder("compare")
@@ -289,18 +299,19 @@ def compare(
 
 
 def _sides(
-    a: str, b: str, settings: dict[str, Any], model_b: str | None, *, trust_plan: bool
+    a: str, b: str, settings: dict[str, Any], own_b: dict[str, Any], *, trust_plan: bool
 ) -> tuple[tuple[CompareSide, CompareSide], Any]:
     """Return both sides and the rule.
 
     An endpoint is asked the prompts of the other side, if that is a plan or a run. If the run
-    belongs to another user, its plan must be trusted to reach other endpoints.
+    belongs to another user, its plan must be trusted to reach other endpoints. `own_b` are settings
+    of B alone.
     """
     from serve_eval.evaluation.trust import to_follow
     from serve_eval.plan.plan_file import to_file
     from serve_eval.workflows.compare.compare import CompareSide
 
-    own = {"A": settings, "B": settings if model_b is None else {**settings, "model": model_b}}
+    own = {"A": settings, "B": {**settings, **own_b}}
     texts = {"A": a, "B": b}
     for name, text in texts.items():
         if is_endpoint(text) and Path(run := texts["A" if name == "B" else "B"]).is_dir():

@@ -35,7 +35,7 @@ from serve_eval.plan.check import refuse_meaningless
 from serve_eval.plan.chosen_samples import SampleChoice, ShardPart, list_places, shard_fingerprint
 from serve_eval.plan.prepared_task import CLASSIC, DATASET, PreparedTask, find_roots
 from serve_eval.plugins import registry
-from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, SERVER_ADDS, fingerprint
+from serve_eval.protocol.fingerprint import CASES, ROUTE, SCORER_OPTIONS, SERVER_ADDS, fingerprint
 from serve_eval.protocol.shared import build_task, note_route, usual_task
 from serve_eval.schema import Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for
@@ -167,7 +167,7 @@ def _find_unknown_fields(
     recorded = {name for found in references for name in found.protocol or ()}
     own = {name for task in tasks for name in (*task.protocol, *task.reference_fields)}
     known = sorted(
-        {DATASET, SERVER_ADDS, *recorded, *own, *((SCORER_OPTIONS,) if CASES in own else ())}
+        {DATASET, ROUTE, SERVER_ADDS, *recorded, *own, *((SCORER_OPTIONS,) if CASES in own else ())}
     )
     problems = [
         f"allow_mismatch: unknown protocol field {name!r}.{registry.nearest(name, known)}"

@@ -23,6 +23,7 @@ from serve_eval.schema import (
     ProbeRoute,
     Prompt,
     Request,
+    Route,
     SamplingDefaults,
     SamplingParams,
     TokenReading,
@@ -76,6 +77,9 @@ class Unreadable(Exception):
 async def ask_tokens(request: Request, client: Client) -> AnswerTokens:
     """Return the tokens of one answer to the request, which is sent once. Raises Unreadable."""
     chat = not isinstance(request.prompt, str)
+    if chat and client.chat_route is not Route.CHAT:
+        told = f"log-probabilities are read from chat only, not from /v1{client.chat_route}"
+        raise Unreadable(told, refused=True)
     over: dict[str, object] = {"logprobs": True, "top_logprobs": TOP} if chat else {"logprobs": TOP}
     body = await client.encoder.encode(request, over=over)
     path = urlsplit(client.endpoint.base_url).path + wire.route(request.prompt)

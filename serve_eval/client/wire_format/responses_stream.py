@@ -158,7 +158,7 @@ class ResponsesStream:
     def _take_event(self, event: ResponsesEvent, payload: bytes, now: float) -> None:
         kind, delta = event.type, event.delta if isinstance(event.delta, str) else ""
         if kind in _FAILURES or self._fails:
-            raise InvalidResponse(ERROR_TOLD, _told_of(event, payload))
+            raise InvalidResponse(ERROR_TOLD, _describe_failure(event, payload))
         if kind in ENDS:
             if not isinstance(event.response, dict):
                 raise InvalidResponse("the event that ends the answer does not hold it", payload)
@@ -206,7 +206,7 @@ class ResponsesStream:
             self.first_at = now
 
 
-def _told_of(event: ResponsesEvent, payload: bytes) -> bytes:
+def _describe_failure(event: ResponsesEvent, payload: bytes) -> bytes:
     """Return the JSON that says why an answer failed."""
     response = event.response
     error = response.get("error") if isinstance(response, dict) else None

@@ -297,7 +297,9 @@ def client_of(asking: Asking, one: Worker, environ: Mapping[str, str]) -> Client
         asking.endpoint, base_url=one.url, model=asking.endpoint.model or asking.plan.model
     )
     if one.given:
-        return connect(replace(asking.plan, limits=limits), endpoint, environ)
+        by_chat = replace(asking.plan.connection, route="chat")  # legs have no other
+        plan = replace(asking.plan, limits=limits, connection=by_chat)
+        return connect(plan, endpoint, environ)
     return Client(
         endpoint,
         limits,

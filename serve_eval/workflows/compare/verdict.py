@@ -68,6 +68,7 @@ from serve_eval.workflows.compare.exact import (
     read_twice,
 )
 from serve_eval.workflows.compare.judging import judge_sides, more_failures, slower, uneven
+from serve_eval.workflows.compare.routes import describe_routes
 
 APART_S = 60.0
 """Seconds between two requests for a prompt beyond which they were not sent under the same load."""
@@ -159,6 +160,7 @@ def compare_folders(
     unlike = find_unlike_policies(*map(SideSampling.of_report, reports))
     differs = [*filter(None, [compare_defaults(*reports)]), *describe_left(*reports)]
     differs += () if unlike is None else [f"mismatch allowed: {line}" for line in unlike.told]
+    differs += describe_routes((a, reports[0]), (b, reports[1]))
     asked_of = {
         name: describe_asked(folder, report, len(read_sessions(folder)))
         for name, folder, report in zip("AB", (a, b), reports, strict=True)

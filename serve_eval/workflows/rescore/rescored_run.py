@@ -18,7 +18,7 @@ from serve_eval.plan.prepared_task import PreparedTask, find_roots
 from serve_eval.plan.resolve import resolve
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import fingerprint
-from serve_eval.protocol.shared import TASKS, build_task
+from serve_eval.protocol.shared import TASKS, build_task, note_route
 from serve_eval.schema import Dataset, Plan, Report, Spec, Task, is_mutable
 from serve_eval.storage import run_folder
 from serve_eval.storage.copied_run import (
@@ -108,7 +108,7 @@ def task_to_rescore(
                 " an answer is scored."
             ),
         )
-    task = build_task(spec, f"tasks.{name}")
+    task = note_route(build_task(spec, f"tasks.{name}"), saved.connection.route)
     if is_mutable(name):  # A sample names the scorer of its case.
         asked = {sample.id for sample in prepared.dataset.samples}
         again = _load(saved, task, prepared.dataset.total)
@@ -143,7 +143,7 @@ def _asks_something_else(
     """
     try:
         spec = replace(prepared.spec, options={**prepared.spec.options, **options})
-        task = build_task(spec, spec.name)
+        task = note_route(build_task(spec, spec.name), saved.connection.route)
     except PlanError:
         return True  # It is only valid together with another option.
     asked = prepared.task

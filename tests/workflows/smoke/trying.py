@@ -27,13 +27,18 @@ async def smoke_at(
     context_tokens=None,
     environ=None,
     local=None,
+    items=False,
 ):
     """Smoke-test the endpoint at `url`; `only` runs these checks and those that they depend on."""
     environ = environ or {}
     plan = resolve_address({"base_url": url}, environ)
     base_url = str(plan.launcher.options["base_url"])
     checks = smoke.choose_checks(
-        level, passkey_tokens=passkey_tokens, context_tokens=context_tokens, local=local
+        level,
+        passkey_tokens=passkey_tokens,
+        context_tokens=context_tokens,
+        local=local,
+        items=items,
     )
     if only is not None:
         wanted = {*FIRST, *only}
