@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
+from msgspec import UNSET
+
 from serve_eval.client.attempts import liveness, outcome
 from serve_eval.client.attempts.attempt import AttemptSender
 from serve_eval.client.attempts.liveness import LivenessGuard
@@ -177,7 +179,8 @@ class Client(EndpointReports):
         One that a spent quota refused while others were answered does not count either, but its
         time does. Requests also wait while the endpoint reports that it is starting.
         """
-        stream = self.limits.stream and not request.prompt_logprobs
+        asked = self.limits.stream if request.recorded is UNSET else request.recorded.streamed
+        stream = asked and not request.prompt_logprobs
         tries = Tries(
             most=self.limits.max_attempts,
             once=once,
@@ -221,7 +224,7 @@ class Client(EndpointReports):
         wait: Wait,
         headers: Mapping[str, str] | None,
     ) -> Awaitable[Response]:
-        head = self._heads[wire.route(request.prompt)]
+        head = self._heads[wire.find_route(request)]
         if headers:
             head = RequestHead(head.method, head.path, {**head.headers, **headers})
         return self.attempts.attempt(

@@ -13,6 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from msgspec import UNSET
+
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
@@ -24,6 +26,7 @@ from serve_eval.schema import (
     Need,
     Override,
     Prompt,
+    RecordedBody,
     Sample,
     SamplingParams,
     Spec,
@@ -35,6 +38,8 @@ from serve_eval.schema.task import LENGTHS, CountTokens, Fit
 TASKS = "serve_eval.tasks"
 
 
+_OF_PROMPTS = ("apply_chat_template", "system_prompt", "tokenizer", "thinking")
+"""Choices that make prompts of the texts of a data set, which recorded requests have not."""
 OPTIONS: Mapping[str, Any] = typing.get_type_hints(Choices)
 """Names and types of the choices."""
 ONLY_IF_SET = (
@@ -183,6 +188,8 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
         shared: dict[int, Override | None] = {}
 
         def rebuild(sample: Sample) -> Sample:
+            if sample.recorded is not UNSET:
+                return replace(sample, recorded=override_fields(sample.recorded, given))
             old = sample.override
             if old is not None and id(old) not in shared:
                 shared[id(old)] = own(old)
@@ -210,6 +217,7 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
         or bool(system)
         or drops_stops
         or bool({"max_tokens", "stop", "extra_body"} & given.keys())
+        or (task.recorded and bool({"temperature", "top_p", "seed"} & given.keys()))
     )
     return replace(
         task,
@@ -255,6 +263,26 @@ def _override(given: Choices, *, drops_stops: bool) -> Callable[[Override], Over
     return own
 
 
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""Names of the limit of tokens in the requests of the three routes."""
+
+
+def override_fields(body: RecordedBody, given: Choices) -> RecordedBody:
+    """Return a recorded body with the fields that a plan sets; None leaves a field out."""
+    chosen: dict[str, object] = {
+        name: value
+        for name, value in given.items()
+        if name in ("temperature", "top_p", "seed", "stop", "truncate_prompt_tokens")
+    }
+    if "max_tokens" in given:
+        usual = _LIMITS[2] if body.route == "/responses" else _LIMITS[0]
+        name = next((one for one in _LIMITS if one in body.fields), usual)
+        chosen[name] = given["max_tokens"]
+    fields = {**body.fields, **chosen, **(given.get("extra_body") or {})}
+    kept = {name: value for name, value in fields.items() if value is not None}
+    return RecordedBody(route=body.route, fields=kept)
+
+
 def _check(task: Task, given: Choices, where: str, *, chat: bool) -> None:
     problems = []
     begins = (
@@ -272,6 +300,12 @@ def _check(task: Task, given: Choices, where: str, *, chat: bool) -> None:
         ]
     if given.get("thinking") is not None and not chat:
         problems.append("thinking: is a switch of the chat template; add apply_chat_template: true")
+    if task.recorded:
+        problems += [
+            f"{name}: requests are sent as they were recorded; set fields by extra_body"
+            for name in _OF_PROMPTS
+            if given.get(name) is not None
+        ]
     if task.prompt_logprobs and chat:
         problems.append("apply_chat_template: log-probabilities need a plain text")
     if task.prompt_logprobs and given.get("acceptance_length") is not None:

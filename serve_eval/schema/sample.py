@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from serve_eval.frozen import freeze
 
@@ -190,6 +190,22 @@ class Override:
 
 
 @freeze
+class RecordedBody:
+    """The body of a request that a client once sent, to be sent again as it was.
+
+    `route` is the path below the base URL. `fields` are those of the body but the model's name.
+    """
+
+    route: str
+    fields: Mapping[str, object]
+
+    @property
+    def streamed(self) -> bool:
+        """True if the client asked for an event stream."""
+        return self.fields.get("stream") is True
+
+
+@freeze
 class Sample:
     """One question.
 
@@ -199,7 +215,8 @@ class Sample:
     `choices`, continuations of a prompt that is a text, the request asks for the log-probability of
     each of them instead of an answer, one request per choice. The sample has a response if all of
     them were answered. `heads`, if any, are put between the prompt and each choice and belong to
-    the context: they are for choices with a context of their own.
+    the context: they are for choices with a context of their own. A sample with a `recorded` body
+    sends that; its prompt is for readers.
     """
 
     id: str
@@ -210,6 +227,7 @@ class Sample:
     choices: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
     group: str = ""
+    recorded: RecordedBody | UnsetType = UNSET
 
     @property
     def continued(self) -> tuple[tuple[str, str], ...]:

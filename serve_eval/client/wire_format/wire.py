@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from serve_eval.client.wire_format import bodies, odd_bodies
 from serve_eval.client.wire_format.bodies import BOM as BOM
@@ -35,7 +36,7 @@ from serve_eval.client.wire_format.refusal import InvalidResponse as InvalidResp
 from serve_eval.client.wire_format.refusal import LostStream as LostStream
 from serve_eval.client.wire_format.refusal import Mask as Mask
 from serve_eval.client.wire_format.refusal import describe as describe
-from serve_eval.schema import CallMessage, Message, Prompt, Request, ResultMessage
+from serve_eval.schema import CallMessage, Message, Prompt, RecordedBody, Request, ResultMessage
 
 
 class NeutralField(NamedTuple):
@@ -79,6 +80,11 @@ def route(prompt: Prompt) -> str:
     return COMPLETIONS if isinstance(prompt, str) else CHAT_COMPLETIONS
 
 
+def find_route(request: Request) -> str:
+    """Return the path below the base URL for a request."""
+    return route(request.prompt) if request.recorded is UNSET else request.recorded.route
+
+
 def encode(
     request: Request,
     model: str,
@@ -93,6 +99,8 @@ def encode(
     Omits sampling values of None and an empty `stop`. Fields of `over` replace any other, and those
     of `neutral` replace none.
     """
+    if request.recorded is not UNSET:
+        return _encode_recorded(request.recorded, model, stream=stream)
     sampling = request.sampling
     body: dict[str, object] = {"model": model}
     if isinstance(request.prompt, str):
@@ -123,6 +131,15 @@ def encode(
         neutral.put(body, request)
     if over:
         body.update(over)
+    return _encoder.encode(body)
+
+
+def _encode_recorded(recorded: RecordedBody, model: str, *, stream: bool) -> bytes:
+    """Return a recorded body with this model; one that streamed may be asked again without."""
+    body = {"model": model, **recorded.fields}
+    if recorded.streamed and not stream:
+        del body["stream"]
+        body.pop("stream_options", None)
     return _encoder.encode(body)
 
 

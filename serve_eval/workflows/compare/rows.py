@@ -23,6 +23,7 @@ from serve_eval.schema import (
     SelfFlips,
     TokenEquality,
 )
+from serve_eval.workflows.compare.changed import describe_changed
 
 MORE_FLIPS = "more_flips: "
 """The beginning of a warning which says in other words what the row `differs` says."""
@@ -113,6 +114,10 @@ def _drop(task: ComparedTask) -> Iterator[Row]:
 def _difference(task: ComparedTask) -> Iterator[Row]:
     """Yield whether B differs from A more than one of them from itself, with the counts and p."""
     told, agreed = task.itself, task.agreement
+    if task.changed is not None:
+        if not task.changed.more:
+            yield "differs", describe_changed(task.changed)
+        return
     if told is None:
         if agreed.prompts:
             counted = f"{agreed.counted - agreed.identical} of {_count_pairs(agreed)} differ"
