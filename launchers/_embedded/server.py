@@ -26,6 +26,7 @@ from serve_eval.launchers._embedded.engine import NO_CACHE, Engine, PrefixCachin
 from serve_eval.launchers._embedded.generation import Generation, Wanted, read_shaping
 from serve_eval.launchers._embedded.model import Model
 from serve_eval.launchers._embedded.tokenizer import Chat, Tokenizer
+from serve_eval.launchers._http import responses
 from serve_eval.launchers._http.answers import Events, Generated, TokenUsage, answer_body
 from serve_eval.launchers._http.requests import (
     DEFAULT_MAX_TOKENS,
@@ -38,7 +39,7 @@ from serve_eval.launchers._http.requests import (
     refuse_unknown_fields,
     understand,
 )
-from serve_eval.launchers._http.server import json_response, send_stream
+from serve_eval.launchers._http.server import json_response
 from serve_eval.protocol.chat_template import CONFIG_FILE, json_of
 from serve_eval.schema import Prompt
 
@@ -64,6 +65,7 @@ def create_app(
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     app.router.add_post("/v1/completions", server.completions)
     app.router.add_post("/v1/chat/completions", server.chat_completions)
+    app.router.add_post(responses.PATH, server.responses)
     app.router.add_get("/v1/models", server.models)
     app.router.add_get("/tokenizer_info", server.tokenizer_info)
     app.router.add_get("/health", _health)
@@ -129,12 +131,19 @@ class _Server:
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         return await self._receive(request, chat=True)
 
-    async def _receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=True, items=True)
+
+    async def _receive(
+        self, request: web.Request, *, chat: bool, items: bool = False
+    ) -> web.StreamResponse:
         generations: list[Generation] = []
         self._number += 1
         number = self._number
         try:
             raw = await request.read()
+            through = responses.to_chat(raw) if items else None
+            raw = raw if through is None else through.raw
             ask = understand(raw, chat=chat, models=self._engines)
             body = msgspec.json.decode(raw)
             if self._strict_fields:
@@ -145,15 +154,13 @@ class _Server:
             changed = asyncio.Event()
             generations += [self._engines[ask.model].submit(one, changed) for one in wanted]
             if ask.stream:
-                return await send_stream(
-                    request, self._events(ask, number, prompts, generations, changed)
-                )
+                told = self._events(ask, number, prompts, generations, changed)
+                return await responses.send_events(request, told, through)
             for generation in generations:
                 await generation.done.wait()
             answers = [self._answer(ask, generation) for generation in generations]
-            return json_response(
-                200, answer_body(ask, number, answers, self._usage(prompts, generations))
-            )
+            body = answer_body(ask, number, answers, self._usage(prompts, generations))
+            return json_response(200, responses.write_whole(body, through))
         except RefusedRequest as error:
             return json_response(error.status, encode(error.body))
         finally:

@@ -21,6 +21,7 @@ from typing import Any, assert_never
 import msgspec
 from aiohttp import web
 
+from serve_eval.launchers._http import responses
 from serve_eval.launchers._http.answers import Beginning, Generated, gives_logprobs, with_prompt
 from serve_eval.launchers._http.requests import (
     DEFAULT_MAX_TOKENS,
@@ -80,6 +81,7 @@ def create_app(config: SimulatorConfig) -> web.Application:
         app.router.add_post("/v1/completions", simulator.completions)
     if not config.no_chat:
         app.router.add_post("/v1/chat/completions", simulator.chat_completions)
+        app.router.add_post(responses.PATH, simulator.responses)
     app.router.add_get("/health", _health)
     app.router.add_get("/version", _version)
     told = encode({"bos_token": config.begins_with or None, "eos_token": {"content": "<end>"}})
@@ -130,6 +132,9 @@ class _Simulator:
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         return await self._receive(request, chat=True)
 
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=True, items=True)
+
     def _refuse_unauthorized(self, request: web.Request) -> web.Response | None:
         key = self.config.api_key
         if key is None or request.headers.get("Authorization") == f"Bearer {key}":
@@ -138,7 +143,9 @@ class _Simulator:
             401, encode(openai_error("Incorrect API key provided.", "invalid_api_key"))
         )
 
-    async def _receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+    async def _receive(
+        self, request: web.Request, *, chat: bool, items: bool = False
+    ) -> web.StreamResponse:
         if refused := self._refuse_unauthorized(request):
             return refused
         stats = self.stats
@@ -151,14 +158,20 @@ class _Simulator:
         stats.concurrent += 1
         stats.max_concurrent = max(stats.max_concurrent, stats.concurrent)
         try:
-            asked = self._understand(await request.read(), request.headers, chat)
+            raw = await request.read()
+            through = responses.to_chat(raw) if items else None
+            raw = raw if through is None else through.raw
+            asked = self._understand(raw, request.headers, chat)
             await self._wait(number)
             generated = self._generate(asked)
             if self._fails(asked):
                 return await reply(self.config.failure_kind, request, asked, number, generated)
             if asked.ask.stream:
-                return await send_stream(request, events(asked, number, generated))
-            return json_response(200, whole(asked, number, generated))
+                told = events(asked, number, generated)
+                return await responses.send_events(request, told, through)
+            return json_response(
+                200, responses.write_whole(whole(asked, number, generated), through)
+            )
         except RefusedRequest as error:
             return json_response(error.status, encode(error.body))
         finally:

@@ -30,13 +30,16 @@ from serve_eval.client.wire_format import logprobs, response_head, wire
 from serve_eval.errors import EndpointError
 from serve_eval.masking import Masking
 from serve_eval.schema import (
+    CHAT_ROUTES,
     Attempt,
+    ChatRoute,
     Endpoint,
     Failure,
     Limits,
     LogprobsForm,
     Request,
     Response,
+    Route,
     SendMedia,
 )
 
@@ -64,9 +67,9 @@ class Client(EndpointReports):
     All samples together may spend `retry_budget` retries; `retries` counts those spent. `liveness`,
     if it is being watched, makes requests wait while no server listens. `patience` exists while the
     session is open and knows how long the endpoint has been silent. `logprobs_form` names the
-    fields that request the log-probabilities of prompts. `thoughts` is what answers have shown of
-    the model's thoughts. Each request has a connection of its own,
-    except within `keep_connections`.
+    fields that request the log-probabilities of prompts. `chat_route` answers prompts that are
+    messages. `thoughts` is what answers have shown of the model's thoughts. Each request has a
+    connection of its own, except within `keep_connections`.
     """
 
     def __init__(
@@ -81,9 +84,11 @@ class Client(EndpointReports):
         masked: Sequence[str] = (),
         max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
         send_media: SendMedia = "inline",
+        route: ChatRoute = "chat",
     ) -> None:
         self.endpoint, self.limits, self.max_tokens_field = endpoint, limits, max_tokens_field
-        self.encoder = RequestEncoder(endpoint.model or "", max_tokens_field, send_media)
+        self.chat_route = chat = CHAT_ROUTES[route]
+        self.encoder = RequestEncoder(endpoint.model or "", max_tokens_field, send_media, chat)
         self.liveness = LivenessGuard(limits.outage_timeout_s)
         self.start = liveness.Start(limits.outage_timeout_s, self.liveness, self._still_starting)
         self.retries, self.retry_budget = 0, limits.retry_budget
@@ -134,11 +139,10 @@ class Client(EndpointReports):
         )
         self._questions = EndpointQuestions(self._raw, self._path, self.start, self._reader)
 
-    def _prepare_heads(self, asking: Mapping[str, str]) -> dict[str, RequestHead]:
-        routes = wire.COMPLETIONS, wire.CHAT_COMPLETIONS
+    def _prepare_heads(self, asking: Mapping[str, str]) -> dict[Route, RequestHead]:
         heads = {
             route: RequestHead("POST", self._path + route, {**self._headers, **asking})
-            for route in routes
+            for route in Route
         }
         for head in heads.values():
             self.transport.prepare(head)
@@ -224,7 +228,8 @@ class Client(EndpointReports):
         wait: Wait,
         headers: Mapping[str, str] | None,
     ) -> Awaitable[Response]:
-        head = self._heads[wire.find_route(request)]
+        route = wire.find_route(request, self.chat_route)
+        head = self._heads[route]
         if headers:
             head = RequestHead(head.method, head.path, {**head.headers, **headers})
         return self.attempts.attempt(
@@ -236,6 +241,7 @@ class Client(EndpointReports):
             stream=tries.stream,
             fresh=tries.fresh,
             alone=tries.alone,
+            route=route,
         )
 
     async def _again(self, missed: Missed, tries: Tries, wait: Wait) -> bool:

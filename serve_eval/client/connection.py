@@ -136,6 +136,7 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
         masked=hidden,
         max_tokens_field=plan.connection.max_tokens_field,
         send_media=plan.connection.send_media,
+        route=plan.connection.route,
     )
 
 

@@ -22,6 +22,7 @@ from serve_eval.schema import (
     Message,
     Prompt,
     Request,
+    Route,
     SamplingParams,
     SendMedia,
     TextPart,
@@ -46,8 +47,15 @@ class RequestEncoder:
     `neutral` are the fields that requests get which lack them, once a probe has found them.
     """
 
-    def __init__(self, model: str, max_tokens_field: str, send_media: SendMedia) -> None:
+    def __init__(
+        self,
+        model: str,
+        max_tokens_field: str,
+        send_media: SendMedia,
+        chat_route: Route = Route.CHAT,
+    ) -> None:
         self._model, self._max_tokens_field, self._send_media = model, max_tokens_field, send_media
+        self._chat_route = chat_route
         self.neutral = NeutralFields()
         self._kind: _Kind | None = None
         self._seen_twice = False
@@ -111,6 +119,7 @@ class RequestEncoder:
             max_tokens_field=self._max_tokens_field,
             over=over,
             neutral=self.neutral,
+            by=self._chat_route,
         )
 
 

@@ -18,9 +18,8 @@ import msgspec
 
 from serve_eval.errors import DatasetError
 from serve_eval.frozen import freeze_places
-from serve_eval.schema import RecordedBody, SourceFile
+from serve_eval.schema import RecordedBody, Route, SourceFile
 
-CHAT, COMPLETIONS, RESPONSES = "/chat/completions", "/completions", "/responses"
 MOST_SHOWN = 10
 """Broken lines that an error names."""
 _MOST_LEVELS = 4
@@ -41,7 +40,11 @@ _ANSWERS = (
     "payload",
 )
 _PARAMETERS = ("model_parameters", "modelParameters", "optional_params")
-_SIGNS = (("messages", CHAT), ("prompt", COMPLETIONS), ("input", RESPONSES))
+_SIGNS = (
+    ("messages", Route.CHAT),
+    ("prompt", Route.COMPLETIONS),
+    ("input", Route.RESPONSES),
+)
 _UNITS_PER_S = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
 """Least value of a time since 1970 in nanoseconds, microseconds and milliseconds."""
 
@@ -232,11 +235,13 @@ def _find_path(level: Mapping[str, Any]) -> str:
     return next((one for one in found if isinstance(one, str) and "/" in one), "")
 
 
-def _find_route(path: str, fields: Mapping[str, Any]) -> str:
+def _find_route(path: str, fields: Mapping[str, Any]) -> Route:
     """Return the route of a body, by its path or else by its keys. Raises ValueError."""
     plain = path.partition("?")[0].rstrip("/")
     for _, route in _SIGNS:
-        if plain.endswith(route) and (route != COMPLETIONS or not plain.endswith(CHAT)):
+        if plain.endswith(route) and (
+            route is not Route.COMPLETIONS or not plain.endswith(Route.CHAT)
+        ):
             return route
     if plain:
         raise ValueError(f"{plain} is not the route of chat, completions or responses")

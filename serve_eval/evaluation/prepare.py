@@ -36,7 +36,7 @@ from serve_eval.plan.chosen_samples import SampleChoice, ShardPart, list_places,
 from serve_eval.plan.prepared_task import CLASSIC, DATASET, PreparedTask, find_roots
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, SERVER_ADDS, fingerprint
-from serve_eval.protocol.shared import build_task, usual_task
+from serve_eval.protocol.shared import build_task, note_route, usual_task
 from serve_eval.schema import Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for
 from serve_eval.stats.finding import MIN_UNITS
@@ -148,7 +148,8 @@ def _build(plan: Plan) -> list[tuple[Spec, Task]]:
     built, problems, hints = [], [], []
     for i, spec in enumerate(plan.tasks):
         try:
-            built.append((spec, build_task(spec, f"tasks[{i}].{spec.name}")))
+            task = build_task(spec, f"tasks[{i}].{spec.name}")
+            built.append((spec, note_route(task, plan.connection.route)))
         except PlanError as error:
             problems += error.problems
             hints += [error.hint] if error.hint else []

@@ -43,6 +43,7 @@ from serve_eval.plan.shared_options import (
     ReferencesDir,
     Rehearse,
     Requests,
+    RouteOption,
     Samples,
     Seed,
     SendMediaOption,
@@ -315,6 +316,7 @@ class ConnectionOptions:
     client_key_password_env: ClientKeyPasswordEnv = None
     max_tokens_field: MaxTokensField = None
     send_media: SendMediaOption = None
+    route: RouteOption = None
     api_key: ApiKey = None
 
 

@@ -322,6 +322,14 @@ SendMediaOption = Annotated[
         flag=False,
     ),
 ]
+RouteOption = Annotated[
+    str | None,
+    Setting(
+        "Route that chat prompts go by: chat (default), or responses for /v1/responses.",
+        "chat|responses",
+        "connection.route",
+    ),
+]
 ApiKey = Annotated[
     str | None,
     Setting(

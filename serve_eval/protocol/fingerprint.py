@@ -23,6 +23,8 @@ SCORER_OPTIONS = "scorer_options"
 SERVER_ADDS = "server_adds"
 """Field with the sampling fields that the server adds and that nothing replaces. It is present only
 if there are some, and known only once the endpoint is probed."""
+ROUTE = "route"
+"""Field with the route of prompts that are messages. It is present only if it is not chat's."""
 CASES = "cases"
 """Field of a reference with the number of cases and a checksum of their expected values."""
 

@@ -19,14 +19,16 @@ from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
 from serve_eval.protocol.chat_template import Choices, choose_rendering, date_of, prompt_under
-from serve_eval.protocol.fingerprint import SCORER_OPTIONS
+from serve_eval.protocol.fingerprint import ROUTE, SCORER_OPTIONS
 from serve_eval.schema import (
+    ChatRoute,
     DataRoots,
     Dataset,
     Need,
     Override,
     Prompt,
     RecordedBody,
+    Route,
     Sample,
     SamplingParams,
     Spec,
@@ -59,8 +61,10 @@ OWN_ONLY_IF_SET = (
     "fewshot_sampler",
     "code_reading",
     SCORER_OPTIONS,
+    ROUTE,
 )
-"""Fields of individual tasks that are also present only if chosen, or since a later version."""
+"""Fields of individual tasks, and of the connection, that are also present only if chosen, or since
+a later version."""
 PLACES = ("data_files", LENGTHS)
 """Options that say where the data of a task is, or how long its prompts are at an endpoint; they
 have no useful default."""
@@ -98,6 +102,16 @@ def bare_task(spec: Spec) -> Task:
     It scores like the task under the plan's choices, which only decide what is asked.
     """
     return _build_task(spec, spec.name)[0]
+
+
+def note_route(task: Task, route: ChatRoute) -> Task:
+    """Return the task with the route of its prompts in its protocol, unless it is chat's.
+
+    Servers apply other templates and defaults to it.
+    """
+    if route == "chat" or not task.chat:
+        return task
+    return replace(task, protocol={**task.protocol, ROUTE: route})
 
 
 def _build_task(spec: Spec, where: str, *, checked: bool = False) -> tuple[Task, dict[str, Any]]:
@@ -275,7 +289,7 @@ def override_fields(body: RecordedBody, given: Choices) -> RecordedBody:
         if name in ("temperature", "top_p", "seed", "stop", "truncate_prompt_tokens")
     }
     if "max_tokens" in given:
-        usual = _LIMITS[2] if body.route == "/responses" else _LIMITS[0]
+        usual = _LIMITS[2] if body.route is Route.RESPONSES else _LIMITS[0]
         name = next((one for one in _LIMITS if one in body.fields), usual)
         chosen[name] = given["max_tokens"]
     fields = {**body.fields, **chosen, **(given.get("extra_body") or {})}

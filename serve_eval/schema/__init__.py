@@ -103,12 +103,14 @@ from serve_eval.schema.result import (
     UnscoredSample,
 )
 from serve_eval.schema.sample import (
+    CHAT_ROUTES,
     HOLDOUT,
     MEDIUM,
     AudioForm,
     AudioUrl,
     AudioUrlPart,
     CallMessage,
+    ChatRoute,
     Content,
     DataRoots,
     Dataset,
@@ -125,6 +127,7 @@ from serve_eval.schema.sample import (
     Prompt,
     RecordedBody,
     ResultMessage,
+    Route,
     Sample,
     SamplingDefault,
     SamplingDefaults,
@@ -269,6 +272,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO",
+    "CHAT_ROUTES",
     "HOLDOUT",
     "LOOPED",
     "MEAN",
@@ -312,6 +316,7 @@ __all__ = [
     "CanaryResult",
     "CanarySuspicion",
     "ChangedAnswers",
+    "ChatRoute",
     "ComparedSide",
     "ComparedTask",
     "Comparison",
@@ -414,6 +419,7 @@ __all__ = [
     "ResultHeader",
     "ResultMade",
     "ResultMessage",
+    "Route",
     "RunCost",
     "RunError",
     "RunFinished",

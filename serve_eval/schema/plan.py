@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from serve_eval.frozen import freeze
-from serve_eval.schema.sample import ServerDefaults
+from serve_eval.schema.sample import ChatRoute, ServerDefaults
 
 REHEARSAL = "rehearsal"
 """Launcher that starts the stand-in for trtllm-serve in the place of another launcher's servers."""
@@ -54,7 +54,7 @@ class Connection:
     files by which we prove to the server who we are (without `client_key`, the first has both);
     `client_key_password_env` is the name of the variable with the key's password.
     `max_tokens_field` is the server's name for the largest number of tokens of an answer.
-    `send_media` says how media in files are sent.
+    `send_media` says how media in files are sent. `route` answers prompts that are messages.
     """
 
     api_key_env: str = "OPENAI_API_KEY"
@@ -66,6 +66,7 @@ class Connection:
     client_key_password_env: str | None = None
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     send_media: SendMedia = "inline"
+    route: ChatRoute = "chat"
 
 
 Order = Literal["natural", "random", "prefix", "longest"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
@@ -152,7 +153,20 @@ class ResultMessage(Message):
 
 
 Prompt = str | tuple[Message, ...]
-"""A text goes to /v1/completions, messages go to /v1/chat/completions; there is no other switch."""
+"""A text goes to /v1/completions, messages go to the chat route of the connection."""
+
+
+class Route(StrEnum):
+    """A path below the base URL that answers prompts."""
+
+    COMPLETIONS = "/completions"
+    CHAT = "/chat/completions"
+    RESPONSES = "/responses"
+
+
+ChatRoute = Literal["chat", "responses"]
+"""Route of prompts that are messages: /v1/chat/completions or /v1/responses."""
+CHAT_ROUTES: Mapping[ChatRoute, Route] = {"chat": Route.CHAT, "responses": Route.RESPONSES}
 
 
 @freeze
@@ -196,7 +210,7 @@ class RecordedBody:
     `route` is the path below the base URL. `fields` are those of the body but the model's name.
     """
 
-    route: str
+    route: Route
     fields: Mapping[str, object]
 
     @property

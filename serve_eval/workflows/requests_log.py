@@ -22,7 +22,7 @@ from serve_eval.datasets.recorded_requests import RecordedLog
 from serve_eval.errors import EndpointError
 from serve_eval.frozen import freeze_places
 from serve_eval.report.document.listing import ListEntry, Listing
-from serve_eval.schema import Endpoint, Failure, Plan, RecordedBody, Request, SamplingParams
+from serve_eval.schema import Endpoint, Failure, Plan, RecordedBody, Request, Route, SamplingParams
 from serve_eval.shell_words import quote_path
 from serve_eval.storage.json_files import pretty_json
 
@@ -41,7 +41,7 @@ class RefusedField:
     `requests` counts those of the log that have it.
     """
 
-    route: str
+    route: Route
     field: str
     requests: int
     message: str
@@ -139,9 +139,9 @@ def _is_greedy(fields: Mapping[str, Any]) -> bool:
     return fields.get("temperature") == 0
 
 
-def count_fields(log: RecordedLog) -> dict[str, Counter[str]]:
+def count_fields(log: RecordedLog) -> dict[Route, Counter[str]]:
     """Return the fields of the bodies beyond their prompts, with their numbers, by route."""
-    found: dict[str, Counter[str]] = defaultdict(Counter)
+    found: dict[Route, Counter[str]] = defaultdict(Counter)
     for one in log.requests:
         found[one.body.route].update(name for name in one.body.fields if name not in _PROMPTS)
     return found
@@ -176,15 +176,15 @@ async def find_refused(
 
 
 async def _probe(
-    client: Client, bodies: Sequence[RecordedBody], route: str, masked: Sequence[Steps]
+    client: Client, bodies: Sequence[RecordedBody], route: Route, masked: Sequence[Steps]
 ) -> list[RefusedField]:
     """Return the fields of a route that are refused; one without a name if all requests are."""
     of_route = [mask_body(one, masked)[0] for one in bodies if one.route == route]
     shortest = min(of_route, key=lambda one: len(msgspec.json.encode(one.fields)))
     limit = next((one for one in _LIMITS if one in shortest.fields), _LIMITS[0])
     bare = {name: shortest.fields[name] for name in _PROMPTS if name in shortest.fields}
-    least = 16 if route == "/responses" else 1
-    bare[_LIMITS[2] if route == "/responses" else limit] = least
+    least = 16 if route is Route.RESPONSES else 1
+    bare[_LIMITS[2] if route is Route.RESPONSES else limit] = least
     if (message := await _refusal(client, route, bare)) is not None:
         return [RefusedField(route, "", len(of_route), message)]
     examples: dict[str, Any] = {}
@@ -204,7 +204,7 @@ async def _probe(
     return found
 
 
-async def _refusal(client: Client, route: str, fields: Mapping[str, Any]) -> str | None:
+async def _refusal(client: Client, route: Route, fields: Mapping[str, Any]) -> str | None:
     """Return the words with which a body is refused, or None; an answer of any form is none."""
     body = RecordedBody(route=route, fields=fields)
     request = Request(

@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 
 from serve_eval.datasets.masked_fields import mask_body, read_paths
 from serve_eval.datasets.recorded_requests import (
-    CHAT,
-    COMPLETIONS,
-    RESPONSES,
     hash_body,
     read_log,
     read_request,
     refuse_broken,
 )
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.schema import RecordedBody
+from serve_eval.schema import RecordedBody, Route
 
+CHAT, COMPLETIONS, RESPONSES = Route.CHAT, Route.COMPLETIONS, Route.RESPONSES
 TURNS = [{"role": "user", "content": "Hi"}]
 BODY = {"model": "m", "messages": TURNS, "max_tokens": 5, "stream": True}
 ASKED = {"messages": TURNS, "max_tokens": 5, "stream": True}

@@ -8,7 +8,7 @@ import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import RecordedBody, Response, Spec, ToolCall
+from serve_eval.schema import RecordedBody, Response, Route, Spec, ToolCall
 from serve_eval.tasks.requests import find_fault, show_prompt
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
@@ -164,7 +164,7 @@ def test_readers_see_the_texts_of_a_body_and_the_types_of_the_rest():
     image = {"type": "image_url", "image_url": {"url": "data:..."}}
     content = [{"type": "text", "text": "What?"}, image]
     turns = [{"role": "user", "content": content}, {"role": "assistant", "content": None}]
-    shown = show_prompt(RecordedBody(route="/chat/completions", fields={"messages": turns}))
+    shown = show_prompt(RecordedBody(route=Route.CHAT, fields={"messages": turns}))
     assert [(one.role, one.content) for one in shown] == [
         ("user", "What?\n[image_url]"),
         ("assistant", ""),

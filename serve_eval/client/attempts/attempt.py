@@ -24,7 +24,7 @@ from serve_eval.client.wire_format.answer import Echoes, microseconds, response
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.client.wire_format.wire import Said
 from serve_eval.masking import Masking
-from serve_eval.schema import Attempt, FailureKind, Limits, LostAnswer, Request, Response
+from serve_eval.schema import Attempt, FailureKind, Limits, LostAnswer, Request, Response, Route
 
 LEAST_ROUND_TRIP_S = 0.02
 """Shortest time that counts as a round trip: our event loop may be late by as much."""
@@ -131,11 +131,12 @@ class AttemptSender:
         stream: bool,
         fresh: bool,
         alone: bool,
+        route: Route = Route.CHAT,
     ) -> Response:
         """Send the request once and return the answer. Raises Missed.
 
         `attempts` grows by one in both cases. `fresh`: on a new connection, which `alone` ends
-        after it.
+        after it. `route` says how the answer is read.
         """
         if self._rate is not None or not self._quota.open:
             with wait.pause():
@@ -149,6 +150,7 @@ class AttemptSender:
             now=start,
             mask=self._mask,
             metrics=self._wants_timing,
+            route=route,
         )
         this = AttemptUnderWay(self._ids.new(), reply, start, streamed=stream, alone=alone)
         self._in_flight += 1

@@ -21,7 +21,7 @@ from serve_eval.client.wire_format.reply import Reply
 from serve_eval.client.wire_format.response_head import read_retry_after
 from serve_eval.client.wire_format.wire import Said
 from serve_eval.masking import Masking
-from serve_eval.schema import Attempt, Failure, FailureKind, LostAnswer, Request
+from serve_eval.schema import Attempt, Failure, FailureKind, LostAnswer, Request, Route
 
 
 class Missed(Exception):
@@ -85,6 +85,8 @@ class OutcomeReader:
         try:
             if request.prompt_logprobs:
                 said = logprobs.decode(reply.content, reply.content_type, str(request.prompt))
+            elif reply.route is Route.RESPONSES:
+                said = self._read_responses(reply, request)
             elif reply.stream is None:
                 return wire.decode(reply.content, reply.content_type)
             else:
@@ -93,6 +95,16 @@ class OutcomeReader:
             raise self.of_error(error) from error
         # A secret may be spread over the pieces of a stream or the tokens of a prompt.
         return self._masking.value(said) if self._masking else said
+
+    def _read_responses(self, reply: Reply, request: Request) -> Said:
+        from serve_eval.client.wire_format import responses  # few runs need it
+
+        said = (
+            responses.decode(reply.content, reply.content_type)
+            if reply.stream is None
+            else reply.stream.finish()
+        )
+        return responses.settle(said, request.sampling)
 
     def _of_status(self, reply: Reply) -> Missed:
         status = reply.status

@@ -6,6 +6,7 @@ import asyncio
 import math
 import zlib
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from serve_eval.client.wire_format.response_head import (
     CONTEXT_FIELD,
@@ -23,7 +24,10 @@ from serve_eval.client.wire_format.response_head import (
 )
 from serve_eval.client.wire_format.stream import StreamedAnswer
 from serve_eval.client.wire_format.wire import EVENT_STREAM, InvalidResponse
-from serve_eval.schema import AnsweringServers, ServerTiming
+from serve_eval.schema import AnsweringServers, Route, ServerTiming
+
+if TYPE_CHECKING:
+    from serve_eval.client.wire_format.responses_stream import ResponsesStream
 
 STATE_HEADER, STARTING = b"x-trtllm-server-state", "starting"
 """The header by which trtllm-serve reports, with a 503, that it is still loading its model."""
@@ -76,8 +80,9 @@ class Reply:
     `whole`: the message ended, so that its connection can be reused. `request_id` is the
     X-Request-ID that came back. `mask` removes secrets from `content`. `starting`: the server is
     still loading its model. `pause_s`: the seconds for which it wants no further request, because
-    a quota is spent. `servers` are those that the head names. With `metrics`, `told` holds the
-    header fields of `server_timing`, and its event is also searched for in streams.
+    a quota is spent. `route` says how the body is read. `servers` are those that the head
+    names. With `metrics`, `told` holds the header fields of `server_timing`, and its event is also
+    searched for in streams.
     """
 
     __slots__ = (
@@ -101,6 +106,7 @@ class Reply:
         "received",
         "request_id",
         "retry_after",
+        "route",
         "servers",
         "starting",
         "status",
@@ -119,7 +125,9 @@ class Reply:
         raw: bool = False,
         mask: Callable[[bytes], bytes] | None = None,
         metrics: bool = False,
+        route: Route = Route.CHAT,
     ) -> None:
+        self.route = route
         self.ended, self._limit, self._raw, self.read_at = ended, limit, raw, now
         self._mask, self._masked, self._metrics = mask, b"", metrics
         self.told: tuple[str | None, str | None] = None, None
@@ -133,7 +141,7 @@ class Reply:
         self.request_id: str | None = None
         self.servers: AnsweringServers | None = None
         self.until_close = self.whole = self.starting = False
-        self.stream: StreamedAnswer | None = None
+        self.stream: StreamedAnswer | ResponsesStream | None = None
         self._body: bytes | bytearray = b""
         self._unpack: _Unpacked | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -176,7 +184,14 @@ class Reply:
             and status < 300
             and content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM
         ):
-            self.stream = StreamedAnswer(BehindDone() if self._metrics else None)
+            self.stream = self._open_stream(BehindDone() if self._metrics else None)
+
+    def _open_stream(self, behind: BehindDone | None) -> StreamedAnswer | ResponsesStream:
+        if self.route is not Route.RESPONSES:
+            return StreamedAnswer(behind)
+        from serve_eval.client.wire_format.responses_stream import ResponsesStream  # few need it
+
+        return ResponsesStream(behind)
 
     def _take_rare(self, status: int, head: Mapping[bytes, str]) -> bool:
         """Take an error status, and fields that few heads have. Return False if the reply fails."""

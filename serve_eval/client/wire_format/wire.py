@@ -36,7 +36,15 @@ from serve_eval.client.wire_format.refusal import InvalidResponse as InvalidResp
 from serve_eval.client.wire_format.refusal import LostStream as LostStream
 from serve_eval.client.wire_format.refusal import Mask as Mask
 from serve_eval.client.wire_format.refusal import describe as describe
-from serve_eval.schema import CallMessage, Message, Prompt, RecordedBody, Request, ResultMessage
+from serve_eval.schema import (
+    CallMessage,
+    Message,
+    Prompt,
+    RecordedBody,
+    Request,
+    ResultMessage,
+    Route,
+)
 
 
 class NeutralField(NamedTuple):
@@ -68,21 +76,22 @@ class NeutralFields:
         return bool(self._all)
 
 
-COMPLETIONS = "/completions"
-CHAT_COMPLETIONS = "/chat/completions"
+COMPLETIONS, CHAT_COMPLETIONS = Route.COMPLETIONS, Route.CHAT
+PROMPT_FIELDS = frozenset({"prompt", "messages", "input", "instructions"})
+"""Fields of the routes that hold a prompt or a part of it."""
 EVENT_STREAM = "text/event-stream"
 _encoder = msgspec.json.Encoder()
 _USAGE = {"include_usage": True}
 
 
-def route(prompt: Prompt) -> str:
-    """Return the path below the base URL for a prompt."""
-    return COMPLETIONS if isinstance(prompt, str) else CHAT_COMPLETIONS
+def route(prompt: Prompt, by: Route = Route.CHAT) -> Route:
+    """Return the path below the base URL for a prompt; messages go `by` that route."""
+    return Route.COMPLETIONS if isinstance(prompt, str) else by
 
 
-def find_route(request: Request) -> str:
-    """Return the path below the base URL for a request."""
-    return route(request.prompt) if request.recorded is UNSET else request.recorded.route
+def find_route(request: Request, by: Route = Route.CHAT) -> Route:
+    """Return the path below the base URL for a request; messages go `by` that route."""
+    return route(request.prompt, by) if request.recorded is UNSET else request.recorded.route
 
 
 def encode(
@@ -93,14 +102,19 @@ def encode(
     max_tokens_field: str = "max_tokens",
     over: Mapping[str, object] | None = None,
     neutral: NeutralFields | None = None,
+    by: Route = Route.CHAT,
 ) -> bytes:
-    """Return the JSON body of a request.
+    """Return the JSON body of a request, whose messages go `by` that route.
 
     Omits sampling values of None and an empty `stop`. Fields of `over` replace any other, and those
     of `neutral` replace none.
     """
     if request.recorded is not UNSET:
         return _encode_recorded(request.recorded, model, stream=stream)
+    if by is Route.RESPONSES and not isinstance(request.prompt, str):
+        from serve_eval.client.wire_format import responses  # few runs need it
+
+        return _finish(responses.write(request, model, stream=stream), request, neutral, over)
     sampling = request.sampling
     body: dict[str, object] = {"model": model}
     if isinstance(request.prompt, str):
@@ -127,6 +141,16 @@ def encode(
         body["stream"] = True
         body["stream_options"] = _USAGE
     body.update(request.extra)
+    return _finish(body, request, neutral, over)
+
+
+def _finish(
+    body: dict[str, Any],
+    request: Request,
+    neutral: NeutralFields | None,
+    over: Mapping[str, object] | None,
+) -> bytes:
+    """Return the JSON of a body with the fields that the client adds."""
     if neutral and not request.prompt_logprobs:
         neutral.put(body, request)
     if over:
@@ -156,8 +180,12 @@ def _write(turn: Message) -> dict[str, object]:
     return told
 
 
-def decode(body: bytes, content_type: str) -> Said:
+def decode(body: bytes, content_type: str, by: Route = Route.CHAT) -> Said:
     """Return the answer in a complete 2xx body. Raises InvalidResponse if it holds none."""
+    if by is Route.RESPONSES:
+        from serve_eval.client.wire_format import responses  # few runs need it
+
+        return responses.decode(body, content_type)
     body = body.removeprefix(BOM)
     try:
         parsed = parse(body)

@@ -231,13 +231,13 @@ async def _opens_thoughts(client: Client, request: Request) -> bool:
         sampling=replace(request.sampling, max_tokens=min(most, 4 * TOKENS), stop=()),
         extra=extra,
     )
-    path = urlsplit(client.endpoint.base_url).path + wire.route(probe.prompt)
+    path = urlsplit(client.endpoint.base_url).path + wire.route(probe.prompt, client.chat_route)
     body = await client.encoder.encode(probe)
     reply = await client.exchange("POST", path, body, timeout_s=client.limits.sample_timeout_s)
     if isinstance(reply, Failure) or reply.error is not None or reply.status != HTTPStatus.OK:
         return False
     try:
-        text = wire.decode(reply.content, reply.content_type).text
+        text = wire.decode(reply.content, reply.content_type, client.chat_route).text
     except wire.InvalidResponse:
         return False
     before, closed, _ = text.partition(CLOSE)

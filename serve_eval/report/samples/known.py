@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.client.wire_format.wire import encode
+from serve_eval.client.wire_format.wire import PROMPT_FIELDS, encode
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
 from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask, request_of
-from serve_eval.schema import HOLDOUT, Dataset, Plan, Reference, Sample, Spec, Task
+from serve_eval.schema import CHAT_ROUTES, HOLDOUT, Dataset, Plan, Reference, Sample, Spec, Task
 from serve_eval.verdicts.pairing import read_stored_runs
 
 
@@ -109,8 +109,9 @@ def _build_body(plan: Plan, task: Task, sample: Sample) -> Mapping[str, Any] | N
     if sample.choices or task.prompt_logprobs:
         return None
     request, name = request_of(task, sample), plan.connection.max_tokens_field
-    body = msgspec.json.decode(encode(request, plan.model or "", max_tokens_field=name))
-    return {key: value for key, value in body.items() if key not in ("prompt", "messages")}
+    by = CHAT_ROUTES[plan.connection.route]
+    body = msgspec.json.decode(encode(request, plan.model or "", max_tokens_field=name, by=by))
+    return {key: value for key, value in body.items() if key not in PROMPT_FIELDS}
 
 
 def _read_fields(task: Task, samples: Sequence[Sample]) -> dict[str, dict[str, str]]:

@@ -20,7 +20,7 @@ from serve_eval.evaluation.results.sample_table import Repeated
 from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.plugins.registry import nearest
-from serve_eval.schema import HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample
+from serve_eval.schema import CHAT_ROUTES, HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample
 from serve_eval.shell_words import quote_path
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
@@ -163,6 +163,7 @@ def bodies_of(one: Packed) -> dict[str, bytes]:
             max_tokens_field=one.plan.connection.max_tokens_field,
             over=over,
             neutral=neutral,
+            by=CHAT_ROUTES[one.plan.connection.route],
         )
         for prompt in prompts
     ]
@@ -182,7 +183,7 @@ def _form(one: Packed) -> LogprobsForm:
 def script_of(one: Packed, bodies: Mapping[str, bytes]) -> str:
     """Return the shell script that sends the bodies again."""
     connection = one.plan.connection
-    route = wire.route(one.sample.prompt)
+    route = wire.route(one.sample.prompt, CHAT_ROUTES[connection.route])
     lines = [
         "#!/bin/sh",
         "# Sends the request again. Keys come from variables.",
