@@ -248,7 +248,8 @@ class ChangedAnswers:
 
     `endpoint` is the one that answered each of `requests` requests several times, `answers` the
     numbers of answers of it and of the other one. Equal requests are one of the `units`. `p` is
-    that of "no more", corrected for all `measures`; `more`: it is at most `alpha`.
+    that of "no more", corrected for all `measures`; `more`: it is at most `alpha`. `examples` has
+    the places at which some answers of A and B part where the endpoint's own are all equal.
     """
 
     endpoint: Literal["A", "B"]
@@ -258,6 +259,7 @@ class ChangedAnswers:
     measures: tuple[AnswerMeasure, ...]
     p: float
     alpha: float
+    examples: Mapping[str, Parting] = field(default_factory=dict)
 
     @property
     def more(self) -> bool:

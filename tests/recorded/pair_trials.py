@@ -1,10 +1,11 @@
 """Compare the embedded model with itself and with damaged weights, on recorded requests.
 
-    python -m tests.recorded.pair_trials LOG.jsonl [SOUND] [DAMAGED]
+    python -m tests.recorded.pair_trials LOG.jsonl [FIRST] [SOUND] [DAMAGED]
 
-LOG is a file of tests.recorded.make_requests. One server has the model under several names: sound
-pairs are two names of the same weights, asked SOUND_REQUESTS each, half of them with the recorded
-sampling and half at temperature .8 without a seed. Damaged pairs are asked DAMAGED_REQUESTS.
+LOG is a file of tests.recorded.make_requests. One server has the model under several names: the
+sound pairs, numbered from FIRST, are two names of the same weights, asked SOUND_REQUESTS each, half
+of them with the recorded sampling and half at temperature .8 without a seed. Pairs with the DAMAGED
+weights, such as int4,int3, are asked DAMAGED_REQUESTS.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from serve_eval.schema import Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from tests.scripted_server import serve_in_thread
 
-SOUND_REQUESTS, DAMAGED_REQUESTS = 60, 300
+SOUND_REQUESTS, DAMAGED_REQUESTS = 30, 100
 MODELS = {"embedded": "none", "twin": "none", "int8": "int8", "int4": "int4-g32", "int3": "int3"}
 
 
@@ -62,16 +63,17 @@ def describe(number, model, temperature, found, took_s):
     )
 
 
-def main(log, sound, damaged):
-    jobs = [("twin", SOUND_REQUESTS, None if n % 2 else 0.8) for n in range(sound)]
-    jobs += [(model, DAMAGED_REQUESTS, None) for model in ("int4", "int8", "int3")[:damaged]]
-    print(
-        "| pair | B | temperature | requests | differ from A (A from itself) | p | verdict | time |"
-    )
+def main(log, first=1, sound=20, damaged="int4"):
+    jobs = [
+        (number, "twin", SOUND_REQUESTS, None if number % 2 else 0.8)
+        for number in range(first, first + sound)
+    ]
+    jobs += [(name, name, DAMAGED_REQUESTS, None) for name in damaged.split(",") if name]
+    print("| pair | B | temperature | requests | differ (A from itself) | p | verdict | time |")
     print("|---|---|---|---|---|---|---|---|")
     accused = 0
     with serve_in_thread(create_app(WEIGHTS, MODELS)) as url:
-        for number, (model, count, temperature) in enumerate(jobs, 1):
+        for number, model, count, temperature in jobs:
             with tempfile.TemporaryDirectory() as folder:
                 file = choose_lines(log, count, number, folder)
                 began = time.monotonic()
@@ -83,4 +85,5 @@ def main(log, sound, damaged):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *(int(one) for one in (*sys.argv[2:], "20", "2")[:2]))
+    arguments = [int(one) if one.isdigit() else one for one in sys.argv[2:]]
+    main(sys.argv[1], *arguments)

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from serve_eval.evidence import answer_pairs
 from serve_eval.evidence.answer_pairs import TaskAnswers
+from serve_eval.evidence.answer_texts import part
 from serve_eval.evidence.self_flips import MOST_CHARACTERS
 from serve_eval.evidence.whole_answer import join_text
 from serve_eval.schema import (
     AnswerMeasure,
     ChangedAnswers,
+    Parting,
     Response,
     ToolCall,
     Verdict,
@@ -38,6 +40,8 @@ RULE = "answers"
 """Name of the rule of recorded requests in a verdict."""
 ALPHA = 0.05
 """Chance that a sound pair is accused, over all tasks of a comparison together."""
+MOST_EXAMPLES = 20
+"""Places that are kept at which answers part."""
 Name = Literal["text", "length", "ending", "calls", "score"]
 
 
@@ -174,7 +178,23 @@ def _test(
         measures=tuple(counted),
         p=tested.p,
         alpha=alpha,
+        examples=_choose(name, prompts, said, len(own)),
     )
+
+
+def _choose(
+    name: str, prompts: Sequence[str], said: Sequence[Sequence[GivenAnswer]], own: int
+) -> dict[str, Parting]:
+    """Return the places at which answers of A and B part, where the own ones are all equal."""
+    found: dict[str, Parting] = {}
+    for prompt, answers in zip(prompts, said, strict=True):
+        mine, other = answers[0], answers[own]
+        if len({one.whole for one in answers[:own]}) > 1 or len(found) == MOST_EXAMPLES:
+            continue
+        sides = (mine, other) if name == "A" else (other, mine)
+        if (parting := part(*(one.text for one in sides))) is not None:
+            found[prompt] = parting
+    return found
 
 
 def _measure(
