@@ -18,7 +18,7 @@ from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.datasets.recorded_requests import RecordedLog
-    from serve_eval.workflows.requests_log import RefusedField
+    from serve_eval.workflows.requests_log import RefusedLogField
 
 
 @freeze
@@ -73,7 +73,7 @@ def _probe(
     probed: ProbedOptions,
     connection: ProbeConnectionOptions,
     more: SetOptions,
-) -> list[RefusedField]:
+) -> list[RefusedLogField]:
     """Return the refused fields. Personal fields and keys are masked here too."""
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.datasets.masked_fields import USUAL_FIELDS, read_paths

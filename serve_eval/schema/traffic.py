@@ -86,7 +86,7 @@ class ConcurrencyStep:
 
 
 @freeze
-class Lateness:
+class ArrivalLateness:
     """The time by which `requests` started after their recorded times, in seconds.
 
     `span_s` is the recorded time between the first and the last of them.
@@ -129,7 +129,7 @@ class Load:
     cores_busy: float | None = None
     ended_by: str = ""
     charged_tokens: int = 0
-    lateness: Lateness | None = None
+    lateness: ArrivalLateness | None = None
 
 
 @freeze

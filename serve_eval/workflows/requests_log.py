@@ -35,7 +35,7 @@ _NEVER_ALONE = {"stream_options": "stream", "tool_choice": "tools", "top_logprob
 
 
 @freeze_places
-class RefusedField:
+class RefusedLogField:
     """A field of a route that the endpoint refuses, with its words ("" for `field`: any request).
 
     `requests` counts those of the log that have it.
@@ -47,7 +47,7 @@ class RefusedField:
     message: str
 
 
-def describe_log(log: RecordedLog, refused: Sequence[RefusedField], *, asked: str) -> Listing:
+def describe_log(log: RecordedLog, refused: Sequence[RefusedLogField], *, asked: str) -> Listing:
     """Return what a log holds, as a list. `asked` is the address that was probed ("": none)."""
     entries = [ListEntry(name, text, keep=True) for name, text in _describe(log)]
     entries += [
@@ -81,7 +81,7 @@ def describe_log(log: RecordedLog, refused: Sequence[RefusedField], *, asked: st
     )
 
 
-def _rows(refused: Sequence[RefusedField]) -> list[dict[str, object]]:
+def _rows(refused: Sequence[RefusedLogField]) -> list[dict[str, object]]:
     return [
         {
             "route": one.route,
@@ -152,7 +152,7 @@ async def find_refused(
     masked: Sequence[Steps],
     plan: Plan,
     environ: Mapping[str, str] = os.environ,
-) -> list[RefusedField]:
+) -> list[RefusedLogField]:
     """Return the fields that the endpoint of a plan refuses.
 
     Raises EndpointError if it cannot be reached, and PlanError for an invalid connection.
@@ -177,7 +177,7 @@ async def find_refused(
 
 async def _probe(
     client: Client, bodies: Sequence[RecordedBody], route: Route, masked: Sequence[Steps]
-) -> list[RefusedField]:
+) -> list[RefusedLogField]:
     """Return the fields of a route that are refused; one without a name if all requests are."""
     of_route = [mask_body(one, masked)[0] for one in bodies if one.route == route]
     shortest = min(of_route, key=lambda one: len(msgspec.json.encode(one.fields)))
@@ -186,7 +186,7 @@ async def _probe(
     least = 16 if route is Route.RESPONSES else 1
     bare[_LIMITS[2] if route is Route.RESPONSES else limit] = least
     if (message := await _refusal(client, route, bare)) is not None:
-        return [RefusedField(route, "", len(of_route), message)]
+        return [RefusedLogField(route, "", len(of_route), message)]
     examples: dict[str, Any] = {}
     counts: Counter[str] = Counter()
     for one in of_route:
@@ -200,7 +200,7 @@ async def _probe(
     for name, value in examples.items():
         with_it = {} if (other := _NEVER_ALONE.get(name)) is None else {other: examples.get(other)}
         if (message := await _refusal(client, route, {**bare, **with_it, name: value})) is not None:
-            found.append(RefusedField(route, name, counts[name], message))
+            found.append(RefusedLogField(route, name, counts[name], message))
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from serve_eval.schema import Lateness, Sample
+from serve_eval.schema import ArrivalLateness, Sample
 
 MOST_OPEN = 1024
 """Requests in flight at most, unless `limits.concurrency` is higher."""
@@ -37,12 +37,12 @@ class Arrivals:
         self._late_s.append(max(0.0, self._clock() - due))
         self._span_s = max(self._span_s, offset)
 
-    def sum_up(self) -> Lateness | None:
+    def sum_up(self) -> ArrivalLateness | None:
         """Return how late the requests started; None if there were none."""
         late = sorted(self._late_s)
         if not late:
             return None
-        return Lateness(
+        return ArrivalLateness(
             requests=len(late),
             span_s=round(self._span_s, 3),
             median_s=round(late[len(late) // 2], 6),

@@ -25,7 +25,7 @@ from serve_eval.report.run.details import list_detail_blocks
 from serve_eval.report.run.page_blocks import list_page_blocks
 from serve_eval.report.summary.figures import SummaryTask, count, summarise_tasks
 from serve_eval.report.summary.rows import Row, explain_taking, next_steps, rows_of
-from serve_eval.schema import REHEARSED, Lateness, Load, Report, TaskReport
+from serve_eval.schema import REHEARSED, ArrivalLateness, Load, Report, TaskReport
 from serve_eval.storage.file_names import REPORT_FILE
 from serve_eval.verdicts.references import spec_text
 
@@ -139,7 +139,7 @@ def _describe_flaky(report: Report) -> Statement:
     return Statement("flaky", "; ".join(told), depth=Depth.MORE, keep=True)
 
 
-def _describe_lateness(late: Lateness) -> str:
+def _describe_lateness(late: ArrivalLateness) -> str:
     worst = ", ".join(
         f"{lines.seconds(value)} ({name})"
         for name, value in (("median", late.median_s), ("p99", late.p99_s), ("worst", late.worst_s))
