@@ -167,6 +167,11 @@ _DATA = Family(
             ("does the scorer work", "right answers are scored as wrong"),
         ),
         "cases": _CASES,
+        "requests": CommandEntry(
+            "data_requests.data_requests",
+            "Say what a log of requests holds, and which fields a server refuses.",
+            ("replay production traffic", "test with requests of users"),
+        ),
         "list": CommandEntry(
             "data_list.data_list",
             "List tasks, launchers, verdict rules, presets and data sets.",

@@ -169,6 +169,13 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("Print the folder of all data sets:", "serve-eval data path"),
         ("Print the folder of one:", "serve-eval data path gsm8k --dataset-root DIR"),
     ),
+    "data requests": (
+        ("Say what a log holds, and send nothing:", "serve-eval data requests log.jsonl"),
+        (
+            "Find the fields that a server refuses:",
+            "serve-eval data requests log.jsonl --base-url host:8000",
+        ),
+    ),
     "data cases": (
         ("Begin a file of your own cases:", "serve-eval data cases new my-cases.yaml"),
         ("Ask them, without a reference:", "serve-eval run --cases my-cases.yaml --no-reference"),

@@ -30,6 +30,7 @@ class SidePromptOptions:
     )
     tasks: shared_options.Tasks = None
     cases: shared_options.Cases = None
+    requests: shared_options.Requests = None
     dataset_root: shared_options.DatasetRoot = None
     model: shared_options.Model = None
     samples: shared_options.Samples = None
@@ -70,6 +71,7 @@ class PacingOptions:
     order: shared_options.Order = None
     order_seed: shared_options.OrderSeed = None
     stream: shared_options.Stream = None
+    pace: shared_options.PaceOption = None
     api_key_env: shared_options.ApiKeyEnv = None
     header: shared_options.Header = None
     ca_bundle: shared_options.CaBundle = None

@@ -27,6 +27,7 @@ class WatchPromptOptions:
         ),
     ] = None
     cases: shared.Cases = None
+    requests: shared.Requests = None
     limit: Annotated[int | None, Setting("Prompts to choose from (default 200).", metavar="N")] = (
         None
     )

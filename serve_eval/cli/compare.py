@@ -35,6 +35,7 @@ _INVARIANTS = "serve-eval check invariants"
 USUAL = (
     "tasks",
     "cases",
+    "requests",
     "dataset_root",
     "model",
     "limit",

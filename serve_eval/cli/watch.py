@@ -106,7 +106,7 @@ def watch(
 def _plan(address: dict[str, Any], asked: dict[str, Any]) -> Plan:
     from serve_eval.plan.resolve import resolve, resolve_address
 
-    if "tasks" in asked or "cases" in asked:
+    if {"tasks", "cases", "requests"} & asked.keys():
         replaced = ("INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
         inherited = {name: value for name, value in os.environ.items() if name not in replaced}
         return resolve({}, {**address, **asked, "no_reference": True}, inherited).plan

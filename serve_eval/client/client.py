@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
+from msgspec import UNSET
+
 from serve_eval.client.attempts import liveness, outcome
 from serve_eval.client.attempts.attempt import AttemptSender
 from serve_eval.client.attempts.liveness import LivenessGuard
@@ -138,10 +140,9 @@ class Client(EndpointReports):
         self._questions = EndpointQuestions(self._raw, self._path, self.start, self._reader)
 
     def _prepare_heads(self, asking: Mapping[str, str]) -> dict[Route, RequestHead]:
-        routes = Route.COMPLETIONS, self.chat_route
         heads = {
             route: RequestHead("POST", self._path + route, {**self._headers, **asking})
-            for route in routes
+            for route in Route
         }
         for head in heads.values():
             self.transport.prepare(head)
@@ -182,7 +183,8 @@ class Client(EndpointReports):
         One that a spent quota refused while others were answered does not count either, but its
         time does. Requests also wait while the endpoint reports that it is starting.
         """
-        stream = self.limits.stream and not request.prompt_logprobs
+        asked = self.limits.stream if request.recorded is UNSET else request.recorded.streamed
+        stream = asked and not request.prompt_logprobs
         tries = Tries(
             most=self.limits.max_attempts,
             once=once,
@@ -226,7 +228,7 @@ class Client(EndpointReports):
         wait: Wait,
         headers: Mapping[str, str] | None,
     ) -> Awaitable[Response]:
-        route = wire.route(request.prompt, self.chat_route)
+        route = wire.find_route(request, self.chat_route)
         head = self._heads[route]
         if headers:
             head = RequestHead(head.method, head.path, {**head.headers, **headers})

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 import serve_eval
 from serve_eval.client.transport import REQUEST_ID
@@ -81,7 +82,7 @@ class RequestEncoder:
         prompt = request.prompt
         if not isinstance(prompt, str):
             return None if has_files(prompt) else self._encode(request, stream, over)
-        if over is not None or request.prompt_logprobs:
+        if over is not None or request.prompt_logprobs or request.recorded is not UNSET:
             return self._encode(request, stream, over)
         kind = self._kind
         if (

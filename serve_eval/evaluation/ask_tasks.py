@@ -234,7 +234,7 @@ def _positions(session: RunSession, task_run: TaskRun) -> Sequence[int]:
         return arrange(
             task_run.accumulator.samples,
             task_run.list_pending_samples(),
-            session.plan.limits.order,
+            "natural" if session.plan.limits.pace == "recorded" else session.plan.limits.order,
             seed,
             task_run.prepared.part,
         )

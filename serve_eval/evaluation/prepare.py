@@ -85,7 +85,7 @@ def prepare(plan: Plan) -> list[PreparedTask]:
             replaced=one.found is not None and is_replaced(plan, one.found),
         )
         for (spec, task), one in zip(built, applicable, strict=True)
-        if one.why is not None and task.control_of is None
+        if one.why is not None and task.control_of is None and not task.recorded
     ]
     problems += [*find_lacking(plan, lacking), *lost]
     prepared, choice = [], SampleChoice(plan)
@@ -93,6 +93,8 @@ def prepare(plan: Plan) -> list[PreparedTask]:
         try:
             whole = _prepare(plan, spec, task, reference, choice)
             _check_number(whole.dataset, plan.times(task.name), task.name)
+            if plan.limits.pace == "recorded":
+                _check_times(task, whole.dataset)
             prepared.append(whole if plan.shard is None else _take_part(plan.shard, whole))
         except (DatasetError, PlanError) as error:
             problems.append(error)
@@ -243,6 +245,16 @@ def _prepare(
         acceptance=acceptance,
         wanted=wanted,
     )
+
+
+def _check_times(task: Task, dataset: Dataset) -> None:
+    """Raise PlanError if a sample has no recorded time."""
+    lacking = [one.id for one in dataset.samples if "arrival_s" not in one.metadata]
+    if lacking:
+        raise PlanError(
+            f"--pace recorded: {task.name} has no recorded times",
+            hint="Each request needs one, such as a timestamp; leave out --pace.",
+        )
 
 
 def _hypothesis(base: Hypothesis, found: Reference | None) -> Hypothesis:

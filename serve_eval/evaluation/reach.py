@@ -197,7 +197,7 @@ HARMLESS_FIELDS = (
     ),
     *("early_stop", "accept_identical", "limits", "expect", "server_defaults", "preset"),
 )
-JUDGED_BY = ("cases.path", "cases.scorer")
+JUDGED_BY = ("cases.path", "cases.scorer", "requests.scorer")
 """Options of our tasks that may name judges, whose addresses and keys need consent."""
 ASKING_OPTIONS: Mapping[str, str] = {"lm_eval.data_files": "read, as its package does,"}
 """Options of our tasks that need consent. All others hold questions, or name what is read here."""
@@ -212,6 +212,8 @@ HARMLESS_OPTIONS = frozenset(
         "lm_eval.metric",
         "lm_eval.filter",
         "lm_eval.prefix",
+        "requests.path",
+        "requests.mask_fields",
     }
 )
 """Texts and lists among our tasks' options that are sent with the prompts, or that name files which

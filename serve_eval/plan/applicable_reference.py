@@ -65,6 +65,11 @@ def _find(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
     """Return the reference, or the reason why it is missing."""
     if task.control_of is not None:
         return None, f"a control: it is judged if {task.control_of} is in the same run"
+    if task.recorded:
+        return None, (
+            "recorded requests have no right answers: the value is the share of answers in the form"
+            " that was asked for, and no accuracy"
+        )
     model = plan.reference_model or plan.model
     if model is None:
         return None, "the model is not known yet"

@@ -11,6 +11,7 @@ from serve_eval.plan.shared_options import (
     MaxTokensTotal,
     Order,
     OrderSeed,
+    PaceOption,
     PageSamples,
     RateLimit,
     RequestsPerMinute,
@@ -41,6 +42,7 @@ class LimitsOptions:
     order: Order = None
     order_seed: OrderSeed = None
     stream: Stream = None
+    pace: PaceOption = None
     max_attempts: Annotated[
         int | None,
         Setting("Maximum attempts per sample (default 4).", "N", "limits.max_attempts", flag=False),

@@ -42,6 +42,7 @@ from serve_eval.plan.shared_options import (
     ReferenceModel,
     ReferencesDir,
     Rehearse,
+    Requests,
     RouteOption,
     Samples,
     Seed,
@@ -67,6 +68,7 @@ class AskedOptions:
     model: Model = None
     tasks: Tasks = None
     cases: Cases = None
+    requests: Requests = None
     dataset_root: DatasetRoot = None
     allow_hub: Annotated[bool | None, Setting("Download data sets that are missing locally.")] = (
         None

@@ -124,6 +124,7 @@ def request_of(task: Task, sample: Sample) -> Request:
         sampling=sampling,
         extra=extra,
         prompt_logprobs=task.prompt_logprobs,
+        recorded=sample.recorded,
     )
 
 

@@ -64,6 +64,7 @@ from serve_eval.schema import (
     Spec,
     is_mutable,
 )
+from serve_eval.schema.task import REQUESTS
 
 EPS = 0.01
 """Default probability that an early stop gives another verdict than the whole run."""
@@ -117,8 +118,9 @@ def resolve(
         file.get("tasks"),
         settings.get("tasks"),
         problems,
-        needed=needs_tasks and "cases" not in values,
+        needed=needs_tasks and not {"cases", "requests"} & values.keys(),
     )
+    tasks = _with_requests(tasks, values.get("requests"))
     configured = {
         str(text).partition("=")[0].rpartition(".")[0] for text in settings.get("set", ())
     }
@@ -327,6 +329,15 @@ def _with_cases(
     if not found.tasks and not problems.found:
         problems.add(("cases",), f"no case can be asked: {'; '.join(found.notes)}")
     return found
+
+
+def _with_requests(tasks: list[Spec], path: str | None) -> list[Spec]:
+    """Return the tasks with that of recorded requests, whose file this is."""
+    if path is None:
+        return tasks
+    own = next((one for one in tasks if one.name == REQUESTS), Spec(name=REQUESTS))
+    found = replace(own, options={**own.options, "path": absolute(path)})
+    return [*(one for one in tasks if one.name != REQUESTS), found]
 
 
 def _under(task: Spec, below: Mapping[str, object], above: Mapping[str, object]) -> Spec:

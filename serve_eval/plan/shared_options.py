@@ -109,6 +109,10 @@ Cases = Annotated[
         in_file=str | list[str],
     ),
 ]
+Requests = Annotated[
+    str | None,
+    Setting("File of recorded requests (JSON lines), which are sent again as they were.", "FILE"),
+]
 DatasetRoot = Annotated[
     str | None,
     Setting(
@@ -353,6 +357,14 @@ MaxTime = Annotated[
         "SECONDS",
         "limits.max_time_s",
         flag=False,
+    ),
+]
+PaceOption = Annotated[
+    str | None,
+    Setting(
+        "free (default), or recorded: recorded requests start at their times, up to 1024 at once.",
+        "PACE",
+        "limits.pace",
     ),
 ]
 RateLimit = Annotated[

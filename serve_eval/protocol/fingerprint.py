@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping
 
 import msgspec
+from msgspec import UNSET
 
 from serve_eval.schema import MEAN, Dataset, Sample, Task
 from serve_eval.schema.media import put_checksums
@@ -60,6 +61,8 @@ def _content(sample: Sample) -> bytes:
     content = msgspec.json.encode((sample.id, prompt, sample.target))
     if sample.override is not None:
         content += msgspec.json.encode(sample.override, order="sorted")
+    if sample.recorded is not UNSET:
+        content += msgspec.json.encode(sample.recorded, order="sorted")
     if sample.choices:
         content += msgspec.json.encode(sample.choices)
     if (talk := sample.conversation) is not None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec import UNSET
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
@@ -21,11 +23,15 @@ from serve_eval.protocol.conversation import HISTORY_THOUGHTS
 from serve_eval.protocol.fingerprint import ROUTE, SCORER_OPTIONS
 from serve_eval.schema import (
     ChatRoute,
+    Conversation,
     DataRoots,
     Dataset,
+    HistoryThoughts,
     Need,
     Override,
     Prompt,
+    RecordedBody,
+    Route,
     Sample,
     SamplingParams,
     Spec,
@@ -37,6 +43,8 @@ from serve_eval.schema.task import LENGTHS, CountTokens, Fit
 TASKS = "serve_eval.tasks"
 
 
+_OF_PROMPTS = ("apply_chat_template", "system_prompt", "tokenizer", "thinking")
+"""Choices that make prompts of the texts of a data set, which recorded requests have not."""
 OPTIONS: Mapping[str, Any] = typing.get_type_hints(Choices)
 """Names and types of the choices."""
 ONLY_IF_SET = (
@@ -200,6 +208,8 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
         shared: dict[int, Override | None] = {}
 
         def rebuild(sample: Sample) -> Sample:
+            if sample.recorded is not UNSET:
+                return replace(sample, recorded=override_fields(sample.recorded, given))
             old = sample.override
             if old is not None and id(old) not in shared:
                 shared[id(old)] = own(old)
@@ -209,9 +219,7 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
                 raise PlanError(
                     [f"{task.name}: {problem}" for problem in error.problems], hint=error.hint
                 ) from None
-            talk = sample.conversation
-            if talk is not None and thoughts is not None:
-                talk = replace(talk, thoughts=thoughts)
+            talk = _set_thoughts(sample.conversation, thoughts)
             override = None if old is None else shared[id(old)]
             return replace(sample, prompt=prompt, override=override, conversation=talk)
 
@@ -232,6 +240,7 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
         or drops_stops
         or thoughts is not None
         or bool({"max_tokens", "stop", "extra_body"} & given.keys())
+        or (task.recorded and bool({"temperature", "top_p", "seed"} & given.keys()))
     )
     return replace(
         task,
@@ -277,6 +286,26 @@ def _override(given: Choices, *, drops_stops: bool) -> Callable[[Override], Over
     return own
 
 
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""Names of the limit of tokens in the requests of the three routes."""
+
+
+def override_fields(body: RecordedBody, given: Choices) -> RecordedBody:
+    """Return a recorded body with the fields that a plan sets; None leaves a field out."""
+    chosen: dict[str, object] = {
+        name: value
+        for name, value in given.items()
+        if name in ("temperature", "top_p", "seed", "stop", "truncate_prompt_tokens")
+    }
+    if "max_tokens" in given:
+        usual = _LIMITS[2] if body.route is Route.RESPONSES else _LIMITS[0]
+        name = next((one for one in _LIMITS if one in body.fields), usual)
+        chosen[name] = given["max_tokens"]
+    fields = {**body.fields, **chosen, **(given.get("extra_body") or {})}
+    kept = {name: value for name, value in fields.items() if value is not None}
+    return RecordedBody(route=body.route, fields=kept)
+
+
 def _check(task: Task, given: Choices, where: str, *, chat: bool) -> None:
     problems = []
     begins = (
@@ -292,9 +321,7 @@ def _check(task: Task, given: Choices, where: str, *, chat: bool) -> None:
             f"{name}: needs tokenizer, because it applies to a template rendered by serve-eval"
             for name in lone
         ]
-    if HISTORY_THOUGHTS in task.protocol and (not chat or given.get("tokenizer") is not None):
-        name = "tokenizer" if chat else "apply_chat_template"
-        problems.append(f"{name}: the server renders conversations, which grow by its answers")
+    problems += _refuse_for_samples(task, given, chat=chat)
     if given.get("thinking") is not None and not chat:
         problems.append("thinking: is a switch of the chat template; add apply_chat_template: true")
     if task.prompt_logprobs and chat:
@@ -310,6 +337,23 @@ def _check(task: Task, given: Choices, where: str, *, chat: bool) -> None:
         problems.append(f"template_date: {day!r} is not a date such as 2026-11-20")
     if problems:
         raise PlanError([f"{where}.{problem}" for problem in problems])
+
+
+def _refuse_for_samples(task: Task, given: Choices, *, chat: bool) -> Iterator[str]:
+    """Yield the choices that do not fit conversations or recorded requests."""
+    if HISTORY_THOUGHTS in task.protocol and (not chat or given.get("tokenizer") is not None):
+        name = "tokenizer" if chat else "apply_chat_template"
+        yield f"{name}: the server renders conversations, which grow by its answers"
+    if task.recorded:
+        for name in _OF_PROMPTS:
+            if given.get(name) is not None:
+                yield f"{name}: requests are sent as they were recorded; set fields by extra_body"
+
+
+def _set_thoughts(
+    talk: Conversation | None, thoughts: HistoryThoughts | None
+) -> Conversation | None:
+    return talk if talk is None or thoughts is None else replace(talk, thoughts=thoughts)
 
 
 def _sampling(base: SamplingParams, given: Choices, *, drops_stops: bool) -> SamplingParams:

@@ -226,6 +226,48 @@ class SelfFlips:
 
 
 @freeze
+class AnswerMeasure:
+    """One way in which two answers to a request differ, and how often they do.
+
+    `name` is text, length, ending, calls or score. `own` counts the pairs of answers of one
+    endpoint that differ, of `own_pairs`, and `other` those of an answer of either, of
+    `other_pairs`. `p` is that of this measure alone.
+    """
+
+    name: Literal["text", "length", "ending", "calls", "score"]
+    own: int
+    own_pairs: int
+    other: int
+    other_pairs: int
+    p: float
+
+
+@freeze
+class ChangedAnswers:
+    """The test whether B's answers to recorded requests differ from A's more than A's own do.
+
+    `endpoint` is the one that answered each of `requests` requests several times, `answers` the
+    numbers of answers of it and of the other one. Equal requests are one of the `units`. `p` is
+    that of "no more", corrected for all `measures`; `more`: it is at most `alpha`. `examples` has
+    the places at which some answers of A and B part where the endpoint's own are all equal.
+    """
+
+    endpoint: Literal["A", "B"]
+    requests: int
+    units: int
+    answers: tuple[int, int]
+    measures: tuple[AnswerMeasure, ...]
+    p: float
+    alpha: float
+    examples: Mapping[str, Parting] = field(default_factory=dict)
+
+    @property
+    def more(self) -> bool:
+        """True if B differs from A more than the endpoint from itself."""
+        return self.p <= self.alpha
+
+
+@freeze
 class ComparedTask:
     """One task, answered by A and by B.
 
@@ -240,6 +282,7 @@ class ComparedTask:
     `own` is the agreement of A with its second answers or of its repeats, and that of B (None: not
     known). `places` is about the examined flips (None: too few) and `text_places` about all texts
     (None: none differs). Older files lack all three. `exact` exists under the rule `tokens`.
+    `changed` exists for recorded requests, if a side answered them twice.
     """
 
     task: str
@@ -260,6 +303,7 @@ class ComparedTask:
     text_places: TextPlaces | None = None
     unmeasured: str = ""
     exact: TokenEquality | None = None
+    changed: ChangedAnswers | None = None
 
 
 @freeze

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from serve_eval.schema.sample import Prompt, SamplingParams, ToolCall
+from serve_eval.schema.sample import Prompt, RecordedBody, SamplingParams, ToolCall
 from serve_eval.schema.score import ExecutionResult, Judgement, Outcome
 
 
@@ -45,7 +45,8 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
     """The request for one sample.
 
     `extra` holds fields beyond the common OpenAI ones (truncate_prompt_tokens). With
-    `prompt_logprobs` it asks for the log-probabilities of the prompt, a text, and for no answer.
+    `prompt_logprobs` it asks for the log-probabilities of the prompt, a text, and for no answer. A
+    `recorded` body is sent in place of all others.
     """
 
     sample_id: str
@@ -53,6 +54,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
     sampling: SamplingParams
     extra: Mapping[str, object] = {}
     prompt_logprobs: bool = False
+    recorded: RecordedBody | UnsetType = UNSET
 
 
 LogprobsForm = Literal["echo", "prompt_logprobs"]

@@ -75,6 +75,8 @@ that share a prefix together, for the server's prefix cache; longest, with the l
 answers first, so that the end of a run does not wait for one."""
 
 
+Pace = Literal["free", "recorded"]
+"""Times at which requests start: as soon as there is room, or as they were recorded."""
 TOKENS, TIME = "max_tokens_total", "max_time_s"
 CERTAIN = "end_when_certain"
 """The limits that end a run before everything is asked, by their names in `limits`."""
@@ -91,6 +93,7 @@ class Limits:
     those of any minute, as a quota does (None: no bound). `order_seed` is the seed
     of the random order of a new run (None: it is drawn). `stream` asks for event streams, which
     adds the time to the first token and per token to the report and does not change scores.
+    `pace` "recorded" starts recorded requests at their times, however many are in flight.
 
     `max_attempts` is per sample and `retry_budget` is the number of retries per run (None: a
     quarter of the samples, at least 100). `max_error_rate` is the share of failed samples beyond
@@ -116,6 +119,7 @@ class Limits:
     order: Order = "random"
     order_seed: int | None = None
     stream: bool = False
+    pace: Pace = "free"
     max_attempts: int = 4
     retry_budget: int | None = None
     max_error_rate: float = 0.10

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from serve_eval.frozen import freeze
 
@@ -243,6 +243,22 @@ class Conversation:
 
 
 @freeze
+class RecordedBody:
+    """The body of a request that a client once sent, to be sent again as it was.
+
+    `route` is the path below the base URL. `fields` are those of the body but the model's name.
+    """
+
+    route: Route
+    fields: Mapping[str, object]
+
+    @property
+    def streamed(self) -> bool:
+        """True if the client asked for an event stream."""
+        return self.fields.get("stream") is True
+
+
+@freeze
 class Sample:
     """One question, or a conversation whose first turn is `prompt`.
 
@@ -252,7 +268,8 @@ class Sample:
     `choices`, continuations of a prompt that is a text, the request asks for the log-probability of
     each of them instead of an answer, one request per choice. The sample has a response if all of
     them were answered. `heads`, if any, are put between the prompt and each choice and belong to
-    the context: they are for choices with a context of their own.
+    the context: they are for choices with a context of their own. A sample with a `recorded` body
+    sends that; its prompt is for readers.
     """
 
     id: str
@@ -264,6 +281,7 @@ class Sample:
     heads: tuple[str, ...] = ()
     group: str = ""
     conversation: Conversation | None = None
+    recorded: RecordedBody | UnsetType = UNSET
 
     @property
     def continued(self) -> tuple[tuple[str, str], ...]:

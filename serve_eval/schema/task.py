@@ -28,6 +28,8 @@ CountTokens = Callable[[Prompt], int]
 """Returns the tokens of a prompt as the endpoint will count them."""
 Fit = Callable[[CountTokens, int | None, DataRoots], Mapping[str, object]]
 """Returns the options that fit prompts to an endpoint with that context length, if it is known."""
+REQUESTS = "requests"
+"""The task whose samples are recorded requests."""
 LENGTHS, SIZES = "lengths", "sizes"
 FITTED = (LENGTHS, SIZES)
 """Names of the options that `fit` of a Task may return."""
@@ -151,6 +153,9 @@ class Task:
     called in the process of the run with every score, for an aggregation that needs more of an
     answer than a number; that is then in `score.kept`.
 
+    `recorded`: its samples are requests that clients once sent, and are sent as they were but for
+    the fields that a plan sets.
+
     `reference_fields` are recorded with a reference and compared with it like `protocol`. They are
     about the samples, which a fingerprint holds anyway.
 
@@ -189,6 +194,7 @@ class Task:
     remember: Callable[[Sample, Score], None] | None = None
     reference_fields: Mapping[str, object] = field(default_factory=dict)
     answers_by_turn: Callable[[Sample], Sequence[tuple[str, str]]] | None = None
+    recorded: bool = False
 
     @property
     def file_stem(self) -> str:

@@ -86,6 +86,20 @@ class ConcurrencyStep:
 
 
 @freeze
+class ArrivalLateness:
+    """The time by which `requests` started after their recorded times, in seconds.
+
+    `span_s` is the recorded time between the first and the last of them.
+    """
+
+    requests: int
+    span_s: float
+    median_s: float
+    p99_s: float
+    worst_s: float
+
+
+@freeze
 class Load:
     """The load of one session.
 
@@ -96,7 +110,7 @@ class Load:
     ended, for `away_s` together. `cores_busy` is the share of the time for which the cores of this
     machine were busy (None: not known). `ended_by` is the limit that ended it before everything was
     asked ("": none did), and `charged_tokens` what a bound of tokens counted, with estimates of
-    what no reply reports.
+    what no reply reports. `lateness` exists if requests started at recorded times.
     """
 
     limits: Limits
@@ -115,6 +129,7 @@ class Load:
     cores_busy: float | None = None
     ended_by: str = ""
     charged_tokens: int = 0
+    lateness: ArrivalLateness | None = None
 
 
 @freeze

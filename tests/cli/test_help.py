@@ -196,8 +196,8 @@ def test_every_published_reference_has_a_task():
 
 LAUNCHERS = registry.list_shipped("serve_eval.launchers")
 TASKS = registry.list_shipped(shared.TASKS)
-WITHOUT_LOAD = ("cases", "lm_eval", "longbench_v1")
-"""Families, and a task that needs the extra lm-eval before its data."""
+WITHOUT_LOAD = ("cases", "lm_eval", "longbench_v1", "requests")
+"""Families, and tasks that need the extra lm-eval or a file of the user before their data."""
 
 
 def _list_described(arguments=""):

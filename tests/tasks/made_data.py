@@ -30,8 +30,9 @@ WORDS = tuple(_WORDS.split())
 
 EXAMPLE = Path(cases.__file__).with_name("example.yaml")
 """The file that `serve-eval data cases new` writes."""
-NAMES = [name for name in registry.names("serve_eval.tasks") if name != "lm_eval"]
-"""Every task except that of lm-eval, which tests/harness covers."""
+ELSEWHERE = ("lm_eval", "requests")
+NAMES = [name for name in registry.names("serve_eval.tasks") if name not in ELSEWHERE]
+"""Every task except those that tests/harness and tests/tasks/test_requests.py cover."""
 PROMPTS = "longbench_prompts"
 """Name of the folder with LongBench's prompts, below the root."""
 

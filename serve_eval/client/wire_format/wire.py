@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from serve_eval.client.wire_format import bodies, odd_bodies
 from serve_eval.client.wire_format.bodies import BOM as BOM
@@ -39,6 +40,7 @@ from serve_eval.schema import (
     CallMessage,
     Message,
     Prompt,
+    RecordedBody,
     Request,
     ResultMessage,
     Route,
@@ -88,6 +90,11 @@ def route(prompt: Prompt, by: Route = Route.CHAT) -> Route:
     return Route.COMPLETIONS if isinstance(prompt, str) else by
 
 
+def find_route(request: Request, by: Route = Route.CHAT) -> Route:
+    """Return the path below the base URL for a request; messages go `by` that route."""
+    return route(request.prompt, by) if request.recorded is UNSET else request.recorded.route
+
+
 def encode(
     request: Request,
     model: str,
@@ -103,6 +110,8 @@ def encode(
     Omits sampling values of None and an empty `stop`. Fields of `over` replace any other, and those
     of `neutral` replace none.
     """
+    if request.recorded is not UNSET:
+        return _encode_recorded(request.recorded, model, stream=stream)
     if by is Route.RESPONSES and not isinstance(request.prompt, str):
         from serve_eval.client.wire_format import responses  # few runs need it
 
@@ -147,6 +156,15 @@ def _finish(
         neutral.put(body, request)
     if over:
         body.update(over)
+    return _encoder.encode(body)
+
+
+def _encode_recorded(recorded: RecordedBody, model: str, *, stream: bool) -> bytes:
+    """Return a recorded body with this model; one that streamed may be asked again without."""
+    body = {"model": model, **recorded.fields}
+    if recorded.streamed and not stream:
+        del body["stream"]
+        body.pop("stream_options", None)
     return _encoder.encode(body)
 
 

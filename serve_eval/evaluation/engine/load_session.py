@@ -14,7 +14,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from serve_eval.client.client import Client
 from serve_eval.client.transport import MOST_ENDS, NO_NOTICE, OUT_OF_STEP
@@ -25,6 +25,9 @@ from serve_eval.evaluation.hang_detector import HangDetector
 from serve_eval.processes.resources import CoreLoad
 from serve_eval.schema import ConcurrencyStep, Failure, FailureKind, Limits, Load, Response
 from serve_eval.storage.answer_origins import TURN, ConnectionStep, Proofs, doubtful, withdraw
+
+if TYPE_CHECKING:
+    from serve_eval.evaluation.engine.arrivals import Arrivals
 
 UNPROVABLE = "nothing proves that connections are in step, and one ended"
 
@@ -84,7 +87,14 @@ class LoadSession:
         elif self.proofs.silent >= MOST_ENDS:
             client.go_alone(NO_NOTICE)
         limits = client.limits
+        self.arrivals: Arrivals | None = None
         self.pace = Automatic(limits) if limits.concurrency == "auto" else Fixed(limits.concurrency)
+        if limits.pace == "recorded":
+            from serve_eval.evaluation.engine.arrivals import MOST_OPEN, Arrivals
+
+            self.arrivals = Arrivals(time.monotonic)
+            asked = 0 if limits.concurrency == "auto" else limits.concurrency
+            self.pace = Fixed(max(asked, MOST_OPEN))
         self.workers = self.finished = 0
         self.lag_s = self.wall_s = 0.0
         self._cores = CoreLoad()
@@ -219,6 +229,7 @@ class LoadSession:
             cores_busy=None if (busy := self._cores.share()) is None else round(busy, 2),
             ended_by=self.budget.ended_by,
             charged_tokens=round(self.budget.charged),
+            lateness=None if self.arrivals is None else self.arrivals.sum_up(),
         )
 
 

@@ -157,8 +157,7 @@ class _Round:
         session, pace = self._session, self._pace
         lane.asking.add(me)
         try:
-            if lane.meet is not None:
-                await lane.meet(i)
+            await self._await_turn(lane, i, sample)
             number = None if watch is None else watch.start()
             session.starvation.begin(me)
             try:
@@ -197,6 +196,13 @@ class _Round:
             pace.note_result(result, self._clock() + self._offset)
         if session.workers < pace.limit:
             self._start_workers()
+
+    async def _await_turn(self, lane: Lane, i: int, sample: Sample) -> None:
+        """Return when a sample may be sent: with that of another run, or at its recorded time."""
+        if lane.meet is not None:
+            await lane.meet(i)
+        if self._session.arrivals is not None:
+            await self._session.arrivals.wait(sample)
 
     def _count(self, lane: Lane, me: asyncio.Task[None]) -> None:
         """Count a result, and end the lane if the result decides it or is its last."""

@@ -176,7 +176,7 @@ async def send_to_thinker(
         known.seen.withheld += 1
         return await _send_without_stops(client, request, send)
     result = await send(request)
-    if isinstance(result, Failure) or request.prompt_logprobs:
+    if isinstance(result, Failure) or request.prompt_logprobs or request.recorded is not UNSET:
         return result
     if stops and _ends_in_thoughts(result):
         return await _send_again(client, request, result, send)

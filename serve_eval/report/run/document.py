@@ -36,6 +36,7 @@ from serve_eval.report.summary.rows import Row, explain_taking, next_steps, rows
 from serve_eval.schema import (
     MEAN,
     REHEARSED,
+    ArrivalLateness,
     Attribution,
     EngineCounts,
     EngineReport,
@@ -130,6 +131,8 @@ def _describe_run(report: Report, out_dir: Path) -> Iterator[Row]:
         yield "cost", cost
     for load in report.loads[-1:]:
         yield "speed", _describe_load(load, report)
+        if load.lateness is not None:
+            yield "pace", _describe_lateness(load.lateness)
     for line in lines.describe_preset(report.plan):
         yield "preset", line.removeprefix("preset ")
     spec = spec_text(report.plan.accuracy_spec)
@@ -156,6 +159,17 @@ def _describe_flaky(report: Report) -> Statement:
                 " some repeats and wrong in others"
             )
     return Statement("flaky", "; ".join(told), depth=Depth.MORE, keep=True)
+
+
+def _describe_lateness(late: ArrivalLateness) -> str:
+    worst = ", ".join(
+        f"{lines.seconds(value)} ({name})"
+        for name, value in (("median", late.median_s), ("p99", late.p99_s), ("worst", late.worst_s))
+    )
+    return (
+        f"{late.requests:,} requests at their recorded times, over {lines.seconds(late.span_s)};"
+        f" started late by {worst}"
+    )
 
 
 def _describe_load(load: Load, report: Report) -> str:

@@ -29,6 +29,7 @@ from serve_eval.schema import (
     WrongExample,
     is_mutable,
 )
+from serve_eval.schema.task import REQUESTS
 from serve_eval.shell_words import quote_argument, quote_path, quote_word
 from serve_eval.verdicts import many_tests, validity
 
@@ -410,7 +411,7 @@ def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
 
 def lacks_reference(report: Report) -> bool:
     """Return True if the next steps of a run name the command that takes a reference."""
-    return not report.rehearsal and any(t.verdict.outcome is _LACKING for t in report.tasks)
+    return not report.rehearsal and bool(list_unreferenced(report))
 
 
 def explain_taking(report: Report) -> Iterator[str]:
@@ -422,7 +423,11 @@ def explain_taking(report: Report) -> Iterator[str]:
 def list_unreferenced(report: Report) -> list[str]:
     """Return the tasks of a plan that had no reference."""
     pairs = zip(report.plan.tasks, report.tasks, strict=True)
-    return [spec.name for spec, task in pairs if task.verdict.outcome is _LACKING]
+    return [
+        spec.name
+        for spec, task in pairs
+        if task.verdict.outcome is _LACKING and spec.name != REQUESTS
+    ]
 
 
 def _has_example(task: TaskReport) -> bool:

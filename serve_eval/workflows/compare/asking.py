@@ -36,7 +36,7 @@ from serve_eval.schema import (
 from serve_eval.storage.sessions import read_defaults, read_sessions
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.workflows.compare.divergence import look_at_all, place_partings
-from serve_eval.workflows.compare.sides import CompareRules, ComparisonSession, SideRun
+from serve_eval.workflows.compare.sides import SELF, CompareRules, ComparisonSession, SideRun
 from serve_eval.workflows.compare.verdict import Looked
 
 SERVERS = "servers"
@@ -257,7 +257,9 @@ def _repeat_some(first: SideRun, count: int, folder: Path) -> list[SideRun]:
     if not count or not once:
         return []
     total = sum(len(p.dataset.samples) * first.plan.times(p.task.name) for p in first.prepared)
-    prepared = [_draw(p, first.plan, count) for p in once]
+    prepared = [
+        p if p.task.recorded and count == SELF else _draw(p, first.plan, count) for p in once
+    ]
     asked = sum(len(p.dataset.samples) for p in prepared)
     limits = _share(first.plan.limits, asked / total)
     plan = replace(first.plan, limits=limits, seed=first.plan.seed + 1, limit=count)
@@ -294,4 +296,5 @@ def _share(limits: Limits, share: float) -> Limits:
     """Return the limits with a share of the load."""
     assert limits.concurrency != "auto"
     rate = None if limits.rate_limit is None else limits.rate_limit * share
-    return replace(limits, concurrency=max(1, round(limits.concurrency * share)), rate_limit=rate)
+    in_flight = max(1, round(limits.concurrency * share))
+    return replace(limits, concurrency=in_flight, rate_limit=rate, pace="free")

@@ -35,7 +35,7 @@ def judge_sides(
     It is ERROR, with the reason, if a rule of the user raises or returns no verdict.
     """
     try:
-        return _leave_open(_judge_sides(plan, a, b, rule, exact), a, b, exact=exact is not None)
+        return leave_open(_judge_sides(plan, a, b, rule, exact), a, b, exact=exact is not None)
     except ExternalCodeError as error:
         return Verdict(
             task=b.task.result.task,
@@ -46,7 +46,7 @@ def judge_sides(
         )
 
 
-def _leave_open(verdict: Verdict, a: TaskAnswers, b: TaskAnswers, *, exact: bool) -> Verdict:
+def leave_open(verdict: Verdict, a: TaskAnswers, b: TaskAnswers, *, exact: bool) -> Verdict:
     """Return a verdict that is INCONCLUSIVE if a limit ended a side before all was asked.
 
     The figures are those of the prompts that both were asked. With `exact`, one answer that differs

@@ -15,6 +15,7 @@ from serve_eval.report.lines import anchors_text, describe_agreement, describe_r
 from serve_eval.report.summary import Row, SummaryTask, brief, describe_answers, name_expected
 from serve_eval.schema import (
     Agreement,
+    ChangedAnswers,
     ComparedSide,
     ComparedTask,
     Comparison,
@@ -23,6 +24,7 @@ from serve_eval.schema import (
     SelfFlips,
     TokenEquality,
 )
+from serve_eval.workflows.compare.changed import describe_changed
 
 MORE_FLIPS = "more_flips: "
 """The beginning of a warning which says in other words what the row `differs` says."""
@@ -110,9 +112,21 @@ def _drop(task: ComparedTask) -> Iterator[Row]:
     yield "margin", f"a drop of {told.margin:.3f} points{here} {no} excluded{kept}"
 
 
+def _describe_requests(changed: ChangedAnswers) -> Iterator[Row]:
+    """Yield the counts, which are the reason of a FAIL, or an example of a difference."""
+    if not changed.more:
+        yield "differs", describe_changed(changed)
+    elif changed.examples:
+        prompt, place = next(iter(changed.examples.items()))
+        yield "e.g.", f"{prompt}: after {place.before!r}, A says {place.a!r} and B {place.b!r}"
+
+
 def _difference(task: ComparedTask) -> Iterator[Row]:
     """Yield whether B differs from A more than one of them from itself, with the counts and p."""
     told, agreed = task.itself, task.agreement
+    if task.changed is not None:
+        yield from _describe_requests(task.changed)
+        return
     if told is None:
         if agreed.prompts:
             counted = f"{agreed.counted - agreed.identical} of {_count_pairs(agreed)} differ"

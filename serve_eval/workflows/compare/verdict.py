@@ -52,12 +52,14 @@ from serve_eval.schema import (
     SelfFlips,
     Spec,
 )
+from serve_eval.schema.task import REQUESTS
 from serve_eval.storage.report_file import read_report
 from serve_eval.storage.sessions import read_sessions
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.verdicts import many_tests
 from serve_eval.verdicts.exit_code import code_of_rehearsal, exit_code, withhold
 from serve_eval.verdicts.repaired import read_policy
+from serve_eval.workflows.compare.changed import compare_answers, judge_answers
 from serve_eval.workflows.compare.divergence import find_places
 from serve_eval.workflows.compare.exact import (
     Second,
@@ -67,7 +69,13 @@ from serve_eval.workflows.compare.exact import (
     keep_like,
     read_twice,
 )
-from serve_eval.workflows.compare.judging import judge_sides, more_failures, slower, uneven
+from serve_eval.workflows.compare.judging import (
+    judge_sides,
+    leave_open,
+    more_failures,
+    slower,
+    uneven,
+)
 from serve_eval.workflows.compare.routes import describe_routes
 
 APART_S = 60.0
@@ -142,6 +150,8 @@ def compare_folders(
         doubled.append((sides, twice))
         seen = looked or Looked()
         compared = _task(reports[0].plan, sides, rule, twice, show_flips, seen, hidden, busy)
+        if first.task.spec.name == REQUESTS and compared.exact is None:
+            compared = _judge_requests(compared, sides, twice, len(reports[0].tasks))
         tasks.append(_note_common(compared, common, asked))
     corrected = many_tests.correct([task.verdict for task in tasks], "comparison")
     tasks = [replace(task, verdict=one) for task, one in zip(tasks, corrected, strict=True)]
@@ -181,6 +191,16 @@ def compare_folders(
         wall_s=0.0,
         warnings=(*warnings, *differs, *describe_unsteady(doubled, asked_of)),
     )
+
+
+def _judge_requests(
+    task: ComparedTask, sides: tuple[TaskAnswers, TaskAnswers], twice: Mapping[str, Second], n: int
+) -> ComparedTask:
+    """Return a task of recorded requests, judged by their answers alone: one test decides."""
+    changed = compare_answers(*sides, twice, tests=n)
+    verdict = leave_open(judge_answers(*sides, changed), *sides, exact=False)
+    kept = (line for line in task.warnings if not line.startswith("more_flips: "))
+    return replace(task, changed=changed, verdict=verdict, warnings=tuple(kept))
 
 
 def _note_common(task: ComparedTask, common: int, asked: tuple[int, int]) -> ComparedTask:

@@ -17,6 +17,7 @@ from serve_eval.schema import (
     Task,
     TaskReport,
 )
+from serve_eval.schema.task import REQUESTS
 from serve_eval.shell_words import quote_word
 
 _WORST = ("refused", "ignored", "unknown", "heeded")
@@ -300,7 +301,7 @@ def describe_left(a: Report, b: Report) -> list[str]:
             for one in OF_OPTIONS
             if task.fingerprint.get(one) == "null" and other.get(one) == "null"
         ]
-        if fields:
+        if fields and task.spec.name != REQUESTS:
             left.setdefault(" and ".join(fields), []).append(task.result.task)
     return [
         f"the plan leaves {fields} of {', '.join(tasks)} to the servers (null): servers with other"
