@@ -48,10 +48,7 @@ def log_path(folder: Path, pod: str, container: str, suffix: str = "") -> Path:
 
 
 class FollowedLog:
-    """The log of one container of a pod, appended to a file that only its user can read.
-
-    Each line begins with its time, which the cluster reports.
-    """
+    """The log of a container, with times of the cluster, in a file that only its user can read."""
 
     def __init__(self, cluster: Cluster, pod: str, container: str, folder: Path) -> None:
         self._cluster, self._pod, self._container = cluster, pod, container
@@ -418,6 +415,11 @@ class PodWatch:
             message, hint = f"{message}: {known[0]}", f"{known[1]} {hint}"
         return LaunchError("\n  ".join([message, *lines]), hint=hint)
 
+    def end_if_it_failed(self, done: asyncio.Task[None]) -> None:
+        """End the run if the watch itself fails, so that no restart goes unnoticed."""
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self.end = LaunchError(f"the pods cannot be watched: {type(error).__name__} {error}")
+
 
 @asynccontextmanager
 async def watch_pods(watch: PodWatch) -> AsyncIterator[None]:
@@ -426,7 +428,7 @@ async def watch_pods(watch: PodWatch) -> AsyncIterator[None]:
     Raises LaunchError if a pod ended since the last look.
     """
     task = asyncio.create_task(watch.run())
-    task.add_done_callback(lambda done: _set_end(watch, done))
+    task.add_done_callback(watch.end_if_it_failed)
     try:
         yield
     finally:
@@ -436,9 +438,3 @@ async def watch_pods(watch: PodWatch) -> AsyncIterator[None]:
         await watch.look()
         if watch.end is not None:
             raise watch.end
-
-
-def _set_end(watch: PodWatch, done: asyncio.Task[None]) -> None:
-    """End the run if the watch itself fails, so that no restart goes unnoticed."""
-    if not done.cancelled() and (error := done.exception()) is not None:
-        watch.end = LaunchError(f"the pods cannot be watched: {type(error).__name__} {error}")

@@ -25,22 +25,16 @@ RerunWhat = Annotated[
     ),
 ]
 Strict = Annotated[bool, Setting("Exit with code 1 if nothing was decided.")]
-JunitFile = Annotated[Path | None, Setting("Write the verdicts as a JUnit file.", metavar="FILE")]
 NotifyText = Annotated[
     Path | None,
     Setting("Write the result as one line of text for chat (- : standard output).", metavar="FILE"),
 ]
 """A command whose structure has this field, as `notify_text`, writes it whatever its ending."""
-Verbose = Annotated[
-    bool,
-    Setting("Add every figure of the test, the protocol and the times.", flags=("--verbose", "-v")),
-]
 Quiet = Annotated[
     bool,
     Setting("Print only the conclusion and errors.", flags=("--quiet", "-q")),
 ]
 """Every structure with this field, as `quiet`, makes the output of its command quiet."""
-ReportAsJson = Annotated[bool, Setting("Print the report as one JSON object.", flags=("--json",))]
 
 
 @freeze

@@ -95,13 +95,6 @@ def is_terminal() -> bool:
     return _stdout().isatty()
 
 
-def columns_of_stdout() -> int:
-    """Return the columns of the terminal; 80 if standard output is none."""
-    with suppress(OSError, ValueError):
-        return os.get_terminal_size(_stdout().fileno()).columns or 80
-    return 80
-
-
 def path_of(file: Path) -> Path:
     """Return the path that opens a file the user named.
 

@@ -15,6 +15,7 @@ from serve_eval.schema import (
     DataRoots,
     Dataset,
     Hypothesis,
+    Message,
     Metric,
     Response,
     Sample,
@@ -23,7 +24,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers._expected import grade_value
-from serve_eval.tasks._samples import NumSamples, RandomSeed, average
+from serve_eval.tasks._samples import ByChat, NumSamples, RandomSeed, average
 
 FIRST, CONTAINED = "first_digits", "contained"
 _DIGITS = re.compile(r"\d+")
@@ -189,3 +190,124 @@ passkey_retrieval_128k = passkey_task(
     "passkey_retrieval_128k", lines=5220, step=90, max_input=131072
 )
 passkey_retrieval_64k = passkey_task("passkey_retrieval_64k", lines=2610, step=45, max_input=65536)
+
+
+LINES_VERSION = 1
+"""Increases when the generator gives other texts for the same seed."""
+DEPTHS = 11
+"""Places of the key, from the first line to the last."""
+
+
+def passkey_lines(
+    *,
+    num_samples: NumSamples = 55,
+    lines: Annotated[int, Setting("Lines of noise, of some 20 tokens each.")] = 300,
+    random_seed: RandomSeed = 0,
+) -> Task:
+    """Passkey retrieval in a text of any number of lines: a five-digit key between lines of noise.
+
+    Generated, without a data set: the text of the long passkey tasks. Each text begins with its own
+    title, so that no part of it is already in a prefix cache. The key of a sample is the same at
+    every length.
+    """
+    if num_samples < 1 or lines < 1:
+        raise PlanError("passkey_lines: num_samples and lines must be 1 or more")
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        samples = []
+        for i, key in enumerate(keys(wanted, random_seed)):
+            depth = i % DEPTHS / (DEPTHS - 1)
+            hidden = context(key, round(depth * lines), lines)
+            text = f"{_title(i, lines, random_seed)}\n\n{HEAD}{hidden}{TAIL}"
+            samples.append(
+                Sample(
+                    id=f"{i}", prompt=text, target=key, metadata={"depth": f"{100 * depth:.0f} %"}
+                )
+            )
+        return Dataset(samples=samples, files=(), total=wanted)
+
+    return Task(
+        name="passkey_lines",
+        version=1,
+        reference_file="passkey_lines",
+        metric=Metric(),
+        hypothesis=Hypothesis(num_samples=num_samples),
+        sampling=SamplingParams(max_tokens=24),
+        protocol={"data_version": LINES_VERSION, "random_seed": random_seed, "lines": lines},
+        load=load,
+        score=score,
+        answers=_answer_lines,
+        breakdown=by_depth,
+        scoring="inline",
+    )
+
+
+def _title(i: int, lines: int, seed: int) -> str:
+    """Return made-up words, different ones for every text."""
+    rng = random.Random(f"passkey_lines:{seed}:{lines}:{i}")
+    words = [
+        "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
+        for _ in range(2)
+    ]
+    return " ".join(words).capitalize()
+
+
+def _answer_lines(sample: Sample) -> tuple[str, str]:
+    return f" {sample.target}.", f" {(int(sample.target) + 1) % 100000:05}."
+
+
+SHORT_VERSION = 1
+"""Increases when the generator gives other texts for the same seed."""
+
+
+def passkey_short(
+    *,
+    num_samples: NumSamples = 110,
+    sentences: Annotated[int, Setting("Sentences of filler, of about seven tokens each.")] = 20,
+    apply_chat_template: ByChat = False,
+    random_seed: RandomSeed = 0,
+) -> Task:
+    """Passkey retrieval in a few hundred tokens: a five-digit key between sentences of filler.
+
+    Generated, without a data set: the form of the long passkey tasks, for models with a short
+    window, such as the embedded one. A sample ends in "What is the pass key?" and is right if the
+    first digits of the answer are the key.
+    """
+    if num_samples < 1 or sentences < 1:
+        raise PlanError("passkey_short: num_samples and sentences must be 1 or more")
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        rng = random.Random(f"passkey_short:{random_seed}")
+        samples = []
+        for i in range(wanted):
+            depth = i % DEPTHS / (DEPTHS - 1)
+            found = hide_key(rng, sentences=sentences, depth=depth)
+            turn = (Message(role="user", content=found.prompt),)
+            prompt = turn if apply_chat_template else f"Question: {found.prompt}\nAnswer: "
+            known = {"depth": f"{100 * depth:.0f} %"}
+            samples.append(Sample(id=f"{i}", prompt=prompt, target=str(found.key), metadata=known))
+        return Dataset(samples=samples, files=(), total=wanted)
+
+    return Task(
+        name="passkey_short",
+        version=1,
+        reference_file="passkey_short",
+        metric=Metric(),
+        hypothesis=Hypothesis(num_samples=num_samples),
+        sampling=SamplingParams(max_tokens=24),
+        chat=apply_chat_template,
+        protocol={
+            "data_version": SHORT_VERSION,
+            "random_seed": random_seed,
+            "sentences": sentences,
+        },
+        load=load,
+        score=score,
+        answers=_answer_short,
+        breakdown=by_depth,
+        scoring="inline",
+    )
+
+
+def _answer_short(sample: Sample) -> tuple[str, str]:
+    return f"The pass key is {sample.target}.", f"The pass key is {int(sample.target) - 1}."

@@ -35,7 +35,18 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers.likelihood import likeliest
 from serve_eval.tasks._gsm8k import score as score_last_line
-from serve_eval.tasks._samples import ByChat, NumFewshot, NumSamples, RandomSeed, break_down
+from serve_eval.tasks._samples import (
+    METRIC,
+    NO_GOLD,
+    ByChat,
+    NumFewshot,
+    NumSamples,
+    RandomSeed,
+    all_tokens,
+    answers,
+    break_down,
+    score,
+)
 
 STEPS = "steps"
 OFF_BY = (-10, -1, 1, 10)
@@ -140,3 +151,38 @@ def _answers(sample: Sample) -> tuple[str, str]:
     if sample.choices:
         return sample.target, next(choice for choice in sample.choices if choice != sample.target)
     return sample.target, f"{sample.target}0"
+
+
+def word_problems_perplexity(*, num_samples: NumSamples = 200, random_seed: RandomSeed = 0) -> Task:
+    """Perplexity of solved word problems that the embedded model has never seen; lower is better.
+
+    The problems are generated. A sample is a problem with its solution, as a text that is sent as a
+    prompt. The endpoint must return the log-probabilities of prompts.
+    """
+    if num_samples < 1:
+        raise PlanError("word_problems_perplexity: num_samples must be 1 or more")
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        found = islice(problems("test", random_seed), wanted)
+        samples = [
+            Sample(id=f"test-{i}", prompt=format_solved(problem), target="")
+            for i, problem in enumerate(found)
+        ]
+        return Dataset(samples=samples, files=(), total=wanted)
+
+    return Task(
+        name="word_problems_perplexity",
+        version=1,
+        reference_file="word_problems_perplexity",
+        metric=METRIC,
+        hypothesis=Hypothesis(num_samples=num_samples, sigma=0.5),
+        sampling=SamplingParams(max_tokens=1),
+        protocol={"data_version": DATA_VERSION, "random_seed": random_seed},
+        load=load,
+        score=score,
+        answers=answers,
+        secondary=all_tokens,
+        prompt_logprobs=True,
+        no_gold=NO_GOLD,
+        scoring="inline",
+    )

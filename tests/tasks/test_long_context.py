@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample, Spec
-from serve_eval.tasks import _ruler_ingredients, _ruler_kinds, passkey_lines
+from serve_eval.tasks import _passkey, _ruler_ingredients, _ruler_kinds
 from serve_eval.tasks._passkey import NOISE as PASSKEY_LINES_NOISE
 from serve_eval.tasks._passkey import NOISE as PASSKEY_NOISE
 from serve_eval.tasks._passkey import keys, passkey_retrieval_64k, passkey_retrieval_128k
@@ -353,7 +353,7 @@ def test_every_sample_counts_and_one_miss_fails():
 
 def test_texts_differ_by_length_in_nothing_but_noise_and_title():
     short, long = (
-        passkey_lines.task(lines=lines).load(DataRoots(), 22).samples for lines in (30, 34)
+        _passkey.passkey_lines(lines=lines).load(DataRoots(), 22).samples for lines in (30, 34)
     )
     assert [a.target for a in short] == [b.target for b in long]
     assert [a.metadata for a in short] == [b.metadata for b in long]
@@ -370,12 +370,12 @@ def test_texts_differ_by_length_in_nothing_but_noise_and_title():
 
 
 def test_the_texts_of_this_data_version():
-    prompts = [str(one.prompt) for one in passkey_lines.task().load(DataRoots(), 55).samples]
+    prompts = [str(one.prompt) for one in _passkey.passkey_lines().load(DataRoots(), 55).samples]
     digest = hashlib.sha256("\0".join(prompts).encode()).hexdigest()[:16]
-    assert (passkey_lines.DATA_VERSION, digest) == (1, "bf2845eba61dfaaa")
+    assert (_passkey.LINES_VERSION, digest) == (1, "bf2845eba61dfaaa")
 
 
 def test_options_out_of_range_are_refused():
     for options in ({"lines": 0}, {"num_samples": 0}):
         with pytest.raises(PlanError, match="1 or more"):
-            passkey_lines.task(**options)
+            _passkey.passkey_lines(**options)

@@ -22,7 +22,7 @@ from serve_eval.schema import (
     Spec,
     Task,
 )
-from serve_eval.tasks import gsm8k, passkey_short, word_problems_perplexity
+from serve_eval.tasks import _passkey, gsm8k, word_problems
 from serve_eval.tasks._gsm8k import STOP, gsm8k_inferencemax, gsm8k_inferencex, score
 from serve_eval.tasks._gsm8k import shots as drawn
 from serve_eval.tasks._samples import shuffle
@@ -260,8 +260,8 @@ def _digest(dataset):
     ("made", "version", "digest"),
     [
         (word_problems_task(), generated.DATA_VERSION, (1, "0403054f73aeaf86")),
-        (word_problems_perplexity.task(), generated.DATA_VERSION, (1, "a03f45ebba9e24b0")),
-        (passkey_short.task(), passkey_short.DATA_VERSION, (1, "59a91d0f1eb64ce6")),
+        (word_problems.word_problems_perplexity(), generated.DATA_VERSION, (1, "a03f45ebba9e24b0")),
+        (_passkey.passkey_short(), _passkey.SHORT_VERSION, (1, "59a91d0f1eb64ce6")),
     ],
     ids=lambda value: value.name if isinstance(value, Task) else "",
 )
@@ -331,7 +331,7 @@ def test_of_four_solutions_one_is_right_and_any_place_may_be_its():
 
 
 def test_a_key_lies_at_every_depth():
-    made = passkey_short.task(sentences=10)
+    made = _passkey.passkey_short(sentences=10)
     samples = made.load(ROOTS, 22).samples
     for i, sample in enumerate(samples):
         before, _, after = str(sample.prompt).partition(
@@ -341,7 +341,7 @@ def test_a_key_lies_at_every_depth():
         assert after.count(".") == 1 + 10 - i % 11
     table = made.breakdown((sample, 1.0) for sample in samples)
     assert list(table["depth"]) == [f"{10 * i} %" for i in range(11)]
-    [chat] = passkey_short.task(apply_chat_template=True).load(ROOTS, 1).samples
+    [chat] = _passkey.passkey_short(apply_chat_template=True).load(ROOTS, 1).samples
     assert isinstance(chat.prompt, tuple)
     said = Response(text=f"The pass key is {samples[0].target}.", finish_reason="stop")
     assert made.score(samples[0], said).value == 1
@@ -361,7 +361,7 @@ def test_options_that_exclude_each_other_are_refused(options):
         word_problems_task(**options)
 
 
-@pytest.mark.parametrize("make", [word_problems_perplexity.task, passkey_short.task])
+@pytest.mark.parametrize("make", [word_problems.word_problems_perplexity, _passkey.passkey_short])
 def test_at_least_one_sample_is_asked(make):
     with pytest.raises(PlanError, match="1 or more"):
         make(num_samples=0)

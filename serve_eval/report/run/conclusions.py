@@ -235,13 +235,6 @@ def lead_tasks(lines: Sequence[OneLine], outcomes: Sequence[VerdictOutcome]) -> 
     return lead(lines, [ORDER.index(one) for one in outcomes], "tasks")
 
 
-def choose_line(cases: Sequence[CiCase], outcomes: Sequence[VerdictOutcome]) -> OneLine | None:
-    """Return the line of the first case with the worst outcome; the cases of tasks come first."""
-    if not outcomes:
-        return None
-    return cases[min(range(len(outcomes)), key=lambda i: ORDER.index(outcomes[i]))].line
-
-
 def choose_state(outcome: VerdictOutcome, reasons: Sequence[str]) -> CiState:
     """Return the state of a verdict."""
     if outcome is VerdictOutcome.INCONCLUSIVE and any(
