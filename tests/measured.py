@@ -10,10 +10,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from tests.root import ROOT
 
@@ -33,25 +31,25 @@ class Origin:
     date: str
 
     @property
-    def by_hand(self) -> bool:
+    def by_hand(self):
         return self.command.startswith(BY_HAND)
 
 
-def find_page(text: str) -> str | None:
+def find_page(text):
     """Return the page that has the claim of a file, None if the file links none."""
     claim = text.partition("\nClaim: ")[2].partition(f"\n{HEAD}\n")[0]
     found = _LINK.search(claim)
     return found[1] if found else None
 
 
-def find_origins(text: str) -> list[Origin]:
+def find_origins(text):
     """Return the rows of the header of a file."""
     rows = text.partition(f"\n{HEAD}\n")[2].partition("\n\n")[0].splitlines()[1:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     return [Origin(row[0].strip("`"), *row[1:]) for row in cells]
 
 
-def stamp(text: str, command: str | None = None) -> str:
+def stamp(text, command=None):
     """Return a file whose header says that a command, or each, ran here today."""
     done = subprocess.run(
         ["git", "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, cwd=ROOT
@@ -65,14 +63,14 @@ def stamp(text: str, command: str | None = None) -> str:
     return text
 
 
-def split_command(command: str) -> tuple[dict[str, str], list[str]]:
+def split_command(command):
     """Return the variables that a command sets, and its words."""
     words = shlex.split(command)
     count = next(n for n, word in enumerate(words) if not re.match(r"[A-Z_]+=", word))
     return dict(word.split("=", 1) for word in words[:count]), words[count:]
 
 
-def run(path: Path) -> int:
+def run(path):
     """Run the commands of a file and return the worst exit code."""
     code, before = 0, path.read_text()
     for origin in find_origins(before):
@@ -90,7 +88,7 @@ def run(path: Path) -> int:
     return code
 
 
-def list_files() -> str:
+def list_files():
     """Return one line for each row of each header."""
     lines = [("file", "page", "commit", "date", "command")]
     for path in sorted(MEASURED.glob("*.md")):
@@ -106,7 +104,7 @@ def list_files() -> str:
     )
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments):
     if not arguments:
         print(list_files())
         return 0

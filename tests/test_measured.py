@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import date
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +16,11 @@ MOST_BY_HAND = 19
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
-def _read_header(path: Path) -> list[measured.Origin]:
+def _read_header(path):
     return measured.find_origins(path.read_text())
 
 
-def _is_there(words: list[str]) -> bool:
+def _is_there(words):
     """Return whether a command is a make target, a module or a file of this checkout."""
     match words:
         case ["make", target, *_]:
@@ -35,7 +34,7 @@ def _is_there(words: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_file_begins_with_its_claim_and_its_origin(path: Path):
+def test_a_file_begins_with_its_claim_and_its_origin(path):
     text = path.read_text()
     assert re.match(r"# \S.*\n\nClaim: ", text)
     page = measured.find_page(text)
@@ -50,7 +49,7 @@ def test_a_file_begins_with_its_claim_and_its_origin(path: Path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_command_of_a_file_exists(path: Path):
+def test_the_command_of_a_file_exists(path):
     for row in _read_header(path):
         if not row.by_hand:
             assert _is_there(measured.split_command(row.command)[1]), row.command
@@ -68,7 +67,7 @@ def test_tables_without_a_command_do_not_become_more():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_file_is_linked_once(path: Path):
+def test_a_file_is_linked_once(path):
     pages = [page for page in (ROOT / "docs").glob("*.md") if page.stem != "README"]
     link = f"](measured/{path.name})"
     linking = [page.name for page in pages for _ in range(page.read_text().count(link))]

@@ -11,9 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -55,7 +53,7 @@ class PageCommand(NamedTuple):
     words: list[str]
 
 
-def list_commands(page: Path) -> Iterator[PageCommand]:
+def list_commands(page):
     """Yield the commands in the blocks of a page."""
     for block in _FENCE.findall(page.read_text()):
         for line in re.sub(r"\\\n\s*", "", block).splitlines():
@@ -64,13 +62,13 @@ def list_commands(page: Path) -> Iterator[PageCommand]:
                 yield PageCommand(page.name, _split(found[1]))
 
 
-def _split(line: str) -> list[str]:
+def _split(line):
     words = shlex.split(re.split(r" {2,}", line)[0], comments=True)[1:]
     ends = [place for place, word in enumerate(words) if word in _ENDS]
     return words[: min(ends, default=len(words))]
 
 
-def read_command(words: list[str]) -> None:
+def read_command(words):
     """Read a command as `serve-eval` does, without calling it. Raises click's UsageError."""
     if not words or words[0] in ROOT_OPTIONS:
         return
@@ -86,7 +84,7 @@ def read_command(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_command_of_a_page_can_be_read(page: Path):
+def test_every_command_of_a_page_can_be_read(page):
     for command in list_commands(page):
         try:
             read_command(command.words)
@@ -196,7 +194,7 @@ def test_the_commands_of_the_services_work_together(tmp_path):
 
 
 @pytest.fixture
-def examples(tmp_path) -> list[str]:
+def examples(tmp_path):
     """Write the files of the pages into packages, and return their paths."""
     page = (ROOT / "docs/extending.md").read_text()
     shown = r"^`(?:my-evals|serve_eval)/([\w/.]+\.py)`[^\n]*\n\n```python\n(.*?)^```"
@@ -212,7 +210,7 @@ def examples(tmp_path) -> list[str]:
     return sorted(files)
 
 
-def _run(tool: str, *arguments: str, cwd: Path) -> None:
+def _run(tool, *arguments, cwd):
     done = subprocess.run(
         [sys.executable, "-m", tool, *arguments],
         capture_output=True,
@@ -224,14 +222,14 @@ def _run(tool: str, *arguments: str, cwd: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_examples_pass_ruff(examples: list[str], tmp_path):
+def test_the_examples_pass_ruff(examples, tmp_path):
     config = ("--config", str(ROOT / "pyproject.toml"), "--no-cache")
     _run("ruff", "check", *config, *examples, cwd=tmp_path)
     _run("ruff", "format", "--check", *config, *examples, cwd=tmp_path)
 
 
 @pytest.mark.slow
-def test_the_examples_pass_mypy(examples: list[str], tmp_path):
+def test_the_examples_pass_mypy(examples, tmp_path):
     cache = str(tmp_path / "cache")
     _run("mypy", "--strict", "--cache-dir", cache, *examples, cwd=tmp_path)
 
@@ -240,7 +238,7 @@ SITE = ROOT / "docs/_site"
 
 
 @pytest.fixture(scope="module")
-def reference() -> ModuleType:
+def reference():
     spec = importlib.util.spec_from_file_location("reference", SITE / "reference.py")
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -248,7 +246,7 @@ def reference() -> ModuleType:
     return module
 
 
-def test_the_reference_has_every_command_and_public_name(reference: ModuleType):
+def test_the_reference_has_every_command_and_public_name(reference):
     pages = dict(reference.write_pages())
     assert list(pages) == ["commands", "tasks", "scorers", "launchers", "verdicts", "library"]
     for words, _ in walk():
@@ -257,7 +255,7 @@ def test_the_reference_has_every_command_and_public_name(reference: ModuleType):
         assert f"\n## {name}\n" in pages["library"]
 
 
-def test_the_help_of_a_command_is_whole(reference: ModuleType):
+def test_the_help_of_a_command_is_whole(reference):
     texts = dict(reference.list_commands())
     assert "--write-job" in texts["run"]
     assert "--hardware" in texts["references register"]
@@ -288,7 +286,7 @@ def test_the_two_commands_stand_at_the_top_and_in_the_makefile():
         )
 
 
-def test_every_flag_that_is_named_exists(reference: ModuleType):
+def test_every_flag_that_is_named_exists(reference):
     known = "".join(text for _, text in reference.list_commands())
     pages = PAGES_TEXT.replace(NO_FLAGS[0], "")
     for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", pages)):
@@ -323,7 +321,7 @@ def test_the_plan_file_of_the_readme_is_a_plan():
 
 
 @pytest.mark.parametrize("page", ["docs/ci.md", "docs/requests.md"])
-def test_the_suite_files_of_the_pages_are_suites(page: str, tmp_path):
+def test_the_suite_files_of_the_pages_are_suites(page, tmp_path):
     (tmp_path / "plans").mkdir()
     (tmp_path / "my-references").mkdir()
     for name in ("nightly-fp8", "llama"):
@@ -340,7 +338,7 @@ def test_the_suite_files_of_the_pages_are_suites(page: str, tmp_path):
         assert len(read_suite(tmp_path / "suite.yaml", {}).runs) > 1
 
 
-def _base(name: str) -> str:
+def _base(name):
     """Return the task of which another one is the control."""
     return name.removesuffix("_alone")
 
@@ -364,7 +362,7 @@ def test_the_table_of_data_has_a_row_for_each_task_that_reads_some():
 
 
 @pytest.mark.parametrize("page", LINKING)
-def test_every_link_leads_to_a_file_and_a_heading(page: str):
+def test_every_link_leads_to_a_file_and_a_heading(page):
     path = ROOT / page
     for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if link.startswith("https://"):
@@ -375,7 +373,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: str):
         assert not heading or heading in _headings(target), f"{page}: no heading of the link {link}"
 
 
-def _headings(path: Path) -> set[str]:
+def _headings(path):
     """Return the anchors that GitHub makes of the headings of a page."""
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)

@@ -37,7 +37,7 @@ from serve_eval.schema.media import (
     prompt_sha256,
     recognise_media,
 )
-from tests.datasets.videos import grey_of, write_tone, write_video
+from tests.tasks.made_suites import grey_of, write_tone, write_video
 
 HEADS = {
     "image/png": b"\x89PNG\r\n\x1a\n",

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from serve_eval.workflows.attribute import SAMPLES
-from tests.detectors.detectors import FAULTS, NAMES, SOUND, Fault, Finding, findings, smoked, tried
+from tests.detectors.detectors import FAULTS, NAMES, SOUND, findings, smoked, tried
 
 SIZES = (25, 50, 100, 200, 400)
 """Numbers of prompts that both sides are asked."""
@@ -22,7 +22,7 @@ SURE = 0.9
 Key = tuple[str, str]
 
 
-def main(seeds: int = 6, jobs: int = 3, name: str = "") -> None:
+def main(seeds=6, jobs=3, name=""):
     faults = [fault for fault in (*FAULTS, SOUND) if re.search(name, fault.name)]
     with ProcessPoolExecutor(jobs) as pool:
         trials = [(fault, n, seed) for fault in faults for n in SIZES for seed in range(seeds)]
@@ -74,7 +74,7 @@ def main(seeds: int = 6, jobs: int = 3, name: str = "") -> None:
             print(f"  {key[0]}, {key[1]}: {sentence}{seldom}")
 
 
-def _needed(by_size: dict[int, int], seeds: int) -> str:
+def _needed(by_size, seeds):
     """Return the fewest prompts that sufficed in SURE of the seeds.
 
     Otherwise return how often the largest number did, or nothing if it mostly did not.
@@ -86,13 +86,13 @@ def _needed(by_size: dict[int, int], seeds: int) -> str:
     return f"({by_size[most]} of {seeds} at {most})" if by_size[most] >= seeds / 2 else ""
 
 
-def _one(trial: tuple[Fault, int, int]) -> list[Finding]:
+def _one(trial):
     fault, n, seed = trial
     with tempfile.TemporaryDirectory() as folder:
         return findings(tried(fault, n, seed, Path(folder) / "out", samples=min(n, SAMPLES)))
 
 
-def _smoked(fault: Fault) -> str:
+def _smoked(fault):
     done = smoked(fault, 0)
     failed = [row.name for row in done.rows if row.outcome == "FAIL"]
     return f"{', '.join(failed)} ({done.requests} requests)" if failed else "-"

@@ -8,7 +8,7 @@ requests, and each pair an eighth.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,25 +23,20 @@ from serve_eval.launchers._standin.model import MadeUpModel
 from serve_eval.launchers.simulated import probability
 from serve_eval.schema import (
     Attributed,
-    Attribution,
-    ComparedTask,
     Comparison,
-    Degradation,
     Limits,
     Outcome,
     Plan,
     Spec,
-    TaskReport,
 )
 from serve_eval.storage.file_names import REPORT_FILE
 from serve_eval.storage.report_file import read_report
 from serve_eval.verdicts.exit_code import FAIL
-from serve_eval.workflows import attribute
+from serve_eval.workflows.attribute import attribute
 from serve_eval.workflows.compare.compare import SELF, CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.story import diagnose
-from serve_eval.workflows.smoke import Smoke
 from tests.scripted_server import external
-from tests.standin.deployments import Deployed, aggregated, deployed
+from tests.standin.deployments import aggregated, deployed
 from tests.workflows.smoke.trying import smoke_at
 
 CONTEXT, GENERATION = 2, 4
@@ -87,20 +82,20 @@ class Trial:
     blamed: frozenset[str]
 
     @property
-    def degradations(self) -> tuple[Degradation, ...]:
+    def degradations(self):
         return tuple(one for task in read_report(self.folder).tasks for one in task.degradations)
 
 
 def tried(
-    fault: Fault,
-    n: int,
-    seed: int,
-    out: Path,
+    fault,
+    n,
+    seed,
+    out,
     *,
-    again: int = SELF,
-    accuracy: float = ACCURACY,
-    samples: int = 0,
-) -> Trial:
+    again=SELF,
+    accuracy=ACCURACY,
+    samples=0,
+):
     """Ask both sides n problems and compare them in the folder `out`.
 
     Then ask each server `samples` samples on its own.
@@ -140,7 +135,7 @@ def tried(
     return asyncio.run(both())
 
 
-async def _each_asked(run: Path, asked: Plan, there: Deployed, samples: int) -> Attributed:
+async def _each_asked(run, asked, there, samples):
     """Ask each server in the same way as serve-eval check workers RUN --worker ... does."""
     given = [
         attribute.worker(f"{name.rpartition('_')[0]}={url}") for name, url in there.workers.items()
@@ -149,7 +144,7 @@ async def _each_asked(run: Path, asked: Plan, there: Deployed, samples: int) -> 
     return await attribute.attribute(run, asking, environ={})
 
 
-def smoked(fault: Fault, seed: int) -> Smoke:
+def smoked(fault, seed):
     """Run a quick smoke test of a disaggregated deployment.
 
     Its servers answer as an instructed model would.
@@ -163,7 +158,7 @@ def smoked(fault: Fault, seed: int) -> Smoke:
 
 
 @asynccontextmanager
-async def split(fault: Fault, known: Path | None, seed: int) -> AsyncIterator[Deployed]:
+async def split(fault, known, seed):
     """Serve the disaggregated deployment with its fault.
 
     Without an answer file the servers have skills.
@@ -189,7 +184,7 @@ async def split(fault: Fault, known: Path | None, seed: int) -> AsyncIterator[De
         yield there
 
 
-def _plan(n: int, *, stream: bool) -> Plan:
+def _plan(n, *, stream):
     return Plan(
         model="m",
         launcher=external("http://127.0.0.1:1/v1"),
@@ -199,7 +194,7 @@ def _plan(n: int, *, stream: bool) -> Plan:
     )
 
 
-def _blamed(fault: Fault, there: Deployed) -> frozenset[str]:
+def _blamed(fault, there):
     if fault.wrong_pair is not None:
         return frozenset(there.host(name) for name in fault.wrong_pair)
     return (
@@ -270,7 +265,7 @@ class Finding(NamedTuple):
     said: str
 
 
-def findings(trial: Trial) -> list[Finding]:
+def findings(trial):
     """Return all findings about the disaggregated side."""
     found = []
     if trial.ended is not None:
@@ -299,7 +294,7 @@ def findings(trial: Trial) -> list[Finding]:
     return found
 
 
-def _compared(task: ComparedTask) -> Iterator[Finding]:
+def _compared(task):
     verdict = task.verdict
     if verdict.outcome == "FAIL":
         a, b = task.a.value, task.b.value
@@ -315,7 +310,7 @@ def _compared(task: ComparedTask) -> Iterator[Finding]:
             yield Finding(COMPARE, name, line)
 
 
-def _of_run(task: TaskReport, trial: Trial) -> Iterator[Finding]:
+def _of_run(task, trial):
     for one in task.degradations:
         yield Finding(ALARM, one.measure, describe(one))
     if task.attribution is not None:
@@ -335,7 +330,7 @@ def _of_run(task: TaskReport, trial: Trial) -> Iterator[Finding]:
         yield Finding(COUNTS, "empty", f"{empty} of {result.scored} answers are empty")
 
 
-def _attributed(found: Attribution, detector: str, trial: Trial) -> Iterator[Finding]:
+def _attributed(found, detector, trial):
     for row in found.rows:
         if row.accused:
             who = "" if _is_right(row.worker, trial) else ", and not the one that has the fault"
@@ -355,6 +350,6 @@ def _attributed(found: Attribution, detector: str, trial: Trial) -> Iterator[Fin
             yield Finding(detector, f"{said.partition(':')[0]} {slow.role}{who}", said)
 
 
-def _is_right(worker: str, trial: Trial) -> bool:
+def _is_right(worker, trial):
     """Return whether every part of an accused worker, or pair, has the fault."""
     return bool(trial.blamed) and all(host in worker for host in trial.blamed)

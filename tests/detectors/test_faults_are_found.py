@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -19,7 +18,6 @@ from tests.detectors.detectors import (
     FAULTS,
     SOUND,
     Fault,
-    Finding,
     findings,
     tried,
 )
@@ -73,13 +71,13 @@ BY_THE_CLOCK = re.compile("slower|uneven|slow_")
 ROUNDS, PROMPTS = 200, 100
 
 
-def said(found: Iterable[Finding]) -> set[tuple[str, str]]:
+def said(found):
     return {(one.detector, one.name) for one in found}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FOUND, ids=lambda fault: fault.name)
-def test_a_fault_is_found_and_named(fault: Fault, tmp_path):
+def test_a_fault_is_found_and_named(fault, tmp_path):
     found = findings(tried(fault, 400, 1, tmp_path / "out", samples=SAMPLES))
     assert said(found) >= FOUND[fault], found
     assert not any("not the one" in one.name for one in found)
@@ -87,7 +85,7 @@ def test_a_fault_is_found_and_named(fault: Fault, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", SLOW, ids=lambda fault: fault.name)
-def test_a_slow_leg_and_a_slow_server_are_found_and_named(fault: Fault, tmp_path):
+def test_a_slow_leg_and_a_slow_server_are_found_and_named(fault, tmp_path):
     """The servers are much slower than a busy machine makes a healthy one."""
     found = findings(
         tried(replace(fault, faulty={"latency_s": 2.0}), 100, 1, tmp_path / "out", samples=20)

@@ -17,7 +17,7 @@ from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.containers import Container
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
-from tests.launchers.machine import process_number
+from tests.launchers.conftest import process_number
 from tests.root import ROOT
 
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("/runs/r/logs"))

@@ -23,7 +23,7 @@ from serve_eval.launchers._process import environment
 from serve_eval.launchers._process.server_process import supervise
 from serve_eval.launchers._process.supervisor import descendants
 from serve_eval.launchers._trtllm.command_line import Place, Server
-from tests.launchers.machine import gone
+from tests.launchers.conftest import gone
 from tests.launchers.test_server_processes import LEFT_S, MARK, ROOT, marked
 from tests.standin.deployments import environment as second_signal_environment
 

@@ -21,7 +21,7 @@ from serve_eval.launchers._trtllm.kv_transfer import Ways
 from serve_eval.launchers._trtllm.servers import summarise_transfer
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
-from tests.launchers.machine import process_number
+from tests.launchers.conftest import process_number
 
 LOGS = Path(__file__).with_name("mpi_logs")
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("/out/logs"))

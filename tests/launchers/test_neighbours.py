@@ -21,7 +21,7 @@ from serve_eval.launchers._fleet import fleet, session
 from serve_eval.launchers._machine import local_gpus, lock_files
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.schema import LaunchContext
-from tests.launchers.machine import gone, smi
+from tests.launchers.conftest import gone, smi
 from tests.launchers.test_other_engines import FAKE
 
 __all__ = ["smi"]

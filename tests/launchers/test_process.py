@@ -20,7 +20,7 @@ from serve_eval.launchers._process.server_process import (
     supervise,
     while_alive,
 )
-from tests.launchers.machine import gone
+from tests.launchers.conftest import gone
 
 PYTHON = [sys.executable, "-c"]
 SLEEPS = [*PYTHON, "import time; time.sleep(60)"]

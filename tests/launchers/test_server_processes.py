@@ -23,7 +23,7 @@ from serve_eval.launchers._machine import local_gpus, lock_files
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._process.supervisor import descendants
 from serve_eval.schema import LaunchContext
-from tests.launchers.machine import process_number
+from tests.launchers.conftest import process_number
 from tests.launchers.test_container import checked
 from tests.root import ROOT
 from tests.standin.deployments import environment as endings_environment

@@ -23,7 +23,7 @@ from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
 from serve_eval.schema.media import prompt_sha256
-from tests.launchers.machine import gone, wait_until_gone
+from tests.launchers.conftest import gone, wait_until_gone
 from tests.root import ROOT
 
 QUESTIONS = [f"question {i}" for i in range(50)]

@@ -13,6 +13,7 @@ from serve_eval.launchers._fleet import fleet, running
 from serve_eval.launchers._logs.causes import TRTLLM, UNKNOWN_OPTION, guess_engine, read_causes
 from serve_eval.launchers._logs.last_error import cause, explain
 from serve_eval.launchers._machine.memory_kills import Kills, kills
+from tests.launchers.conftest import process_number
 from tests.launchers.failure_logs import (
     collected,
     every,
@@ -22,7 +23,6 @@ from tests.launchers.failure_logs import (
     sound,
     told,
 )
-from tests.launchers.machine import process_number
 
 ENDINGS = {
     "trtllm": "[11/02/2026-09:50:{0:02}] [TRT-LLM] [I] Shutting down the executor, step {0}",

@@ -21,7 +21,7 @@ from serve_eval.launchers._trtllm import kv_transfer
 from serve_eval.plan.resolve import resolve
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
-from tests.launchers.machine import gone, process_number, smi
+from tests.launchers.conftest import gone, process_number, smi
 from tests.root import ROOT
 
 __all__ = ["smi"]

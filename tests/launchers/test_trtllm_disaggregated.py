@@ -17,7 +17,7 @@ from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._process import supervisor
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
-from tests.launchers.machine import gone, process_number
+from tests.launchers.conftest import gone, process_number
 
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 NVFP4 = {"kv_cache_config": {"dtype": "nvfp4"}}

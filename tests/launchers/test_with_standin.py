@@ -42,7 +42,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
-from tests.launchers.machine import gone
+from tests.launchers.conftest import gone
 from tests.launchers.test_versions import complete, start
 from tests.scripted_server import EVERY_PATH, ScriptedServer, answer, fail
 from tests.standin.deployments import deployed, write_answers

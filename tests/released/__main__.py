@@ -30,7 +30,7 @@ LEFT_OUT = (".html", ".lock", "lock", ".log")
 """Files that no later version has to read."""
 
 
-def write(folder: Path) -> None:
+def write(folder):
     """Write the files below an empty folder, with what names this machine replaced."""
     with tempfile.TemporaryDirectory() as made:
         root = Path(made)
@@ -44,7 +44,7 @@ def write(folder: Path) -> None:
                 target.write_text(_hide(file.read_text(), root))
 
 
-def _run(root: Path, *words: str, exits: int) -> None:
+def _run(root, *words, exits):
     done = subprocess.run(
         [sys.executable, "-m", "serve_eval", *words],
         cwd=root,
@@ -58,7 +58,7 @@ def _run(root: Path, *words: str, exits: int) -> None:
         sys.exit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
 
 
-def _hide(text: str, root: Path) -> str:
+def _hide(text, root):
     text = text.replace(str(root), "/runs").replace(platform.platform(), "Linux")
     return re.sub(re.escape(platform.node()), "host", text) if len(platform.node()) > 4 else text
 

@@ -31,7 +31,7 @@ SCHEMAS = {"plan": 1, "suite": 1, "report": 2, "journal": 1, "events": 1, "docum
 
 
 @pytest.fixture(params=VERSIONS)
-def released(request, tmp_path, monkeypatch) -> Path:
+def released(request, tmp_path, monkeypatch):
     """Return a copy of what a version wrote, and make it the current folder."""
     shutil.copytree(HERE / request.param, tmp_path / "released")
     monkeypatch.chdir(tmp_path / "released")
@@ -67,13 +67,13 @@ def test_commands_exit_codes_and_schemas_are_those_of_the_release():
         ("run plan.yaml --no-reference", 3, "nothing was asked"),
     ],
 )
-def test_a_command_reads_what_a_release_wrote(released: Path, command: str, code: int, prints: str):
+def test_a_command_reads_what_a_release_wrote(released, command, code, prints):
     done = serve_eval(command)
     assert (done.returncode, prints in done.stdout + done.stderr) == (code, True), done
 
 
 @pytest.mark.slow
-def test_a_run_of_a_release_goes_on_and_is_compared_with_its_reference(released: Path):
+def test_a_run_of_a_release_goes_on_and_is_compared_with_its_reference(released):
     for name in ("samples", "scores"):
         file = released / f"run/{name}/word_problems.jsonl"
         file.write_text("".join(file.read_text().splitlines(keepends=True)[:12]))
@@ -85,7 +85,7 @@ def test_a_run_of_a_release_goes_on_and_is_compared_with_its_reference(released:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
-def test_files_of_today_have_every_key_of_the_release(version: str, tmp_path):
+def test_files_of_today_have_every_key_of_the_release(version, tmp_path):
     write(tmp_path)
     old, new = (
         {file.relative_to(top).as_posix(): file for file in _files(top)}

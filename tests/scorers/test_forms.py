@@ -1,4 +1,4 @@
-"""What our scorers read of the forms of forms.yaml: `python -m tests.scorers.test_forms`.
+"""Read the forms of forms.yaml with our scorers: `python -m tests.scorers.test_forms`.
 
 A row is a short text of a public parser's test file with the value that a person reads in it and
 the value that the file expects. `ours` is there where our value is not the person's.

@@ -31,8 +31,6 @@ from serve_eval.schema import (
     Outcome,
     Response,
     Sample,
-    Score,
-    Scorer,
     ToolCall,
 )
 from tests.root import ROOT
@@ -51,7 +49,7 @@ class Tried(NamedTuple):
     options: dict[str, Any] = {}
 
 
-def list_accepted(name: str) -> list[Tried]:
+def list_accepted(name):
     """Return what a scorer accepts: the example of the page, and those listed here."""
     shown = [Tried(yaml.safe_load(row[3].strip("`"))) for row in ROWS if row[0] == name]
     return shown + TAKEN.get(name, [])
@@ -258,14 +256,12 @@ CASES = [
 ]
 
 
-def made(name: str, options: dict[str, Any]) -> Scorer:
+def made(name, options):
     make = registry.load(registry.SCORERS, name)
     return make(**registry.check_options(make, options, name))
 
 
-def scored(
-    scorer: Scorer, expected: Any, text: str, ended: ExitReason = ExitReason.RAISED
-) -> Score:
+def scored(scorer, expected, text, ended=ExitReason.RAISED):
     """Return the score of an answer, with a result if something in it is to be run."""
     response = Response(text=text, finish_reason="stop")
     if Need.TOOLS in scorer.requires:
@@ -277,7 +273,7 @@ def scored(
     return scorer.score(expected, response)
 
 
-def judged(scorer: Scorer, expected: Any, response: Response) -> Response:
+def judged(scorer, expected, response):
     """Add the verdicts of judges that agree with the scorer's own right answer."""
     assert scorer.questions is not None
     said = f"Verdict: {'yes' if response.text == scorer.answers(expected)[0] else 'no'}"
@@ -289,7 +285,7 @@ def judged(scorer: Scorer, expected: Any, response: Response) -> Response:
     return msgspec.structs.replace(response, judgements=tuple(judgements))
 
 
-def called(response: Response) -> Response:
+def called(response):
     """Return the simulated endpoint's response for a text that stands for calls."""
     [tool] = [{"type": "function", "function": {"name": "any"}}]
     body = {
@@ -312,7 +308,7 @@ def test_every_scorer_is_tried():
 
 
 @pytest.mark.parametrize(("name", "tried"), CASES)
-def test_the_right_answer_has_full_marks_and_the_wrong_one_nothing(name: str, tried: Tried):
+def test_the_right_answer_has_full_marks_and_the_wrong_one_nothing(name, tried):
     scorer = made(name, tried.options)
     assert list(scorer.problems(tried.expected)) == []
     right, wrong = scorer.answers(tried.expected)
@@ -328,7 +324,7 @@ def test_the_right_answer_has_full_marks_and_the_wrong_one_nothing(name: str, tr
 
 @pytest.mark.parametrize("name", ACCEPTED)
 @pytest.mark.parametrize("expected", NONSENSE, ids=repr)
-def test_nonsense_is_refused_with_what_to_write(name: str, expected: Any):
+def test_nonsense_is_refused_with_what_to_write(name, expected):
     told = made(name, ACCEPTED[name][0].options).problems(expected)
     assert told
     assert all(line.startswith("expected") and len(line) > 20 for line in told)
@@ -338,7 +334,7 @@ def test_nonsense_is_refused_with_what_to_write(name: str, expected: Any):
     ("name", "tried"),
     [pytest.param(n, t, id=f"{n}-{i}") for n in NAMES for i, t in enumerate(REFUSED.get(n, []))],
 )
-def test_what_is_nearly_right_is_refused_too(name: str, tried: Tried):
+def test_what_is_nearly_right_is_refused_too(name, tried):
     assert made(name, tried.options).problems(tried.expected)
 
 
@@ -347,7 +343,7 @@ def test_what_is_nearly_right_is_refused_too(name: str, tried: Tried):
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_any_text_has_a_score_between_0_and_1(name: str, tried: Tried, data: st.DataObject):
+def test_any_text_has_a_score_between_0_and_1(name, tried, data):
     scorer = made(name, tried.options)
     right, wrong = scorer.answers(tried.expected)
     pieces = st.one_of(
@@ -384,7 +380,7 @@ def test_any_text_has_a_score_between_0_and_1(name: str, tried: Tried, data: st.
         max_leaves=6,
     )
 )
-def test_what_is_not_refused_can_be_scored(name: str, expected: Any):
+def test_what_is_not_refused_can_be_scored(name, expected):
     scorer = made(name, ACCEPTED[name][0].options)
     if scorer.problems(expected):
         return
@@ -392,7 +388,7 @@ def test_what_is_not_refused_can_be_scored(name: str, expected: Any):
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_every_scorer_says_what_it_is(name: str):
+def test_every_scorer_says_what_it_is(name):
     assert 20 < len(registry.summary(registry.SCORERS, name)) <= 140
     options = registry.options_of(registry.function(registry.SCORERS, name))
     assert canonical({option: parameter.default for option, parameter in options.items()})
@@ -409,7 +405,7 @@ def test_the_table_has_a_row_for_every_scorer_but_the_one_with_a_page_of_its_own
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_the_example_has_the_score_that_the_page_says(row: list[str]):
+def test_the_example_has_the_score_that_the_page_says(row):
     name, _, _, expected, answer, points = row
     scorer = made(name, {})
     value = yaml.safe_load(expected.strip("`"))
@@ -422,11 +418,11 @@ def test_the_example_has_the_score_that_the_page_says(row: list[str]):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_every_option_stands_there_with_its_default(row: list[str]):
+def test_every_option_stands_there_with_its_default(row):
     assert find_wrong_options(row) == []
 
 
-def find_wrong_options(row: list[str]) -> list[str]:
+def find_wrong_options(row):
     """Return what is wrong with the options of a row: those of the scorer with their defaults."""
     options = registry.options_of(registry.function(registry.SCORERS, row[0]))
     shown = [found.partition(": ") for found in re.findall(r"`([^`]+)`", row[2])]
@@ -469,7 +465,7 @@ def find_wrong_options(row: list[str]) -> list[str]:
         ("`whole_words: false`", "`whole_words`", ["lacks the option `whole_words: false`"]),
     ],
 )
-def test_a_wrong_option_of_a_row_is_named(right: str, wrong: str, told: list[str]):
+def test_a_wrong_option_of_a_row_is_named(right, wrong, told):
     [row] = [one for one in ROWS if one[0] == "words"]
     assert right in row[2]
     changed = [*row[:2], row[2].replace(right, wrong), *row[3:]]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mpi.conftest import ranks, variables
+from tests.mpi.test_ranks import ranks, variables
 from tests.slurm.cluster import NODES, missing
 from tests.slurm.conftest import SLOW, answered, gone, result, until
 

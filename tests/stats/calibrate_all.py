@@ -12,9 +12,7 @@ import io
 import re
 import sys
 import time
-from collections.abc import Callable, Collection
 from importlib import import_module
-from pathlib import Path
 
 from tests.measured import MEASURED, find_origins, stamp
 
@@ -43,20 +41,21 @@ MODULES = (
 TOGETHER = {
     **dict.fromkeys(("loaded", "repeated", "sticky"), "workers"),
     "batches": "flips",
+    "early_groups": "groups",
     "repaired": "rules",
     "shards": "onset",
 }
 """Names whose tables another module prints."""
 
 
-def find_printer(name: str) -> Callable[[], None]:
+def find_printer(name):
     """Return the function that prints the tables of a name."""
     place = TOGETHER.get(name, name)
     module = import_module("tests.stats.calibrate" + ("" if place == "main" else f"_{place}"))
     return getattr(module, "main" if place == name else f"main_{name}")
 
 
-def printed(name: str) -> str:
+def printed(name):
     """Return the tables that a module prints, without the line with the duration."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -65,7 +64,7 @@ def printed(name: str) -> str:
     return "\n".join(line for line in lines if not line.endswith(" cores")).strip()
 
 
-def place(page: str, name: str) -> tuple[int, int] | None:
+def place(page, name):
     """Return the place of the tables of a name in a file, None if they have none."""
     begin = f"<!-- calibrate {name} -->\n"
     start = page.find(begin)
@@ -74,7 +73,7 @@ def place(page: str, name: str) -> tuple[int, int] | None:
     return start + len(begin), page.index("<!-- end -->", start)
 
 
-def write(name: str, text: str) -> Path:
+def write(name, text):
     """Put the tables into the one file that has a place for them.
 
     Raises LookupError if no file has one.
@@ -87,7 +86,7 @@ def write(name: str, text: str) -> Path:
     raise LookupError(f"no file of docs/measured has <!-- calibrate {name} -->")
 
 
-def write_origins(names: Collection[str]) -> None:
+def write_origins(names):
     """Write the commit and the day of now into the header rows of which every table was written."""
     for path in sorted(MEASURED.glob("*.md")):
         text = path.read_text()
@@ -98,7 +97,7 @@ def write_origins(names: Collection[str]) -> None:
                 path.write_text(text := stamp(text, origin.command))
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments):
     names = [name for name in arguments if name != "write"] or MODULES
     for name in names:
         began = time.monotonic()

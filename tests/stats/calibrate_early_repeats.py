@@ -37,9 +37,6 @@ from tests.stats.simulation import endpoints
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.random import Generator
-
-    from serve_eval.stats.inputs import FloatArray
 
 ALPHA, EPS, MAX_MISSING = 0.05, 0.01, 0.02
 MOST_ANSWERS, MOST_RUNS = 400_000, 1000
@@ -71,14 +68,14 @@ class Cell:
     alike: float | None = None
 
     @property
-    def margin(self) -> float:
+    def margin(self):
         """The margin as a share of the answers."""
         if self.points is not None:
             return self.points / 100
         return -classic_test(self.prompts, 0.0, 50.0, ALPHA, 0.2).threshold / 100
 
     @property
-    def bound(self) -> float:
+    def bound(self):
         """Wald's bound: the share of the answers that any such test needs, at errors of .01."""
         return 9.2 * self.flips / (self.prompts * self.repeats * self.margin**2)
 
@@ -96,7 +93,7 @@ class Found:
     before: int = 0
 
 
-def draw(random: Generator, cell: Cell) -> tuple[FloatArray, FloatArray]:
+def draw(random, cell):
     """Return the chances of a right answer of the reference and of the candidate."""
     n = cell.prompts
     before = (
@@ -107,7 +104,7 @@ def draw(random: Generator, cell: Cell) -> tuple[FloatArray, FloatArray]:
     return before, worsen(random, before, cell.drop * cell.margin)
 
 
-def worsen(random: Generator, before: FloatArray, drop: float) -> FloatArray:
+def worsen(random, before, drop):
     """Return chances that are `drop` lower on average: prompts are lost for good, one in part."""
     after, left = before.copy(), drop * len(before)
     for place in random.permutation(len(before)):
@@ -117,7 +114,7 @@ def worsen(random: Generator, before: FloatArray, drop: float) -> FloatArray:
     return after
 
 
-def answer(random: Generator, cell: Cell) -> tuple[FloatArray, FloatArray]:
+def answer(random, cell):
     """Return the answers of reference and candidate: a row per run, a column per prompt.
 
     The prompts and the rows are in the order in which they are asked. NaN: missing.
@@ -142,7 +139,7 @@ def answer(random: Generator, cell: Cell) -> tuple[FloatArray, FloatArray]:
     return then, now
 
 
-def look(random: Generator, cell: Cell, then: FloatArray, now: FloatArray) -> EarlyStopping:
+def look(random, cell, then, now):
     """Look at a run in the same way as at a real one."""
     n, k = cell.prompts, cell.repeats
     looks = {"eps": EPS, "max_missing": MAX_MISSING}
@@ -181,7 +178,7 @@ def look(random: Generator, cell: Cell, then: FloatArray, now: FloatArray) -> Ea
     return prefix
 
 
-def end(cell: Cell, then: FloatArray, now: FloatArray) -> Decision:
+def end(cell, then, now):
     """Return the verdict of the whole run, without looks."""
     if cell.design == "classic":
         means = numpy.tile(then.mean(axis=0), cell.repeats)
@@ -192,7 +189,7 @@ def end(cell: Cell, then: FloatArray, now: FloatArray) -> Decision:
     return _judge_pairs(pairs, cell.margin, ALPHA)
 
 
-def measure(cell: Cell) -> Found:
+def measure(cell):
     """Simulate the runs of a row; the result is always the same."""
     size = cell.prompts * cell.repeats
     code = f"{cell}".encode()
@@ -213,7 +210,7 @@ def measure(cell: Cell) -> Found:
     return found
 
 
-def most(count: int, runs: int) -> str:
+def most(count, runs):
     """Return a share in percent with its exact 95 % interval."""
     return percent(count / runs, runs)
 
@@ -221,7 +218,7 @@ def most(count: int, runs: int) -> str:
 SIZES, REPEATS, FLIPS = (10, 30, 198, 1319), (1, 4, 16, 64), (0.034, 0.1)
 
 
-def states() -> list[Cell]:
+def states():
     """Return the rows of task and state."""
     return [
         Cell(n, k, flips, drop, design, runs=min(k, 4))
@@ -235,7 +232,7 @@ def states() -> list[Cell]:
     ]
 
 
-def attacks() -> list[Cell]:
+def attacks():
     """Return the rows in which something else is wrong."""
     found = []
     for design in ("rounds", "classic"):
@@ -256,7 +253,7 @@ def attacks() -> list[Cell]:
     return found
 
 
-def designs() -> list[Cell]:
+def designs():
     """Return sound runs that look at rounds or at whole prompts, one after the other."""
     return [
         Cell(n, k, 0.1, design=design, runs=runs)
@@ -266,7 +263,7 @@ def designs() -> list[Cell]:
     ]
 
 
-def name(cell: Cell) -> str:
+def name(cell):
     """Return what is special in a row."""
     told = []
     if cell.alike is not None:
@@ -279,7 +276,7 @@ def name(cell: Cell) -> str:
     return ", ".join(told)
 
 
-def row(cell: Cell, found: Found) -> list[str]:
+def row(cell, found):
     """Return the cells of a row."""
     runs = found.runs
     early = f" ({found.before} of {found.passed + found.failed} stops before)" if cell.turns else ""
@@ -300,7 +297,7 @@ def row(cell: Cell, found: Found) -> list[str]:
     ]
 
 
-def main() -> None:
+def main():
     """Print the tables that the command line names, else all."""
     began = time.monotonic()
     tables = {"states": states, "attacks": attacks, "designs": designs}

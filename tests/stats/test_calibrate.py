@@ -55,7 +55,7 @@ def test_a_small_calibration_prints_the_tables_of_the_method(
 
 
 @pytest.mark.parametrize("name", calibrate_all.MODULES)
-def test_the_tables_of_every_part_have_their_place_in_the_docs(name: str):
+def test_the_tables_of_every_part_have_their_place_in_the_docs(name):
     pages = [path.read_text() for path in MEASURED.glob("*.md")]
     found = [
         text[slice(*span)]
@@ -84,7 +84,7 @@ def test_written_tables_have_the_commit_and_the_day_of_now(monkeypatch, tmp_path
         calibrate_all.main(["paired", "write"])
 
 
-def _exact(row: str) -> list[str]:
+def _exact(row):
     """Return the values in brackets, which do not depend on chance."""
     return re.findall(r"\((.*?)\)", row)
 
@@ -211,7 +211,7 @@ REPLICATES = 400
 
 
 @cache
-def _p(job: Job) -> list[float]:
+def _p(job):
     """Return the p-values of the automatic test in comparisons without a drop."""
     random = numpy.random.default_rng(20261122)
     found = [drop_test(draw(job, random)).p for _ in range(REPLICATES)]
@@ -233,7 +233,7 @@ def _p(job: Job) -> list[float]:
     ],
     ids=lambda job: f"{job.name}, {job.before}, {job.after}" if isinstance(job, Job) else None,
 )
-def test_the_worst_cells_keep_their_level(job: Job, level: float):
+def test_the_worst_cells_keep_their_level(job, level):
     assert sum(p <= level for p in _p(job)) <= acceptance_region(REPLICATES, level)[1]
 
 
@@ -248,7 +248,7 @@ def test_the_worst_cell_of_student_is_seen_to_break():
 
 
 @pytest.mark.parametrize("altered", [0.0, 0.04], ids=["the same endpoint", "another build"])
-def test_a_suite_of_forty_small_tasks_alarms_at_its_level(altered: float):
+def test_a_suite_of_forty_small_tasks_alarms_at_its_level(altered):
     random = numpy.random.default_rng(3)
     job = Job("Beta(1, 9)", 30) if not altered else Job("flip rate .034", 100, altered=altered)
     alarms = 0
@@ -266,7 +266,7 @@ def test_a_suite_of_forty_small_tasks_alarms_at_its_level(altered: float):
     ],
     ids=["three runs", "half scores", "all nearly right"],
 )
-def test_a_true_drop_of_the_margin_is_excluded_at_the_level_of_the_bound(job: Job):
+def test_a_true_drop_of_the_margin_is_excluded_at_the_level_of_the_bound(job):
     random = numpy.random.default_rng(7)
     margin = job.drop or 0.99 * job.everywhere
     excluded = sum(noninferiority(draw(job, random), margin, 0.05).holds for _ in range(REPLICATES))
@@ -313,7 +313,7 @@ REPLICATES_CALIBRATE_REPEATS = 150
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_drop_is_exactly_the_margin(moved: bool):
+def test_a_drop_is_exactly_the_margin(moved):
     random = numpy.random.default_rng(1)
     before = random.beta(0.5, 0.5, 40)
     after = lose(random, before, 0.07, moved=moved)
@@ -331,7 +331,7 @@ def test_the_drawn_cells_are_those_of_the_seed_and_of_all_sizes():
 
 
 @pytest.mark.parametrize("seed", [52, 2026])
-def test_margins_of_drawn_cells_keep_their_level(seed: int, monkeypatch):
+def test_margins_of_drawn_cells_keep_their_level(seed, monkeypatch):
     monkeypatch.setattr(calibrate_repeats, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
     jobs = [job for job in draw_cells(seed, 8)[0] if job.k * job.m * job.n < 20_000][:4]
     for job in jobs:
@@ -349,7 +349,7 @@ def test_margins_of_drawn_cells_keep_their_level(seed: int, monkeypatch):
     ],
     ids=lambda job: f"{job.shape} {job.kind}",
 )
-def test_the_worst_builds_keep_their_level_and_break_that_of_signs(job: BuildJob, monkeypatch):
+def test_the_worst_builds_keep_their_level_and_break_that_of_signs(job, monkeypatch):
     monkeypatch.setattr(calibrate_repeats, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
     found = calibrate_repeats.prove(job)
     most = acceptance_region(REPLICATES_CALIBRATE_REPEATS, 0.05)[1]
@@ -359,7 +359,7 @@ def test_the_worst_builds_keep_their_level_and_break_that_of_signs(job: BuildJob
 @pytest.mark.parametrize(
     "job", [BuildJob("all .5", "same", 100, 3, 1, 0.1), BuildJob("all .5", "same", 30, 8, 8, 0.08)]
 )
-def test_the_power_given_up_for_symmetric_differences_is_small(job: BuildJob, monkeypatch):
+def test_the_power_given_up_for_symmetric_differences_is_small(job, monkeypatch):
     """With the end of the whole range, 30 prompts with 8 answers would give up 5.4 points."""
     monkeypatch.setattr(calibrate_repeats, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
     found = calibrate_repeats.prove(job)

@@ -20,7 +20,7 @@ The expected numbers at the levels are 7.5, 7.5, 1.5 and 7.5.
 
 
 @pytest.fixture(autouse=True)
-def _few(monkeypatch) -> None:
+def _few(monkeypatch):
     monkeypatch.setattr(calibrate_groups, "REPLICATES", COMPARISONS)
     monkeypatch.setattr(calibrate_groups, "SLICE_REPLICATES", 20)
 
@@ -42,23 +42,23 @@ TRIALS = 25
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch) -> None:
+def few(monkeypatch):
     monkeypatch.setattr(simulated, "TRIALS", TRIALS)
 
 
 @pytest.fixture
-def page() -> str:
+def page():
     return (MEASURED / "verify.md").read_text()
 
 
 @pytest.mark.parametrize("cell", simulated.HEALTHY, ids=lambda cell: cell.name)
-def test_healthy_servers_are_rarely_accused(cell: simulated.Cell, page: str):
+def test_healthy_servers_are_rarely_accused(cell, page):
     outcomes, _ = simulated.measure(cell)
     assert sum(outcomes[one] for one in simulated.RED) <= 2
     assert f"| {cell.name} |" in page
 
 
-def test_faults_are_found(page: str):
+def test_faults_are_found(page):
     found = {cell.name: cell for cell in simulated.list_faults()}
     for name in ("four-bit weights", "W8A8", "2 % from another state"):
         outcomes, _ = simulated.measure(found[name])
@@ -67,7 +67,7 @@ def test_faults_are_found(page: str):
 
 
 @pytest.mark.parametrize(("hits", "interval"), [(0, (0.0, 0.138)), (25, (0.862, 1.0))])
-def test_the_interval_is_exact(hits: int, interval: tuple[float, float]):
+def test_the_interval_is_exact(hits, interval):
     """Clopper and Pearson's bound without a hit is 1 - (alpha / 2) ** (1 / n): .137 of 25."""
     assert simulated.interval(hits, 25) == pytest.approx(interval, abs=2e-3)
 

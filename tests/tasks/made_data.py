@@ -21,8 +21,7 @@ from serve_eval.schema import Spec
 from serve_eval.tasks._mmmu import SUBJECTS
 from serve_eval.tasks.longbench_v1 import CHINESE, SETS
 from serve_eval.tasks.mmmu import ROWS
-from tests.datasets.videos import write_video
-from tests.tasks.made_suites import write_bfcl, write_instruction_sets
+from tests.tasks.made_suites import write_bfcl, write_instruction_sets, write_video
 
 _WORDS = """river stone quiet harbour lamp winter garden train letter morning silver bridge paper
 hill market"""

@@ -6,7 +6,6 @@ import ast
 import importlib
 import re
 import traceback
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,13 +26,13 @@ class Mistake(Exception):
     """A file has a mistake or lacks something; the text has the file, the line and what to do."""
 
 
-def find_line(file: Path, pattern: str) -> int | None:
+def find_line(file, pattern):
     """Return the number of the first line that begins with a pattern."""
     lines = file.read_text("utf-8", errors="replace").splitlines()
     return next((i for i, line in enumerate(lines, 1) if re.match(pattern, line)), None)
 
 
-def check_files() -> None:
+def check_files():
     """Import each file that people add. Raises Mistake for the first that lacks something."""
     for folder in ADDED:
         for file in sorted((ROOT / folder).glob("[!_]*.py")):
@@ -54,7 +53,7 @@ def check_files() -> None:
 
 
 @contextmanager
-def blame(place: str) -> Iterator[None]:
+def blame(place):
     """Raise Mistake, with a line, for any other error.
 
     The line is the deepest in a file that people add; without one, that of the function in
@@ -81,7 +80,7 @@ def blame(place: str) -> Iterator[None]:
         ) from error
 
 
-def _find_deepest(error: BaseException) -> str | None:
+def _find_deepest(error):
     """Return FILE:LINE of the deepest frame in a file that people add, or of wrong syntax."""
     if isinstance(error, SyntaxError) and error.filename:
         file = Path(error.filename)
@@ -96,7 +95,7 @@ def _find_deepest(error: BaseException) -> str | None:
     return f"{found[-1][0]}:{found[-1][1]}" if found else None
 
 
-def _find_function(file: Path) -> int:
+def _find_function(file):
     """Return the line of the function that a file offers, or 1."""
     for node in ast.parse(file.read_text("utf-8")).body:
         if isinstance(node, ast.FunctionDef) and node.name in (

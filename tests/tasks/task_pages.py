@@ -13,13 +13,12 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType
 
 from tests.root import ROOT
 from tests.tasks.mistakes import Mistake, blame, check_files
 
 
-def main() -> None:
+def main():
     """Add what is missing and print the files that changed, or only renew the golden prompts."""
     try:
         check_files()
@@ -33,7 +32,7 @@ def main() -> None:
         sys.exit(str(mistake))
 
 
-def _write(golden_prompts: ModuleType, task_rows: ModuleType) -> None:
+def _write(golden_prompts, task_rows):
     from serve_eval.errors import ServeEvalError
 
     with tempfile.TemporaryDirectory() as folder:

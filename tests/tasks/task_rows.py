@@ -10,7 +10,6 @@ from __future__ import annotations
 import fnmatch
 import importlib
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serve_eval.cli.setup import KINDS, format_schema
@@ -20,7 +19,7 @@ from serve_eval.errors import DatasetError
 from serve_eval.evaluation.prepare import check_ids
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, Dataset, Task
+from serve_eval.schema import DataRoots
 from tests.root import ROOT
 from tests.tasks.made_data import NAMES, spec_of
 from tests.tasks.mistakes import MADE, Mistake, blame, find_line
@@ -30,7 +29,7 @@ DATA_HEAD = "| task | folders | files | columns |"
 _CELL = re.compile(r"(?<!\\)\|")
 
 
-def list_cells(task: Task) -> list[str]:
+def list_cells(task):
     """Return the generated cells of a row of the table of tasks: value, n and API."""
     better = "" if task.metric.higher_is_better else ", lower is better"
     plain = "completions, prompt log-probabilities" if task.prompt_logprobs else "completions"
@@ -39,7 +38,7 @@ def list_cells(task: Task) -> list[str]:
     return [f"{task.metric.name}{better}", "planned" if count is None else str(count), needs]
 
 
-def list_folders(task: Task) -> list[str]:
+def list_folders(task):
     """Return the generated cell of a row of the table of data sets: the folders of its sets."""
     known = find_sources()
     return [
@@ -47,9 +46,7 @@ def list_folders(task: Task) -> list[str]:
     ]
 
 
-def renew_row(
-    page: str, head: str, name: str, cells: Sequence[str], tasks: Sequence[str]
-) -> tuple[str, list[str]]:
+def renew_row(page, head, name, cells, tasks):
     """Return a page whose row of a task has these cells behind its name, and what they were.
 
     A row of which a name is none of `tasks`, such as a pattern, is written by hand.
@@ -78,7 +75,7 @@ def renew_row(
     return before + found + "\n".join(rows) + gap + rest, changes
 
 
-def add_row(page: str, head: str, row: str) -> str:
+def add_row(page, head, row):
     """Return a page with a row at the end of the table whose first line is `head`."""
     before, found, after = page.partition(f"{head}\n")
     assert found, f"no table {head}"
@@ -86,7 +83,7 @@ def add_row(page: str, head: str, row: str) -> str:
     return f"{before}{found}{table}\n{row}{gap}{rest}"
 
 
-def is_in_table(page: str, head: str, name: str) -> bool:
+def is_in_table(page, head, name):
     """Say whether a table names a task in its first column, alone or as mixed_modality_* does."""
     table = page.partition(f"{head}\n")[2].partition("\n\n")[0]
     cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("|")]
@@ -94,7 +91,7 @@ def is_in_table(page: str, head: str, name: str) -> bool:
     return any(fnmatch.fnmatchcase(name, one) for one in named)
 
 
-def say_task(page: str, name: str, task: Task) -> tuple[str, list[str]]:
+def say_task(page, name, task):
     """Return docs/tasks.md with a row for a task, renewed, and what was wrong in the old one.
 
     The row of a family says no numbers of a member.
@@ -110,9 +107,7 @@ def say_task(page: str, name: str, task: Task) -> tuple[str, list[str]]:
     return add_row(page, TASKS_HEAD, f"| {' | '.join(cells)} |"), []
 
 
-def say_data(
-    page: str, name: str, task: Task, dataset: Dataset, root: Path
-) -> tuple[str, list[str]]:
+def say_data(page, name, task, dataset, root):
     """Return docs/tasks.md with the files that a task reads, if any, and what was wrong in its row.
 
     The files and columns are those of the test data.
@@ -129,7 +124,7 @@ def say_data(
     return add_row(page, DATA_HEAD, f"| {' | '.join(cells)} |"), []
 
 
-def load_checked(name: str, task: Task, root: Path) -> Dataset:
+def load_checked(name, task, root):
     """Return the test data of a task, checked as a run does. Raises Mistake and ServeEvalError."""
     try:
         dataset = task.load(DataRoots(roots=(root,)), task.hypothesis.num_samples or 1)
@@ -144,7 +139,7 @@ def load_checked(name: str, task: Task, root: Path) -> Dataset:
     return dataset
 
 
-def _place(file: Path, root: Path, folders: list[str]) -> str:
+def _place(file, root, folders):
     """Return a file below the folder of its set, without its ending."""
     for folder in folders:
         if file.is_relative_to(root / folder):
@@ -153,7 +148,7 @@ def _place(file: Path, root: Path, folders: list[str]) -> str:
     return file.stem
 
 
-def _columns(file: Path) -> str:
+def _columns(file):
     """Return the columns of a file of rows, or "" for another file."""
     try:
         return ", ".join(local.rows(local.read_file(file), [])[0])
@@ -161,7 +156,7 @@ def _columns(file: Path) -> str:
         return ""
 
 
-def say_notice(notice: str, name: str) -> str:
+def say_notice(notice, name):
     """Return NOTICE with the source of a task's prompt.
 
     Raises Mistake if the task file does not say it.
@@ -176,7 +171,7 @@ def say_notice(notice: str, name: str) -> str:
     return f"{before}{heading}{after[: last.start()]}{row}{after[last.start() :]}"
 
 
-def _read_prompt_source(name: str) -> str:
+def _read_prompt_source(name):
     """Return what a task file says of the source of its prompt. Raises Mistake if it does not."""
     told = getattr(importlib.import_module(f"serve_eval.tasks.{name}"), "PROMPT_FROM", None)
     if not isinstance(told, str) or not told.strip():
@@ -187,19 +182,19 @@ def _read_prompt_source(name: str) -> str:
     return told
 
 
-def _point(name: str, word: str) -> str:
+def _point(name, word):
     """Return FILE:LINE of a word in a task file, or of its function `task`."""
     file = ROOT / f"serve_eval/tasks/{name}.py"
     line = find_line(file, rf"{word}\b") or find_line(file, r"def task\b") or 1
     return f"{file.relative_to(ROOT)}:{line}"
 
 
-def _base(name: str) -> str:
+def _base(name):
     """Return the task of which another one is the control."""
     return name.removesuffix("_alone")
 
 
-def write_pages(root: Path) -> tuple[dict[Path, str], list[str]]:
+def write_pages(root):
     """Return the new text of each page, and what was wrong; `root` holds the test data."""
     pages = {
         place: (ROOT / place).read_text("utf-8")
@@ -221,7 +216,7 @@ def write_pages(root: Path) -> tuple[dict[Path, str], list[str]]:
     return {**pages, **schemas}, wrong
 
 
-def _check_file(name: str, task: Task, known: Mapping[str, object]) -> None:
+def _check_file(name, task, known):
     if unknown := [one for one in task.datasets if one not in known]:
         raise Mistake(
             f"{_point(name, ' *datasets')}: datasets names {unknown[0]!r}, which is neither the"

@@ -30,8 +30,8 @@ from serve_eval.tasks._mixed_modality import (
 )
 from serve_eval.tasks._recordings import VideoSettings
 from serve_eval.tasks.videomme import task
-from tests.datasets.videos import grey_of, write_video
 from tests.tasks.made_data import png, wav, write_jsonl
+from tests.tasks.made_suites import grey_of, write_video
 
 
 def _row(**more):

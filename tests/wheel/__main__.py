@@ -13,11 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.wheel.steps import Environment, Failed, Steps, build
-from tests.wheel.watching import Hiding, copy_watch, hide
+from tests.wheel.watching import copy_watch, hide
 
 ROOT = Path(__file__).resolve().parents[2]
 AHEAD = ("3.14",)
@@ -26,7 +25,7 @@ THIS = "this"
 """The word for the Python of this process."""
 
 
-def main(asked: list[str]) -> int:
+def main(asked):
     """Try the wheel on each of these versions, and return the exit code."""
     given = [Path(one).resolve() for one in asked if one.endswith(".whl")]
     asked = [one for one in asked if not one.endswith(".whl")]
@@ -55,7 +54,7 @@ def main(asked: list[str]) -> int:
     return 0 if results and all(results.values()) else 1
 
 
-def _try(python: Path, wheel: Path, folder: Path, hiding: Hiding) -> bool:
+def _try(python, wheel, folder, hiding):
     """Run the steps on one Python until one fails. Return True if none did."""
     version = subprocess.run(
         [python, "--version"], capture_output=True, text=True, timeout=60, check=True
@@ -79,7 +78,7 @@ def _try(python: Path, wheel: Path, folder: Path, hiding: Hiding) -> bool:
     return good
 
 
-def _step(name: str, act: Callable[[], str]) -> bool:
+def _step(name, act):
     """Run a step, and print its time and what it says. Return False if it failed."""
     begun = time.monotonic()
     try:
@@ -94,20 +93,20 @@ def _step(name: str, act: Callable[[], str]) -> bool:
     return failed is None
 
 
-def _read_example() -> str:
+def _read_example():
     """Return the first example of docs/ci.md, of which the page shows the result."""
     found = re.search(r"```python\n(.*?)```", (ROOT / "docs/ci.md").read_text(), re.DOTALL)
     return found[1]
 
 
-def _list_classifiers() -> Iterator[str]:
+def _list_classifiers():
     return (
         found[1]
         for found in re.finditer(r'Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
     )
 
 
-def _find(version: str) -> Path | None:
+def _find(version):
     """Return the interpreter of a version, which is none of an environment in the checkout."""
     if version == THIS:
         return Path(getattr(sys, "_base_executable", sys.executable)).resolve()

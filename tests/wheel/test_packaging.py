@@ -177,7 +177,7 @@ def test_the_constraints_name_versions_only():
 
 
 @pytest.fixture
-def checkout(tmp_path) -> Path:
+def checkout(tmp_path):
     """Return a folder with a module and a file."""
     folder = tmp_path / "checkout"
     folder.mkdir()
@@ -205,7 +205,7 @@ READS = "import os; open(os.environ['CHECKOUT'] + '/data.txt').read()"
     ],
 )
 def test_what_a_process_takes_from_the_checkout_is_found(
-    tmp_path, checkout: Path, code: str, processes: int, found: set[str]
+    tmp_path, checkout, code, processes, found
 ):
     log = copy_watch(tmp_path, checkout)
     done = run_watched(
@@ -229,7 +229,7 @@ def test_our_modules_may_come_from_the_environment_only(tmp_path):
     assert find_foreign(tmp_path / "none", tmp_path) == (0, [])
 
 
-def test_a_hidden_checkout_is_empty(tmp_path, checkout: Path):
+def test_a_hidden_checkout_is_empty(tmp_path, checkout):
     hiding = hide(checkout)
     if not hiding.words:
         pytest.skip("this machine refuses mount namespaces")

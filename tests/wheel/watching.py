@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +24,7 @@ class Hiding:
     by: str
 
 
-def hide(checkout: Path) -> Hiding:
+def hide(checkout):
     """Return a way to run commands that see an empty folder in place of the checkout.
 
     On a machine that refuses both namespaces the words are empty.
@@ -43,12 +42,12 @@ def hide(checkout: Path) -> Hiding:
     return Hiding((), NOT_HIDDEN)
 
 
-def build_variables(log: Path) -> dict[str, str]:
+def build_variables(log):
     """Return the variables by which a process and its children write to the log."""
     return {"PYTHONPATH": str(log.parent / "watched")}
 
 
-def copy_watch(folder: Path, checkout: Path) -> Path:
+def copy_watch(folder, checkout):
     """Copy the module that watches out of the checkout, and return the file of the log."""
     target = folder / "watched"
     target.mkdir()
@@ -58,27 +57,27 @@ def copy_watch(folder: Path, checkout: Path) -> Path:
     return log
 
 
-def find_foreign(log: Path, environment: Path) -> tuple[int, list[str]]:
+def find_foreign(log, environment):
     """Return the number of watched processes, and what came from elsewhere than the environment."""
     lines = log.read_text().splitlines() if log.exists() else []
     foreign = {line for line in lines if line != "begun" and not _is_installed(line, environment)}
     return lines.count("begun"), sorted(foreign)
 
 
-def _is_installed(line: str, environment: Path) -> bool:
+def _is_installed(line, environment):
     kind, _, rest = line.partition(" ")
     file = rest.partition(" ")[2] if kind == "module" else rest
     return kind == "module" and os.path.realpath(file).startswith(f"{environment}{os.sep}")
 
 
 def run_watched(
-    words: Sequence[str | os.PathLike[str]],
+    words,
     *,
-    hiding: Hiding,
-    folder: Path,
-    variables: Mapping[str, str],
-    limit_s: float = 600,
-) -> subprocess.CompletedProcess[str]:
+    hiding,
+    folder,
+    variables,
+    limit_s=600,
+):
     """Run a command that does not see the checkout, and return what it printed."""
     return subprocess.run(
         [*hiding.words, *map(str, words)],

@@ -25,8 +25,8 @@ from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.cli.command import environment, serve_eval
+from tests.launchers.conftest import gone, wait_until_gone
 from tests.launchers.embedded import tiny
-from tests.launchers.machine import gone, wait_until_gone
 from tests.root import ROOT
 
 

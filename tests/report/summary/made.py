@@ -14,7 +14,6 @@ from serve_eval.schema import (
     Metric,
     PairedComparison,
     Plan,
-    Reference,
     Report,
     Spec,
     TaskReport,
@@ -22,7 +21,6 @@ from serve_eval.schema import (
     Traffic,
     Verdict,
     VerdictOutcome,
-    WrongExample,
 )
 
 RESULT = TaskResult(
@@ -101,9 +99,9 @@ def task(
     result=RESULT,
     verdict=VERDICT,
     *,
-    example: WrongExample | None = None,
-    before: dict[str, object] | None = None,
-    reference: Reference | None = None,
+    example=None,
+    before=None,
+    reference=None,
 ):
     """Return the report of a task."""
     return TaskReport(

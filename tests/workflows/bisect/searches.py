@@ -43,7 +43,7 @@ from serve_eval.workflows.bisect.configurations import (
 )
 from serve_eval.workflows.bisect.search import FOUND
 from serve_eval.workflows.bisect.testing import plan_reference
-from tests.launchers.machine import Smi
+from tests.launchers.conftest import Smi
 from tests.standin.deployments import FOLDER, write_answers
 from tests.workflows.bisect import searches
 

@@ -17,7 +17,7 @@ from serve_eval.workflows.diagnose.run_rules import RULE
 from serve_eval.workflows.diagnose.story import diagnose, find_leads
 from serve_eval.workflows.references import register
 from tests.cli.command import serve_eval
-from tests.evidence.prompt_audit.embedded_tokenizer import (
+from tests.evidence.prompt_audit.test_read import (
     TEMPLATE,
     local_side,
     make_folder,

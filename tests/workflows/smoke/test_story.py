@@ -22,7 +22,7 @@ from serve_eval.schema import Connection
 from serve_eval.workflows import smoke
 from serve_eval.workflows.smoke import make_document
 from tests.cli.command import in_a_process, serve_eval
-from tests.evidence.prompt_audit.embedded_tokenizer import (
+from tests.evidence.prompt_audit.test_read import (
     TEMPLATE,
     local_side,
     make_folder,
@@ -268,7 +268,7 @@ def test_a_smoke_test_that_stopped_is_an_error_in_junit():
 NO_PACKAGE = "raise ImportError('not installed')\n"
 PACKAGE = """
 from pathlib import Path
-from tests.evidence.prompt_audit.embedded_tokenizer import EmbeddedTokenizer
+from tests.evidence.prompt_audit.test_read import EmbeddedTokenizer
 
 class Tokenizer:
     @classmethod
