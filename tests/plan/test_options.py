@@ -36,6 +36,7 @@ PLAN = {
     "allow_meaningless": True,
     "allow_mismatch": ["dataset"],
     "early_stop": 0.02,
+    "accept_identical": True,
     "gpus": 8,
     "end_when_certain": True,
     "no_prompts": True,
