@@ -302,10 +302,18 @@ def _allow_nothing(schema: Schema, description: str) -> Schema:
     return {"description": description, **({"anyOf": [schema, OR_NOTHING]} if schema else {})}
 
 
-NOT_SAVED = ("allow_code_execution", "base_url", "cases", "effort", "output_dir", "protocol")
+NOT_SAVED = (
+    "allow_code_execution",
+    "base_url",
+    "cases",
+    "effort",
+    "output_dir",
+    "protocol",
+    "requests",
+)
 """Keys of a plan file that `to_file` leaves out. The launcher holds the address, the tasks hold
-the case files and the protocol, and the preset holds the effort once the model is known. Running
-code must be allowed each time."""
+the case files, the recorded requests and the protocol, and the preset holds the effort once the
+model is known. Running code must be allowed each time."""
 
 
 def to_file(plan: Plan) -> dict[str, Any]:

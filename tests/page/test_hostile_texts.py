@@ -21,7 +21,8 @@ from serve_eval.report.page.sample_data import PageTask, SampleData, show_sample
 from serve_eval.report.page.writer import render_page, save_page
 from serve_eval.report.pictures.picture import Picture, RulerRow, make_ruler
 from serve_eval.report.samples.known import KnownTask
-from serve_eval.report.samples.samples import SampleSource, find_place
+from serve_eval.report.samples.place import find_place
+from serve_eval.report.samples.samples import SampleSource
 from serve_eval.report.text import reveal
 from serve_eval.schema import (
     Attempt,

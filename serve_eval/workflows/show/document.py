@@ -24,7 +24,8 @@ from serve_eval.report.samples.details import (
     describe_place,
     describe_score,
 )
-from serve_eval.report.samples.samples import SampleRow, ShownSample, find_place
+from serve_eval.report.samples.place import find_place
+from serve_eval.report.samples.samples import SampleRow, ShownSample
 from serve_eval.report.summary import name_expected
 from serve_eval.report.text import reveal
 from serve_eval.schema import Message, Response, ToolCall

@@ -246,7 +246,11 @@ def test_an_unproven_path_takes_back_a_pass_and_no_other_outcome(outcome):
         claim=PathClaim.KV_TRANSFER, state=REFUTED, evidence="no KV moved", expected_by="launcher"
     )
     changed = apply_path(verdict, [finding])
-    taken_back = outcome in (VerdictOutcome.PASS, VerdictOutcome.NO_REFERENCE)
+    taken_back = outcome in (
+        VerdictOutcome.PASS,
+        VerdictOutcome.PASS_BY_IDENTITY,
+        VerdictOutcome.NO_REFERENCE,
+    )
     assert changed.outcome is (VerdictOutcome.INCONCLUSIVE if taken_back else outcome)
     assert changed.reasons == ("a", "path not proven: kv_transfer: no KV moved")
     assert apply_path(verdict, []) == verdict

@@ -30,13 +30,14 @@ from serve_eval.report.page.chosen import (
 from serve_eval.report.page.columns import PageMedia, pack
 from serve_eval.report.page.sample_data import PageTask, SampleData, show_samples
 from serve_eval.report.samples.known import KnownTask, ReferenceScores
+from serve_eval.report.samples.place import find_place
 from serve_eval.report.samples.sample_index import (
     CATEGORIES,
     RowTable,
     SampleIndex,
     order_by_chance,
 )
-from serve_eval.report.samples.samples import SampleSource, find_place, read_samples
+from serve_eval.report.samples.samples import SampleSource, read_samples
 from serve_eval.schema import (
     HOLDOUT,
     Attempt,
