@@ -129,7 +129,7 @@ def refuse_broken(log: RecordedLog) -> None:
     if log.broken:
         lines = len(log.requests) + len(log.broken)
         raise DatasetError(
-            f"{log.source.path}: {len(log.broken)} of {lines} lines are no request"
+            f"{log.source.path}: lines that are no request: {len(log.broken)} of {lines}"
             f"{_name_lines(log.broken)}",
             hint="Mend them, or leave them out: --set requests.skip_broken=true",
         )

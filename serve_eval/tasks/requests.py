@@ -90,7 +90,7 @@ def task(
         if not skip_broken:
             refuse_broken(log)
         samples, masked = _make_samples(log, paths)
-        notes = [f"{masked} texts of the requests are masked, and are neither sent nor kept"]
+        notes = [f"masked texts, which are neither sent nor kept: {masked}"]
         skipped = [f"line {one.line} is left out: {one.reason}" for one in log.broken]
         return Dataset(
             samples=samples,

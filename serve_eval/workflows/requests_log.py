@@ -53,7 +53,7 @@ def describe_log(log: RecordedLog, refused: Sequence[RefusedLogField], *, asked:
     entries += [
         ListEntry(
             f"refused {one.field}" if one.field else f"refused {one.route}",
-            f"{one.requests} requests of {one.route}: {one.message}",
+            f"{one.route}, requests with it: {one.requests}: {one.message}",
             wrong=True,
         )
         for one in refused
@@ -61,7 +61,7 @@ def describe_log(log: RecordedLog, refused: Sequence[RefusedLogField], *, asked:
     entries += [ListEntry(f"line {one.line}", one.reason, wrong=True) for one in log.broken]
     if asked and not refused:
         entries.append(ListEntry("refused", f"no field, by {asked}", keep=True))
-    broken = f", {len(log.broken)} broken lines" if log.broken else ""
+    broken = f", lines that are no request: {len(log.broken)}" if log.broken else ""
     sent = "" if asked else "; nothing was sent"
     file = quote_path(log.source.path)
     return Listing(

@@ -114,7 +114,9 @@ def test_a_broken_line_is_named_with_its_number(tmp_path, line, reason):
     file.write_text(f"{json.dumps(BODY)}\n\n{line}\n")
     log = read_log(file)
     assert [one.line for one in log.requests] == [1]
-    with pytest.raises(DatasetError, match=f"1 of 2 lines are no request:\n  line 3: .*{reason}"):
+    with pytest.raises(
+        DatasetError, match=f"lines that are no request: 1 of 2:\n  line 3: .*{reason}"
+    ):
         refuse_broken(log)
 
 

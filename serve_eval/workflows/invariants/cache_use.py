@@ -213,7 +213,7 @@ def describe_pressure(use: PressureUse, *, broken: bool) -> str:
     if use.after is not None:
         line += f"; {use.from_cache} changed answers had cached tokens"
     if use.foreign:
-        line += f"; {use.foreign} are word for word the answer to another prompt"
+        line += f"; word for word the answer to another prompt: {use.foreign}"
     return line
 
 

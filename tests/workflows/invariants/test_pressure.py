@@ -101,7 +101,7 @@ def test_without_counts_one_filling_takes_all_tokens_and_a_fault_is_found(tmp_pa
     found = _check(_server(fault="stale", counts=False), tmp_path, 2000)
     [(one, use)] = _pressed(found)
     assert (one.broken, found.exit_code, use.foreign) == (True, FAIL, one.changed.other)
-    assert f"{use.foreign} are word for word the answer to another prompt" in _said(found)
+    assert f"word for word the answer to another prompt: {use.foreign}" in _said(found)
     assert (use.fate, use.before) == ("unknown", None)
     assert (why_not_pressed(use) or "").startswith(
         "it is not known whether old prompts left the cache"
