@@ -66,11 +66,12 @@ class Samples {
     return this._join(this.data.prompts.rows[row]);
   }
 
-  /* Return the paragraphs of a prompt that no other has, or its last one. */
+  /* Return the paragraphs of a prompt that no other has, or its last one; turns begin a line. */
   question(row) {
     const parts = this.data.prompts.rows[row];
     if (parts === null) return null;
     const own = parts.filter((part) => this.used[part] === 1);
+    if (own.length === parts.length) return this.turns(row).map((turn) => turn.content).join("\n");
     return this._join(own.length ? own : parts.slice(-1));
   }
 
