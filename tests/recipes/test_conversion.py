@@ -108,7 +108,7 @@ def _here(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("_here")
 def test_a_recipe_is_converted_started_and_judged(tmp_path):
-    in_a_process(f"setup init --from {EXAMPLES}/orchestrator.yaml", exits=0)
+    in_a_process(f"setup init --from {EXAMPLES[0].parent}/orchestrator.yaml", exits=0)
     Path("references").mkdir()
     Path("references/word_problems.yaml").write_text(
         "org/model:\n  - accuracy: 90.0\n    source: declared by the tests\n"

@@ -401,7 +401,8 @@ def test_an_api_server_that_is_away_for_a_while_raises_no_alarm(cluster, tmp_pat
 
 def test_broken_tunnels_cost_retries_and_no_answers(cluster, tmp_path, data_root):
     cluster.add_served("llama-0", latency_s=0.02)
-    thread = cluster.after(10, cluster.break_tunnels)
+    # The probes before the first sample have connections of their own, and ask about a dozen times.
+    thread = cluster.after(40, cluster.break_tunnels)
     done = run(tmp_path / "run", data_root, limit=60)
     thread.join()
     assert done.returncode == 0, done.stderr
