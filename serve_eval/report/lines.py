@@ -272,6 +272,8 @@ def sum_up_cost(cost: RunCost | None) -> str:
         return ""
     total = cost.prompt_tokens + cost.generated_tokens
     said = [f"{total:,} tokens ({cost.generated_tokens:,} generated)"]
+    if cost.probe_tokens and not total:
+        said.append(f"probes {cost.probe_tokens:,} more")
     if cost.without_usage:
         said.append(f"{cost.without_usage:,} answers report none")
     if cost.gpu_s is not None:

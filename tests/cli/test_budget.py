@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from serve_eval.evaluation.engine.lane import arrange, task_seed
+from serve_eval.report.lines import sum_up_cost
+from serve_eval.schema import RunCost
 from serve_eval.storage import order_seed, run_folder
 from serve_eval.storage.report_file import read_report
 from tests.cli.command import serve_eval
@@ -340,3 +342,16 @@ def test_the_side_that_costs_more_ends_both(data_root, tmp_path):
     asked = [len(_asked(tmp_path / "out" / side)) for side in "ab"]
     assert max(asked) < 110  # alone, A could ask 190
     assert abs(asked[0] - asked[1]) <= 8
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        (0, "0 tokens (0 generated), probes 3,306 more"),
+        (40, "50 tokens (40 generated)"),
+    ],
+    ids=["probes alone", "with answers"],
+)
+def test_the_cost_names_probes_where_nothing_else_was_asked(asked, shown):
+    cost = RunCost(prompt_tokens=asked // 4, generated_tokens=asked, probe_tokens=3306)
+    assert sum_up_cost(cost) == shown
