@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,13 @@ def read_settings(
     if choices := settings_of(protocol, only=flags if resuming else None):
         settings["choices"] = {**settings.get("choices", {}), **choices}
     return settings
+
+
+def refuse_address(plan: Path) -> None:
+    """Raise PlanError for an address in the place of a plan, and name its flag."""
+    text = str(plan).replace(":/", "://", 1)
+    if not plan.exists() and re.fullmatch(r"https?://.+|[\w.-]+:\d+(/.*)?", text):
+        raise PlanError(f"{text}: is no plan file", hint=f"Name an endpoint by --base-url {text}")
 
 
 def resolve_plan(

@@ -28,6 +28,7 @@ from serve_eval.cli._run_plan import (
     name_model,
     new_folder,
     read_settings,
+    refuse_address,
     resolve_plan,
     take_auto_limit,
 )
@@ -235,6 +236,8 @@ def _is_suite(file: Path | None, resume: Path | None) -> bool:
     """Return True if a suite was given. Flags alone import nothing of suites."""
     if file is None and resume is None:
         return False
+    if file is not None:
+        refuse_address(file)
     from serve_eval.cli._suite_run import is_suite
 
     return is_suite(file, resume)
