@@ -5,8 +5,8 @@ opens a file that may exist for writing, except for files that only grow
 (tests/storage/test_journal.py lists them).
 
 NFS, Lustre, FUSE and mounts of containers may refuse to lock, to force to disk or to rename over a
-file. What is safe without one goes on without it; an error names the call, since "Operation not
-permitted" alone helps nobody.
+file. If a step is not needed for safety, the write goes on without it. Errors name the call, since
+"Operation not permitted" alone says too little.
 """
 
 from __future__ import annotations

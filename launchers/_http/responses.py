@@ -1,8 +1,8 @@
 """Serve /v1/responses through the route of chats: requests become chats, answers become items.
 
-So every server of ours has the route. Two dialects differ: OpenAI's, and that of trtllm-serve,
-which counts no tokens, strips texts, does not say why an answer is incomplete, and tells calls only
-at the end of a stream.
+Every server of this package has the route by this module. It writes two dialects: OpenAI's, and
+that of trtllm-serve, which counts no tokens, strips texts, does not say why an answer is
+incomplete, and names calls only at the end of a stream.
 """
 
 from __future__ import annotations

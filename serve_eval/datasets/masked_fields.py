@@ -1,7 +1,8 @@
 """Mask personal fields and secrets in recorded bodies, before they are sent or kept. Pure.
 
 A path such as `metadata.email` or `messages[*].name` names fields: `*` stands for any key, and
-`[*]` for every item of a list. Texts become ***, numbers 0, and the form of the body stays.
+`[*]` for every item of a list. A masked text becomes ***, a masked number 0. The body keeps its
+structure.
 """
 
 from __future__ import annotations

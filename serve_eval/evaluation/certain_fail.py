@@ -4,7 +4,7 @@ A FAIL is certain if no answer that is missing or was not asked can change it. T
 early stop decided it, if the best value that the rest allows is below the threshold of the classic
 rule, or if McNemar's test proves the drop with the rest at its best. Of the rules whose tests share
 an error, it counts only at its part of alpha: p times the number of all tests, also of those that
-will not be made, is what Holm's correction makes of p at worst. So each FAIL that ends a run or a
+will not be made, is the largest p that Holm's correction can return. Each FAIL that ends a run or a
 suite is the verdict that all answers would give, but for the error of an early stop.
 
 The tasks keep the order of the plan, so that a verdict depends on no other run and the user decides
@@ -77,8 +77,8 @@ class CertainFail:
     async def watch(self, budget: RunBudget) -> None:
         """End the budget once a FAIL is certain. Runs until it is cancelled.
 
-        Each look is in a thread, while answers come. What it finds is confirmed between two of
-        them.
+        Each look runs in a thread while answers come. The event loop confirms a finding between
+        two answers.
         """
         while True:
             await self._wake.wait()

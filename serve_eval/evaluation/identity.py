@@ -1,7 +1,7 @@
 """Answer PASS by identity before a task is asked, if the plan accepts that and probes prove it.
 
-What cannot be proven is asked as usual. So each condition that is not known to hold speaks against
-identity: other probes, another protocol, or sampling defaults that one side does not know.
+If a condition of identity is not proven, the run asks the task as usual. Examples are other probes,
+another protocol, or sampling defaults that one side does not know.
 """
 
 from __future__ import annotations

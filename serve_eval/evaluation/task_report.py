@@ -256,7 +256,7 @@ def _judge(
 ) -> Verdict:
     """Judge a task; `looked` is True if an early stop examined it.
 
-    What was not asked counts as missing.
+    Samples that the run did not ask count as missing.
     """
     p = task_run.prepared
     accumulator, sums = task_run.accumulator, p.task.aggregation.sums

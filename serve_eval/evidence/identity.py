@@ -1,12 +1,12 @@
 """Judge by probes of a task's own requests if a deployment is the one of a reference. Pure.
 
-The probes are a random sample of the requests that a run would send. So k probes that are all alike
-exclude a fault in a share x of the requests with an error of (1 - x)^k: exact, whatever the fault
-is, if it shows in the first tokens. Everything that is not alike speaks against the deployment, for
-a wrong refusal costs only the tokens of the run that follows.
+The probes are a random sample of the requests that a run would send. If all of k probes are equal,
+a fault in a share x of the requests stays unseen with a probability of at most (1 - x)^k. This is
+exact for every fault that shows in the first tokens. Each difference counts against the deployment,
+since a wrong refusal costs only the tokens of the run that follows.
 
-Distances are those of log-probabilities, in nats. What the reference's server differs by from
-itself, asked again at the same load, is allowed; a reference that differs by more than MOST_LIMIT
+Distances are those of log-probabilities, in nats. The limit is the distance of the reference's
+server from itself, asked again at the same load; a reference that differs by more than MOST_LIMIT
 proves no identity. Within that limit, the mean distance must be as small as the server's own, since
 a change of the numerics moves most probes by a little and few by much.
 """

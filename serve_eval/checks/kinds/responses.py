@@ -92,9 +92,9 @@ async def _calls(session: CheckSession) -> bool:
 async def _remembers(session: CheckSession) -> bool:
     """Return True if a second turn has the turn before it, named by its id.
 
-    Where tokens are counted, its prompt must be longer than without that turn: a server may ignore
-    the id. Where they are not, the words of the first turn must come back, or an id that no answer
-    had must be refused.
+    Some servers ignore the id. If the server counts tokens, the prompt must be longer than without
+    that turn. Otherwise the answer must repeat words of the first turn, or the server must refuse
+    an id that no answer had.
     """
     first = await session.post(_body(session, FACT, store=True))
     alone = await session.post(_body(session, NEXT))

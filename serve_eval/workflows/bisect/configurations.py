@@ -2,7 +2,7 @@
 
 Options are the leaves of the launcher's options, and what the client does: the model, the
 connection and the limits. A list is one value, and so is a mapping that only one side has: half of
-it would hardly be valid. What the runs ask is that of the good plan for all. The rules of a
+it would hardly be valid. All runs ask what the good plan asks. The rules of a
 bisection are its options.
 """
 

@@ -1,8 +1,8 @@
 """Find the turn of conversations at which an arm begins to change answers.
 
-After a changed answer, the history of a conversation differs, and so may all that follows. So a
-turn counts only conversations whose answers were equal before it in all three passes: these sent
-the same prompt, and what differs is the server's doing.
+After a changed answer, the history of a conversation differs, and later answers may differ too. A
+turn therefore counts only conversations whose answers were equal before it in all three passes:
+they sent the same prompt, so that the server caused any difference.
 """
 
 from __future__ import annotations

@@ -169,8 +169,8 @@ async def smoke_endpoint(
     """Run the checks against the endpoint of a plan whose launcher is `external`.
 
     UNSUPPORTED counts as FAIL for the checks in `needed`. A request may take `timeout_s` seconds.
-    What fails as `known` says is KNOWN. `notify` receives each row immediately. Raises PlanError
-    for an invalid connection.
+    A check that fails as `known` says is KNOWN. `notify` receives each row immediately. Raises
+    PlanError for an invalid connection.
     """
     base_url = str(plan.launcher.options["base_url"])
     limits = replace(plan.limits, connect_timeout_s=min(plan.limits.connect_timeout_s, timeout_s))
