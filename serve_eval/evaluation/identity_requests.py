@@ -22,6 +22,7 @@ from serve_eval.client.wire_format.sse import EventLines
 from serve_eval.evaluation.engine.load_session import MOST
 from serve_eval.evaluation.probe_server import TOP, UNREADABLE, read_tokens
 from serve_eval.plan.prepared_task import PreparedTask, request_of
+from serve_eval.protocol.fingerprint import ROUTE
 from serve_eval.schema import (
     HOLDOUT,
     Failure,
@@ -155,6 +156,10 @@ def explain_unasked(prepared: PreparedTask) -> str:
         return "the task asks for likelihoods of texts, and not for answers"
     if any(HOLDOUT in one.metadata for one in samples):
         return "the task has hold-out samples, whose answers a reference must not hold"
+    if any(one.conversation is not None for one in samples):
+        return "the task has conversations, whose later turns depend on the answers before"
+    if task.protocol.get(ROUTE) == "responses":
+        return "the Responses route gives no log-probabilities of the tokens"
     if task.acceptance_length is not None:
         return "the acceptance length of speculation is judged too, which only a whole run shows"
     return ""

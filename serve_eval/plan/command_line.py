@@ -41,13 +41,14 @@ def write_take_command(
     """Return the command that takes a reference for these tasks of a plan at a trusted endpoint.
 
     It names neither the endpoint of the plan, which is under test and would pass against itself,
-    nor the way to reach it, with its keys. Nor has it a sampling seed, with which all runs would be
-    one draw. If the plan names none of the tasks, it is that for all. An entry that is there is
-    replaced only with a `reason`.
+    nor the way to reach it, with its keys, but for the route, which is part of the protocol. It has
+    no sampling seed, with which all runs would be one draw. If the plan names none of the tasks, it
+    is that for all. An entry that is there is replaced only with a `reason`.
     """
     named = tuple(spec for spec in plan.tasks if spec.name in tasks) or plan.tasks
     drawn = tuple(map(_without_seed, named))
-    bare = replace(plan, tasks=drawn, launcher=_OTHER, connection=Connection())
+    reached = Connection(route=plan.connection.route)
+    bare = replace(plan, tasks=drawn, launcher=_OTHER, connection=reached)
     words = ["serve-eval", "references", "take", TRUSTED, "--runs", str(runs)]
     words += _flags(bare, without=_SET_IN_TAKE)
     own = () if plan.references_dir is None else ("--references-dir", plan.references_dir)

@@ -206,12 +206,13 @@ def test_a_copied_command_asks_for_the_address_that_it_lacks():
 
 
 def test_keys_of_the_endpoint_under_test_are_not_sent_to_another():
-    connection = {"headers": {"X-Team": "a"}, "api_key_env": "MINE"}
+    connection = {"headers": {"X-Team": "a"}, "api_key_env": "MINE", "route": "responses"}
     content = {"model": "m", "tasks": ["passkey_short"], "base_url": "under-test:1"}
     plan = resolve({**content, "connection": connection}, {}, {"MINE": "key"}).plan
     told = write_take_command(plan, ["passkey_short"])
     assert told == (
         "serve-eval references take TRUSTED_HOST:8000 --runs 3 --model m -t passkey_short"
+        " --set connection.route=responses"
     )
 
 

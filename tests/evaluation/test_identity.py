@@ -275,6 +275,35 @@ def test_probes_that_could_prove_nothing_are_not_registered(unfit, tmp_path):
     assert not list((tmp_path / "refs").glob("*.yaml"))
 
 
+CONVERSATIONS = """
+talk:
+  cases:
+    - case: two
+      input: {turns: [{say: Hello, expect: hi}, {say: Bye, expect: bye}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (f"{TASK} --set connection.route=responses", "the Responses route gives no"),
+        ("--model m --cases TALK", "conversations, whose later turns depend"),
+    ],
+)
+def test_probes_that_no_server_could_answer_are_refused_before_the_runs(asked, why, tmp_path):
+    cases = tmp_path / "talk.yaml"
+    cases.write_text(CONVERSATIONS)
+    deployed = ThinkingServer()
+    with deployed.server.serve_in_thread() as url:
+        told = serve_eval(
+            f"references take {url} {asked.replace('TALK', str(cases))} --runs 1 --probes 30",
+            *("--references-dir", str(tmp_path / "refs"), "-o", str(tmp_path / "taken")),
+        )
+    assert why in told.stderr
+    assert "Leave out --probes" in told.stderr
+    assert not deployed.server.asked
+
+
 def test_probes_are_added_to_a_reference_that_has_none(tmp_path):
     with ThinkingServer().server.serve_in_thread() as url:
         words = f"references take {url} {TASK} --runs 1"

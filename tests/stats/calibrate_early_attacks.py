@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from serve_eval.stats.inputs import FloatArray
 
-MOST_ANSWERS, MOST_RUNS, LEAST_RUNS = 60_000, 400, 20
+MOST_ANSWERS, MOST_RUNS, LEAST_RUNS = 60_000, 400, 100
 """Answers and runs that a row simulates at most, and the runs at least."""
 TASKS = 8
 IN_FLIGHT = 64
@@ -194,7 +194,8 @@ def attacks() -> list[Attack]:
         found.append(Attack("ties: all answers as before", one))
     for lost, of in ((0.015, "wrong"), (0.03, "wrong"), (0.03, "any")):
         kind = f"{100 * lost:g} % missing, of {of}"
-        found.append(Attack(kind, Cell(10, 64, 0.1, lost=lost, of=of)))
+        for n, k, runs in ((10, 64, 4), (198, 64, 4), (15_000, 1, 1)):
+            found.append(Attack(kind, Cell(n, k, 0.1, runs=runs, lost=lost, of=of)))
     for n, k, runs in ((10, 64, 4), (198, 64, 4), (15_000, 1, 1)):
         found.append(Attack("sound", Cell(n, k, 0.1, runs=runs)))
         found.append(Attack("turns worse at half", Cell(n, k, 0.1, runs=runs, turns=True)))

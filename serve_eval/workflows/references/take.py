@@ -93,6 +93,10 @@ async def take_reference(
     what stops a run, and as `register` does.
     """
     plan, prepared = await _prepare(plan, out_dir, environ, notify)
+    if probes:
+        from serve_eval.workflows.references.take_probes import check_probed
+
+        check_probed(prepared, probes)
     if not _is_asked(out_dir, runs):
         _check(plan, prepared, references_dir, runs, reason)
         _warn(prepared, runs, notify)

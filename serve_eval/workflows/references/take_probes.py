@@ -57,13 +57,8 @@ async def take_probes(
     """Return `count` probes of each task. `run` is a run of the reference that was just asked.
 
     Raises NotComparableError for a task whose probes could never show that a deployment is the same
-    one, with the reason, and PlanError for a count below 1.
+    one, with the reason.
     """
-    if count < 1:
-        raise PlanError(f"--probes must be 1 or more, not {count}")
-    for one in prepared:
-        if why := explain_unasked(one):
-            raise _build_error(one, why)
     endpoint = client.endpoint.with_info(**await client.describe())
     defaults = choose_sent(await learn_defaults(client, endpoint, prepared), plan.server_defaults)
     client.encoder.neutral = to_fields(defaults)
@@ -82,10 +77,19 @@ async def take_probes(
     return found
 
 
+def check_probed(prepared: Sequence[PreparedTask], count: int) -> None:
+    """Raise ServeEvalError for probes that no server could answer, before the runs are asked."""
+    if count < 0:
+        raise PlanError(f"--probes must be 1 or more, not {count}")
+    for one in prepared:
+        if count and (why := explain_unasked(one)):
+            raise _build_error(one, why)
+
+
 def _build_error(prepared: PreparedTask, why: str) -> NotComparableError:
     return NotComparableError(
         f"{prepared.task.name}: probes cannot show that a deployment is the same one: {why}",
-        hint="Leave out --probes: the runs are kept, and the same command registers them.",
+        hint="Leave out --probes: runs that were asked are kept, and registered without probes.",
     )
 
 
