@@ -22,6 +22,7 @@ from serve_eval.schema import (
     Scorer,
     Spec,
     UserTurn,
+    name_empty,
 )
 
 EACH, LAST = "each", "last"
@@ -131,7 +132,7 @@ def score_each(
     return Score(
         value=value,
         outcome=Outcome.PARTIAL if 0.0 < value < 1.0 else bad,
-        answer=SEPARATOR.join("-" if one.answer is None else one.answer for one in scores),
+        answer=SEPARATOR.join(one.answer or "-" for one in scores),
         parts={name_turn(one.turn): score.value for one, score in zip(turns, scores, strict=True)},
         mode=modes[0] if modes else None,
     )
@@ -146,5 +147,4 @@ def _tell_empty(score: Score, answer: Response) -> Score:
     """Return the score with the reason why there is nothing to read, if an answer has no text."""
     if answer.text.strip() or answer.tool_calls or score.outcome not in _LOST:
         return score
-    outcome = Outcome.REASONING_ONLY if answer.reasoning else Outcome.EMPTY
-    return Score(value=score.value, outcome=outcome)
+    return Score(value=score.value, outcome=name_empty(answer))

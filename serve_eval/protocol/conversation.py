@@ -22,6 +22,7 @@ from serve_eval.schema import (
     ResultMessage,
     Sample,
     ThoughtMessage,
+    ToolCall,
     Usage,
 )
 
@@ -58,6 +59,16 @@ def _results(talk: Conversation, turn: int) -> Mapping[str, str]:
     return talk.results if turn == 0 else {**talk.results, **talk.turns[turn - 1].results}
 
 
+def list_results(talk: Conversation) -> tuple[Mapping[str, str], ...]:
+    """Return the results of the tools in each turn, by name."""
+    return tuple(_results(talk, turn) for turn in range(len(talk.turns) + 1))
+
+
+def tell_result(results: Mapping[str, str], call: ToolCall) -> str:
+    """Return the text that a call of a tool gets."""
+    return results.get(call.name, f"There is no tool {call.name}.")
+
+
 def _write_answer(talk: Conversation, exchange: Exchange, calls: int) -> list[Message]:
     """Return the messages of an answer, and of the results of the tools that it calls.
 
@@ -86,7 +97,7 @@ def _write_answer(talk: Conversation, exchange: Exchange, calls: int) -> list[Me
         *(
             ResultMessage(
                 role="tool",
-                content=known.get(call.name, f"There is no tool {call.name}."),
+                content=tell_result(known, call),
                 call_id=one,
             )
             for one, call in zip(ids, answer.tool_calls, strict=True)

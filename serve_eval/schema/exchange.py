@@ -246,6 +246,14 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
         return ended and not self.text.strip() and not self.tool_calls
 
 
+def name_empty(response: Response) -> Outcome:
+    """Return the reason why an answer has nothing to read."""
+    if response.refusal or response.finish_reason == "content_filter":
+        return Outcome.REFUSED
+    thought = response.reasoning or response.usage.reasoning_tokens
+    return Outcome.REASONING_ONLY if thought else Outcome.EMPTY
+
+
 class Exchange(Struct, frozen=True, kw_only=True, gc=False):
     """One request of a conversation: the user's turn, counted from 0, and the response.
 

@@ -159,6 +159,8 @@ def count_tokens(sample: Sample, response: Response) -> float:
     usage = response.usage
     if not lacks_usage(response):
         return usage.prompt_tokens + usage.completion_tokens
+    if response.exchanges:
+        return sum(count_tokens(sample, one.response) for one in response.exchanges)
     said = len(response.text) + len(response.reasoning or "")
     return (usage.prompt_tokens or estimate_prompt(sample)) + (
         usage.completion_tokens or said / CHARS_PER_TOKEN

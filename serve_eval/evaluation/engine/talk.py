@@ -66,12 +66,13 @@ async def talk(
 ) -> Response | Failure:
     """Return the response to a conversation: its last answer. Never raises for a failed request."""
     done = [] if kept is None else kept.take(sample.id)
+    earlier = len(done)
     try:
         while (found := find_next(sample, done)) is not None:
             turn, prompt = found
             result = await ask(_put(sample, request, prompt, len(done)))
             if isinstance(result, Failure):
-                return _fail(sample, done, turn, result)
+                return _fail(sample, done[earlier:], turn, result)
             exchange = Exchange(turn=turn, response=result)
             if kept is not None:
                 kept.keep(sample.id, exchange)
@@ -94,7 +95,7 @@ def _put(sample: Sample, request: Request, prompt: object, number: int) -> Reque
 
 
 def _fail(sample: Sample, done: list[Exchange], turn: int, failure: Failure) -> Failure:
-    """Return the failure of a conversation, with the attempts of all its requests."""
+    """Return the failure of a conversation, with the attempts of its requests in this session."""
     assert sample.conversation is not None
     before: tuple[Attempt, ...] = tuple(a for one in done for a in one.response.attempts)
     turns = len(sample.conversation.turns) + 1

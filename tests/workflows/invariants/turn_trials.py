@@ -1,0 +1,216 @@
+"""Trials of conversations in check invariants: faults of later turns, and sound servers.
+
+`python -m tests.workflows.invariants.turn_trials PART`, with the part `power`, `workers`, `sound`,
+or `vllm HOST:PORT FOLDER`, prints the tables of docs/measured/conversations.md.
+"""
+
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from math import comb
+from pathlib import Path
+
+from serve_eval.evaluation.launch import _write_answers
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.launchers._standin.model import MadeUpModel
+from serve_eval.plan import resolve
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import DataRoots, Spec
+from serve_eval.workflows.invariants.by_turn import name_turn
+from serve_eval.workflows.invariants.check import check
+from tests.scripted_server import external
+from tests.standin.deployments import deployed
+
+CACHE = {"prefix_cache": True}
+BROKEN = {**CACHE, "wrong_turns": True}
+
+
+def write_numbers(path, talks):
+    """Write conversations of three turns, whose answers are numbers of one token."""
+    cases = [
+        {
+            "case": f"n{i}",
+            "input": {
+                "turns": [
+                    {"say": f"Name the number {1000 * t + i} of list {i}.", "expect": 1000 * t + i}
+                    for t in (1, 2, 3)
+                ]
+            },
+        }
+        for i in range(talks)
+    ]
+    path.write_text(json.dumps({"talks": {"scorer": "numeric", "cases": cases}}))
+
+
+def write_problems(path, talks):
+    """Write conversations about three word problems each."""
+    spec = Spec(name="word_problems", options={"num_samples": 3 * talks})
+    samples = build_task(spec).load(DataRoots(), 3 * talks).samples
+    turns = [{"say": one.prompt, "expect": int(one.target.rpartition(" ")[2])} for one in samples]
+    cases = [{"case": f"t{i}", "input": {"turns": turns[3 * i : 3 * i + 3]}} for i in range(talks)]
+    module = {"scorer": "numeric", "sampling": {"max_tokens": 100}, "cases": cases}
+    path.write_text(json.dumps({"talks": module}))
+
+
+def make_plan(folder, **more):
+    settings = {
+        "cases": [str(folder / "cases.yaml")],
+        "base_url": "http://127.0.0.1:1/v1",
+        "model": "M",
+        "no_reference": True,
+        "concurrency": 4,
+        **more,
+    }
+    return resolve.resolve({}, settings, {}).plan
+
+
+def check_standin(talks, faults, router, *, right=1.0, seed=0):
+    """Return the checked stand-in of two context workers with these faults, by number."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_numbers(folder / "cases.yaml", talks)
+        plan = make_plan(folder)
+        answers = folder / "answers.jsonl"
+        _write_answers(answers, prepare(plan), lambda task, sample: right)
+
+        def model(worker):
+            return MadeUpModel(answers, seed=seed, run=worker, varied=right < 1)
+
+        async def main():
+            async with deployed(
+                2,
+                1,
+                model=model,
+                faults={f"context_{i}": one for i, one in enumerate(faults)},
+                router=router,
+                greeted=False,
+                perf_metrics=False,
+            ) as found:
+                at = replace(plan, launcher=external(found.url))
+                return await check(at, folder / "out", chunk_tokens=(), environ={})
+
+        return asyncio.run(main())
+
+
+def check_embedded(talks, seed, fault="none"):
+    """Return the checked embedded model with a prefix cache."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_problems(folder / "cases.yaml", talks)
+        plan = make_plan(folder, model="embedded", base_url=None)
+        launcher = Spec(name="embedded", options={"cache_blocks": 4000, "cache_fault": fault})
+        plan = replace(plan, launcher=launcher, seed=seed)
+        return asyncio.run(check(plan, folder / "out", chunk_tokens=(), environ={}))
+
+
+def find_cold(found):
+    return next(one for one in found.results if one.arm == "cold")
+
+
+def _print_power():
+    print("| conversations | turns hit | found | named turn 2 | changed, median |")
+    print("|---|---|---|---|---|")
+    trials = 12
+    for talks in (10, 20, 40, 80):
+        for share in (0.1, 0.5, 1.0):
+            broken, named, changed = 0, 0, []
+            for seed in range(trials):
+                fault = {**BROKEN, "turns_share": share, "seed": seed}
+                cold = find_cold(check_standin(talks, (fault, fault), "conversation", seed=seed))
+                broken += cold.broken
+                named += cold.broken and name_turn(cold.turns).startswith("turn 2")
+                changed.append(cold.turns[1].changed)
+            middle = statistics.median(changed)
+            print(f"| {talks} | {share:.0%} | {broken} of {trials} | {named} | {middle:g} |")
+
+
+def _print_workers():
+    print("| router | conversations | found | named | turns 2 changed, itself |")
+    print("|---|---|---|---|---|")
+    trials = 10
+    for router in ("conversation", "round_robin"):
+        for talks in (20, 40):
+            broken, named, told = 0, [], []
+            for seed in range(trials):
+                cold = find_cold(check_standin(talks, (BROKEN, CACHE), router, seed=seed))
+                broken += cold.broken
+                named.append(name_turn(cold.turns)[:6] if cold.broken else "")
+                told.append((cold.turns[1].changed, cold.turns[1].own))
+            names = ", ".join(f"{one} {named.count(one)}" for one in sorted({*named} - {""}))
+            print(f"| {router} | {talks} | {broken} of {trials} | {names} | {sorted(told)} |")
+
+
+def bound(found, trials, level=0.05):
+    """Return the exact interval of a share (Clopper and Pearson 1934)."""
+
+    def tail(p, counts):
+        return sum(comb(trials, k) * p**k * (1 - p) ** (trials - k) for k in counts)
+
+    def search(rises, counts):
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = (tail(middle, counts) < level / 2) == rises
+            low, high = (middle, high) if below else (low, middle)
+        return low
+
+    lower = search(True, range(found, trials + 1)) if found else 0.0
+    upper = search(False, range(found + 1)) if found < trials else 1.0
+    return lower, upper
+
+
+def _print_sound():
+    print("| server | checks | accused in any pass | by `cold` |")
+    print("|---|---|---|---|")
+    kinds = [
+        (f"stand-in, {router}, {1 - right:.0%} of answers other", 10, router, right)
+        for router in ("conversation", "round_robin")
+        for right in (1.0, 0.95, 0.8)
+    ]
+    every, anything = 0, 0
+    for name, trials, router, right in kinds:
+        checks = [
+            check_standin(30, (CACHE, CACHE), router, right=right, seed=seed)
+            for seed in range(trials)
+        ]
+        every, anything = _count(name, checks, every, anything)
+    checks = [check_embedded(20, seed) for seed in range(4)]
+    every, anything = _count("embedded, temperature 0", checks, every, anything)
+    low, high = bound(anything, every)
+    print(f"{anything} of {every}: {low:.1%} to {high:.1%}")
+
+
+def _count(name, checks, every, anything):
+    accused = sum(any(one.broken for one in found.results) for found in checks)
+    cold = sum(find_cold(found).broken for found in checks)
+    print(f"| {name} | {len(checks)} | {accused} | {cold} |", flush=True)
+    return every + len(checks), anything + accused
+
+
+def _print_vllm(address, name):
+    folder = Path(name)
+    folder.mkdir(exist_ok=True)
+    write_problems(folder / "cases.yaml", 24)
+    plan = make_plan(folder, model="embedded", base_url=f"http://{address}/v1", concurrency=8)
+    began = time.monotonic()
+    found = asyncio.run(check(plan, folder / "out", chunk_tokens=(), environ={}))
+    cold = find_cold(found)
+    print(folder, f"exit code {found.exit_code}, {time.monotonic() - began:.0f} s", cold.not_tested)
+    print("| turn | compared | changed | itself | prompt tokens | cached, base | cached, cold |")
+    print("|---|---|---|---|---|---|---|")
+    for one in cold.turns:
+        print(
+            f"| {one.turn} | {one.compared} | {one.changed} | {one.own} | {one.prompt_tokens}"
+            f" | {one.base_cached} | {one.cached} |"
+        )
+
+
+if __name__ == "__main__":
+    part, *rest = sys.argv[1:]
+    {"power": _print_power, "workers": _print_workers, "sound": _print_sound, "vllm": _print_vllm}[
+        part
+    ](*rest)
