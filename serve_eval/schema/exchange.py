@@ -46,7 +46,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
 
     `extra` holds fields beyond the common OpenAI ones (truncate_prompt_tokens). With
     `prompt_logprobs` it asks for the log-probabilities of the prompt, a text, and for no answer. A
-    `recorded` body is sent in place of all others.
+    `recorded` body is sent in place of all others. `headers` go with this request alone.
     """
 
     sample_id: str
@@ -55,6 +55,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
     extra: Mapping[str, object] = {}
     prompt_logprobs: bool = False
     recorded: RecordedBody | UnsetType = UNSET
+    headers: Mapping[str, str] | UnsetType = UNSET
 
 
 LogprobsForm = Literal["echo", "prompt_logprobs"]

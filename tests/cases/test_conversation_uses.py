@@ -292,3 +292,35 @@ def test_thoughts_go_back_as_reasoning_items_by_the_responses_route(trip, policy
     assert thought == kept
     said = [one["type"] for one in items if one.get("role") != "user"]
     assert said == (["message"] * 2 if not kept else ["reasoning", "message"] * 2)
+
+
+def _find_ids(one, place):
+    """Return the ids of conversations by the number of messages of their requests."""
+    found = {}
+    for request in one.server.asked:
+        if "How warm" in json.dumps(request.body) or request.prompt in SAID:
+            told = request.headers.get("X-Talk") if place == "header" else request.body.get("own")
+            found.setdefault(str(told), []).append(len(request.body["messages"]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("place", "form"),
+    [("header:X-Talk", r"[0-9a-f]{32}"), ("body:own.id", r"{'id': '[0-9a-f]{32}'}")],
+)
+def test_each_conversation_is_sent_with_an_id_of_its_own_that_lasts(trip, place, form):
+    one = trip(_speak())
+    asked = f"connection.conversation_id={place}"
+    one.run("out", "--set", asked)
+    first = _find_ids(one, place.split(":")[0])
+    named = {name: counts for name, counts in first.items() if re.fullmatch(form, name)}
+    assert sorted(map(sorted, named.values())) == [[1, 3], [1, 3, 5, 7]]
+    one.run("other", "--set", asked)
+    assert set(_find_ids(one, place.split(":")[0])) == set(first)
+
+
+@pytest.mark.parametrize("place", ["x-id", "header:Authorization", "body:messages", "body:model.x"])
+def test_a_place_that_a_request_needs_is_refused_for_the_id(trip, place):
+    one = trip(_speak())
+    with pytest.raises(AssertionError, match=r"neither header:X-... nor body:FIELD.FIELD"):
+        one.run("out", "--set", f"connection.conversation_id={place}")

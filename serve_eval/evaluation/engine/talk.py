@@ -7,7 +7,7 @@ ends the conversation without an answer: what would have followed is not known.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -82,6 +82,27 @@ async def talk(
             kept.give_back(sample.id, done)
         raise
     return join(done)
+
+
+def name_conversation(request: Request, place: str | None) -> Request:
+    """Return the request with an id of its conversation in this header or field of the body.
+
+    Equal in every pass and run, so that a router sends the same conversation the same way.
+    """
+    if place is None:
+        return request
+    kind, _, path = place.partition(":")
+    name = hashlib.sha256(request.sample_id.encode()).hexdigest()[:32]
+    if kind == "header":
+        return msgspec.structs.replace(request, headers={path: name})
+    first, *rest = path.split(".")
+    value: object = name
+    for key in reversed(rest):
+        value = {key: value}
+    given = request.extra.get(first)
+    if isinstance(given, Mapping) and isinstance(value, Mapping):
+        value = {**given, **value}
+    return msgspec.structs.replace(request, extra={**request.extra, first: value})
 
 
 def _put(sample: Sample, request: Request, prompt: object, number: int) -> Request:

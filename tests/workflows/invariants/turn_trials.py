@@ -6,22 +6,30 @@ or `vllm HOST:PORT FOLDER`, prints the tables of docs/measured/conversations.md.
 
 import asyncio
 import json
+import random
 import statistics
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import comb
 from pathlib import Path
+from statistics import fmean
 
 from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evidence import answer_pairs
+from serve_eval.evidence.self_flips import self_flips
 from serve_eval.launchers._standin.model import MadeUpModel
 from serve_eval.plan import resolve
+from serve_eval.protocol.conversation import SEPARATOR, TURN
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, Spec
-from serve_eval.workflows.invariants.by_turn import name_turn
+from serve_eval.schema import DataRoots, Outcome, Spec, TurnChanges
+from serve_eval.stats.multiplicity import holm
+from serve_eval.storage.scores import ScoreRecord
+from serve_eval.workflows.invariants.by_turn import cut_to_first_change, join_p, name_turn
 from serve_eval.workflows.invariants.check import check
+from serve_eval.workflows.invariants.document import ALPHA
 from tests.scripted_server import external
 from tests.standin.deployments import deployed
 
@@ -114,9 +122,9 @@ def find_cold(found):
 def _print_power():
     print("| conversations | turns hit | found | named turn 2 | changed, median |")
     print("|---|---|---|---|---|")
-    trials = 12
-    for talks in (10, 20, 40, 80):
-        for share in (0.1, 0.5, 1.0):
+    trials = 5
+    for talks in (20, 40):
+        for share in (0.1, 0.5):
             broken, named, changed = 0, 0, []
             for seed in range(trials):
                 fault = {**BROKEN, "turns_share": share, "seed": seed}
@@ -128,10 +136,91 @@ def _print_power():
             print(f"| {talks} | {share:.0%} | {broken} of {trials} | {named} | {middle:g} |")
 
 
+@dataclass(frozen=True)
+class Talked:
+    """The parts of the answers to a task that are judged."""
+
+    lines: tuple
+    said: tuple
+
+
+def _draw(rng, talks, flips, hit, workers=1):
+    """Return the answers of three passes; the cache of the first two spoils later turns.
+
+    Of several workers, one is damaged, and each turn of each pass goes to any of them.
+    """
+    told = ({}, {}, {})
+    for i in range(talks):
+        spoiled = [turn > 0 and rng.random() < hit for turn in range(3)]
+        for number, lines in enumerate(told):
+            cached = number < 2
+            answers = [
+                f"x{rng.randrange(1000)}"
+                if rng.random() < flips
+                else "bad"
+                if bad and rng.randrange(workers) == 0
+                else "5"
+                for bad in (spoiled if cached else [False] * 3)
+            ]
+            lines[f"n{i}"] = ScoreRecord(
+                id=f"n{i}",
+                outcome=Outcome.PARTIAL,
+                value=fmean(one == "5" for one in answers),
+                answer=SEPARATOR.join(answers),
+                target="",
+                truncated=False,
+                parts={TURN.format(k + 1): float(one == "5") for k, one in enumerate(answers)},
+            )
+    said = [{n: (line.answer or "").encode() for n, line in lines.items()} for lines in told]
+    return [Talked((lines,), (hashes,)) for lines, hashes in zip(told, said, strict=True)]
+
+
+def accuse(rng, talks, flips, hit, workers=1):
+    """Return True if a pass that is not exchangeable fails, as the first of five."""
+    passes = cut_to_first_change(_draw(rng, talks, flips, hit, workers))
+    changed = self_flips(
+        "cold",
+        *passes,
+        other_run=-1,
+        differ=answer_pairs.another_answer,
+        exchangeable=False,
+        alpha=ALPHA,
+    )
+    base, arm = passes[0].lines[0], passes[-1].lines[-1]
+    by = [base[name].value - arm[name].value for name in base]
+    turn = TurnChanges(
+        turn=1,
+        compared=talks,
+        changed=changed.other,
+        own=changed.own,
+        prompt_tokens=0,
+        cached=None,
+        base_cached=None,
+        fell=sum(one < 0 for one in by),
+        rose=sum(one > 0 for one in by),
+    )
+    return holm([join_p(changed.p, [turn]), 1.0, 1.0, 1.0, 1.0])[0] <= ALPHA
+
+
+def _print_simulated():
+    print("| workers, one damaged | own flips | later turns hit | 10 | 20 | 40 | 80 | 160 |")
+    print("|---|---|---|---|---|---|---|---|")
+    cells = [(1, flips, hit) for flips in (0.0, 0.05) for hit in (0.0, 0.1, 0.5)]
+    cells += [(2, flips, hit) for flips in (0.0, 0.05) for hit in (0.1, 0.5, 1.0)]
+    for workers, flips, hit in cells:
+        trials = 200 if hit else 1000
+        shares = []
+        for talks in (10, 20, 40, 80, 160):
+            rng = random.Random(f"{workers} {flips} {hit} {talks}")
+            found = sum(accuse(rng, talks, flips, hit, workers) for _ in range(trials))
+            shares.append(f"{100 * found / trials:.3g}")
+        print(f"| {workers} | {flips:.0%} | {hit:.0%} | {' | '.join(shares)} |", flush=True)
+
+
 def _print_workers():
     print("| router | conversations | found | named | turns 2 changed, itself |")
     print("|---|---|---|---|---|")
-    trials = 10
+    trials = 5
     for router in ("conversation", "round_robin"):
         for talks in (20, 40):
             broken, named, told = 0, [], []
@@ -167,18 +256,18 @@ def _print_sound():
     print("| server | checks | accused in any pass | by `cold` |")
     print("|---|---|---|---|")
     kinds = [
-        (f"stand-in, {router}, {1 - right:.0%} of answers other", 10, router, right)
+        (f"stand-in, {router}, {1 - right:.0%} of answers other", 6, router, right)
         for router in ("conversation", "round_robin")
         for right in (1.0, 0.95, 0.8)
     ]
     every, anything = 0, 0
     for name, trials, router, right in kinds:
         checks = [
-            check_standin(30, (CACHE, CACHE), router, right=right, seed=seed)
+            check_standin(20, (CACHE, CACHE), router, right=right, seed=seed)
             for seed in range(trials)
         ]
         every, anything = _count(name, checks, every, anything)
-    checks = [check_embedded(20, seed) for seed in range(4)]
+    checks = [check_embedded(12, seed) for seed in range(6)]
     every, anything = _count("embedded, temperature 0", checks, every, anything)
     low, high = bound(anything, every)
     print(f"{anything} of {every}: {low:.1%} to {high:.1%}")
@@ -211,6 +300,10 @@ def _print_vllm(address, name):
 
 if __name__ == "__main__":
     part, *rest = sys.argv[1:]
-    {"power": _print_power, "workers": _print_workers, "sound": _print_sound, "vllm": _print_vllm}[
-        part
-    ](*rest)
+    {
+        "power": _print_power,
+        "simulated": _print_simulated,
+        "workers": _print_workers,
+        "sound": _print_sound,
+        "vllm": _print_vllm,
+    }[part](*rest)
