@@ -1,7 +1,8 @@
 """Trials of conversations in check invariants: faults of later turns, and sound servers.
 
-`python -m tests.workflows.invariants.turn_trials PART`, with the part `power`, `workers`, `sound`,
-or `vllm HOST:PORT FOLDER`, prints the tables of docs/measured/conversations.md.
+`python -m tests.workflows.invariants.turn_trials PART`, with the part `power`, `simulated`,
+`workers`, `sound`, `embedded` or `vllm HOST:PORT FOLDER`, prints a table of
+docs/measured/conversations.md.
 """
 
 import asyncio
@@ -287,8 +288,19 @@ def _print_vllm(address, name):
     plan = make_plan(folder, model="embedded", base_url=f"http://{address}/v1", concurrency=8)
     began = time.monotonic()
     found = asyncio.run(check(plan, folder / "out", chunk_tokens=(), environ={}))
+    print(f"{time.monotonic() - began:.0f} s")
+    _print_turns(found)
+
+
+def _print_embedded():
+    for fault in ("none", "hits"):
+        print(fault)
+        _print_turns(check_embedded(24, 0, fault))
+
+
+def _print_turns(found):
     cold = find_cold(found)
-    print(folder, f"exit code {found.exit_code}, {time.monotonic() - began:.0f} s", cold.not_tested)
+    print(f"exit code {found.exit_code}, {cold.not_tested or name_turn(cold.turns)}")
     print("| turn | compared | changed | itself | prompt tokens | cached, base | cached, cold |")
     print("|---|---|---|---|---|---|---|")
     for one in cold.turns:
@@ -306,4 +318,5 @@ if __name__ == "__main__":
         "workers": _print_workers,
         "sound": _print_sound,
         "vllm": _print_vllm,
+        "embedded": _print_embedded,
     }[part](*rest)
