@@ -197,6 +197,39 @@ def test_a_judge_sees_the_conversation_before_the_answer(trip):
     assert len(judged) == 1
 
 
+def test_judges_score_each_turn_by_the_history_before_it(trip):
+    judged = []
+
+    def reply(request):
+        if "Verdict" in request.prompt:
+            judged.append(request.prompt)
+            good = "\nMilan\n" not in request.prompt
+            return answer(f"Verdict: {'yes' if good else 'no'}", usage=(9, 3))
+        return _speak({"Thank you.": lambda: answer("")})(request)
+
+    one = trip(reply)
+    judge = {"judge": {"judges": [{"base_url": one.url, "model": "m"}]}}
+    turns = [
+        {"say": "Capital of Japan?", "expect": "a city"},
+        {"say": "And of Italy?", "expect": "Rome"},
+        {"say": "Capital of Japan?", "expect": {"answer": "Tokyo"}, "scorer": "words"},
+        {"say": "Thank you.", "expect": "polite"},
+    ]
+    cases = one.folder / "judged.yaml"
+    talk = {"scorer": judge, "cases": [{"case": "a", "input": {"turns": turns}}]}
+    cases.write_text(yaml.safe_dump({"talk": talk}))
+    run = one.run("out", cases=cases)
+    result = json.loads((run / "report.json").read_text())["tasks"][0]["result"]
+    values = {f"turn {i}": value for i, value in enumerate([100.0, 0.0, 100.0, 0.0], 1)}
+    assert (result["value"], result["secondary"]) == (50.0, values)
+    assert result["modes"] == {"turn 2: low correctness": 1}
+    assert len(judged) == 2  # nobody judges an empty answer, nor one that has another scorer
+    last = next(prompt for prompt in judged if "And of Italy?" in prompt)
+    assert "user: Capital of Japan?\nassistant: Tokyo\nuser: And of Italy?\n" in last
+    one.run("out", cases=cases)
+    assert len(judged) == 2
+
+
 def test_a_held_out_conversation_leaves_no_text_of_its_own_behind(trip, monkeypatch):
     fernet = pytest.importorskip("cryptography.fernet", reason="the extra holdout is missing")
     key = fernet.Fernet.generate_key().decode()
