@@ -18,6 +18,7 @@ from serve_eval.schema import (
     Conversation,
     Exchange,
     Message,
+    Prompt,
     Response,
     ResultMessage,
     Sample,
@@ -146,6 +147,14 @@ def change_prompt(sample: Sample, done: Sequence[Exchange]) -> Sample:
     found = find_next(sample, done) or find_next(sample, done[:-1])
     assert found is not None
     return replace(sample, prompt=found[1], conversation=None)
+
+
+def list_prompts(sample: Sample) -> list[Prompt]:
+    """Return the prompt of each turn, without the answers before it, which the server gives."""
+    if sample.conversation is None or isinstance(sample.prompt, str):
+        return [sample.prompt]
+    later = [one.message for one in sample.conversation.turns]
+    return [(*sample.prompt, *later[:turn]) for turn in range(len(later) + 1)]
 
 
 def bound_requests(talk: Conversation) -> int:

@@ -357,3 +357,21 @@ def test_a_place_that_a_request_needs_is_refused_for_the_id(trip, place):
     one = trip(_speak())
     with pytest.raises(AssertionError, match=r"neither header:X-... nor body:FIELD.FIELD"):
         one.run("out", "--set", f"connection.conversation_id={place}")
+
+
+def test_a_dry_run_counts_the_requests_and_tokens_of_all_turns(trip):
+    one = trip(_speak())
+    where = ("--base-url", one.url, "--no-reference", "--set", "cases:trip.max_tokens=10")
+    told = serve_eval("run", "--cases", str(one.folder / "trip.yaml"), *where, "--dry-run", exits=0)
+    assert "task cases:trip: 5 requests\n" in told.stdout
+    most = 3 * 9 + 2  # each turn with tools takes up to 8 rounds
+    assert f"conversations: 2, of at most {most} requests in all" in told.stdout
+    assert f"generated tokens: at most {10 * most} " in told.stdout
+    # Answers are sent again with every later request.
+    resent = 10 * (27 * 26 + 2 * 1) // 2
+    words = (
+        4 * len("Capital of Japan?") + 2 * len("How warm is it?") + len("Thank you.And of Italy?")
+    )
+    words += len("Capital of Japan?")
+    assert f"prompt tokens: about {resent + round(words / 4):,} " in told.stdout
+    assert len(one.server.asked) == 0
