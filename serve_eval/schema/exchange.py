@@ -301,10 +301,13 @@ def find_cut(response: Response, outcome: Outcome, asked: SamplingParams) -> Cut
     A cut is the server's own if its word for it says so, or if it comes before max_tokens: some
     servers count thoughts apart, so that the tokens of both must be fewer. Without a count it is
     taken to be at max_tokens. A stop string ends most answers to prompts of a base model, so it cut
-    only those in which no result was found.
+    only those in which no result was found. Of a conversation, the first cut answer counts.
     """
     if response.prompt_logprobs is not None or response.choice_logprobs is not None:
         return None
+    if response.exchanges:
+        said = [one.response for one in response.exchanges]
+        response = next((one for one in said if one.truncated), said[-1])
     if response.truncated:
         if asked.max_tokens <= FEW_TOKENS:
             return None

@@ -8,9 +8,20 @@ import pytest
 import yaml
 
 from serve_eval.client.traffic import count_uncounted
+from serve_eval.protocol.conversation import join
 from serve_eval.report.page.columns import AnswerColumns
 from serve_eval.report.samples.samples import SampleSource, read_samples
-from serve_eval.schema import Attempt, Exchange, FailureKind, Response
+from serve_eval.schema import (
+    Attempt,
+    Cut,
+    Exchange,
+    FailureKind,
+    Outcome,
+    Response,
+    SamplingParams,
+    Usage,
+    find_cut,
+)
 from tests.cli.command import serve_eval
 from tests.scripted_server import ScriptedServer, answer, fail, json_reply, models, tool_call
 
@@ -291,6 +302,23 @@ def test_the_answers_of_a_conversation_are_counted_with_their_tokens():
         return count_uncounted(whole)
 
     assert [uncounted(sure, sure), uncounted(lost, sure), uncounted(late, sure)] == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cut"),
+    [((300, 300), Cut.WINDOW), ((300, 512), Cut.MAX_TOKENS), ((1, 100), Cut.WINDOW)],
+)
+def test_the_cause_of_a_cut_is_read_from_the_turn_that_was_cut(tokens, cut):
+    said = [
+        Response(
+            text="a",
+            finish_reason="stop" if turn == 0 else "length",
+            usage=Usage(prompt_tokens=9, completion_tokens=count),
+        )
+        for turn, count in enumerate(tokens)
+    ]
+    whole = join([Exchange(turn=turn, response=one) for turn, one in enumerate(said)])
+    assert find_cut(whole, Outcome.WRONG, SamplingParams(max_tokens=512)) is cut
 
 
 def _write_items(text):
