@@ -116,6 +116,17 @@ def check_embedded(talks, seed, fault="none"):
         return asyncio.run(check(plan, folder / "out", chunk_tokens=(), environ={}))
 
 
+def check_simulated(talks, seed):
+    """Return the checked simulated endpoint, which draws each answer: 80 % are right."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_numbers(folder / "cases.yaml", talks)
+        plan = make_plan(folder, base_url=None)
+        options = {"accuracy": 0.8, "varied": True, "seed": seed}
+        plan = replace(plan, launcher=Spec(name="simulated", options=options))
+        return asyncio.run(check(plan, folder / "out", chunk_tokens=(), environ={}))
+
+
 def find_cold(found):
     return next(one for one in found.results if one.arm == "cold")
 
@@ -270,6 +281,10 @@ def _print_sound():
         every, anything = _count(name, checks, every, anything)
     checks = [check_embedded(12, seed) for seed in range(6)]
     every, anything = _count("embedded, temperature 0", checks, every, anything)
+    checks = [check_simulated(20, seed) for seed in range(10)]
+    every, anything = _count(
+        "simulated, 20% of answers wrong, drawn each time", checks, every, anything
+    )
     low, high = bound(anything, every)
     print(f"{anything} of {every}: {low:.1%} to {high:.1%}")
 
