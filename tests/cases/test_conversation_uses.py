@@ -403,3 +403,35 @@ def test_a_dry_run_counts_the_requests_and_tokens_of_all_turns(trip):
     words += len("Capital of Japan?")
     assert f"prompt tokens: about {resent + round(words / 4):,} " in told.stdout
     assert len(one.server.asked) == 0
+
+
+def test_a_run_of_conversations_stops_early_against_a_reference(trip):
+    wrong = [0]
+
+    def reply(request):
+        number = int(re.search(r"\d+", request.prompt + " 0")[0])
+        is_wrong = request.prompt.startswith("Then") and wrong[0]
+        return answer(str(number + 7 if is_wrong else number), usage=(9, 1))
+
+    one = trip(reply)
+    cases = [
+        {
+            "case": f"n{i}",
+            "input": {
+                "turns": [{"say": f"Say {i}.", "expect": i}, {"say": f"Then {i}.", "expect": i}]
+            },
+        }
+        for i in range(200)
+    ]
+    path = one.folder / "numbers.yaml"
+    path.write_text(json.dumps({"numbers": {"scorer": "numeric", "cases": cases}}))
+    asked = ("--cases", str(path), "--references-dir", str(one.folder / "refs"))
+    taken = ("references", "take", one.url, "--runs", "2", "-t", "cases:numbers", *asked)
+    serve_eval(*taken, "-o", str(one.folder / "taken"), exits=0, prints="REGISTERED")
+    for exits, wrong[0] in ((0, 0), (1, 1)):
+        before, run = len(one.server.asked), one.folder / f"out{exits}"
+        where = ("--base-url", one.url, "--early-stop", "-o", str(run))
+        told = serve_eval("run", *asked, *where, exits=exits, prints=" stopped  after ")
+        samples = len(list_ids(run))
+        assert samples < 200, told.stdout
+        assert len(one.server.asked) - before < 2 * 200
