@@ -7,21 +7,9 @@ from contextlib import ExitStack
 import pytest
 import yaml
 
-from serve_eval.client.traffic import count_uncounted
-from serve_eval.protocol.conversation import join
 from serve_eval.report.page.columns import AnswerColumns
 from serve_eval.report.samples.samples import SampleSource, read_samples
-from serve_eval.schema import (
-    Attempt,
-    Cut,
-    Exchange,
-    FailureKind,
-    Outcome,
-    Response,
-    SamplingParams,
-    Usage,
-    find_cut,
-)
+from serve_eval.storage import journal
 from tests.cli.command import serve_eval
 from tests.scripted_server import ScriptedServer, answer, fail, json_reply, models, tool_call
 
@@ -235,7 +223,8 @@ def test_judges_score_each_turn_by_the_history_before_it(trip):
     assert (result["value"], result["secondary"]) == (50.0, values)
     assert result["modes"] == {"turn 2: low correctness": 1}
     assert len(judged) == 2  # nobody judges an empty answer, nor one that has another scorer
-    last = next(prompt for prompt in judged if "And of Italy?" in prompt)
+    first, last = sorted(judged, key=len)
+    assert ("And of Italy?" in first, "Thank you." in last) == (False, False)
     assert "user: Capital of Japan?\nassistant: Tokyo\nuser: And of Italy?\n" in last
     one.run("out", cases=cases)
     assert len(judged) == 2
@@ -273,52 +262,15 @@ def test_every_attempt_is_listed_once_after_a_conversation_went_on(trip):
     one = trip(_speak(ends))
     limits = ("--set", "limits.max_attempts=1")
     run = one.run("out", *limits)
+    records = list(journal.read(run / "samples/cases-trip.jsonl"))
+    tried = [len(record.failure.attempts) for record in records if record.failure is not None]
+    assert tried == [2, 1]  # the second time, its first turn was there already
     down[0] = False
     one.run("out", *limits)
     shown = one.show(run, "italy", "-v")
     # The first turn, its end twice in the first session, and once in the second.
     assert shown.count("answered after") == 2
     assert shown.count("HTTP 500 after") == 2
-
-
-def _attempt(failure=None):
-    status = None if failure is None else 500
-    return Attempt(start_s=1.0, end_s=2.0, failure=failure, status=status, request_id="a")
-
-
-def test_the_answers_of_a_conversation_are_counted_with_their_tokens():
-    lost = Response(text="a", finish_reason="stop", attempts=(_attempt(), _attempt()))
-    sure = Response(text="b", finish_reason="stop", attempts=(_attempt(),))
-    late = Response(
-        text="c",
-        finish_reason="stop",
-        attempts=(_attempt(FailureKind.HTTP_ERROR), _attempt()),
-    )
-
-    def uncounted(*told):
-        exchanges = tuple(Exchange(turn=i, response=one) for i, one in enumerate(told))
-        attempts = tuple(a for one in told for a in one.attempts)
-        whole = Response(text="", finish_reason="stop", attempts=attempts, exchanges=exchanges)
-        return count_uncounted(whole)
-
-    assert [uncounted(sure, sure), uncounted(lost, sure), uncounted(late, sure)] == [0, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "cut"),
-    [((300, 300), Cut.WINDOW), ((300, 512), Cut.MAX_TOKENS), ((1, 100), Cut.WINDOW)],
-)
-def test_the_cause_of_a_cut_is_read_from_the_turn_that_was_cut(tokens, cut):
-    said = [
-        Response(
-            text="a",
-            finish_reason="stop" if turn == 0 else "length",
-            usage=Usage(prompt_tokens=9, completion_tokens=count),
-        )
-        for turn, count in enumerate(tokens)
-    ]
-    whole = join([Exchange(turn=turn, response=one) for turn, one in enumerate(said)])
-    assert find_cut(whole, Outcome.WRONG, SamplingParams(max_tokens=512)) is cut
 
 
 def _write_items(text):
