@@ -1,7 +1,7 @@
 """Trials of conversations in check invariants: faults of later turns, and sound servers.
 
 `python -m tests.workflows.invariants.turn_trials PART`, with the part `power`, `simulated`,
-`workers`, `sound`, `embedded` or `vllm HOST:PORT FOLDER`, prints a table of
+`workers`, `sound`, `embedded` or `vllm HOST:PORT FOLDER [DAMAGED_HOST:PORT]`, prints a table of
 docs/measured/conversations.md.
 """
 
@@ -12,10 +12,13 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import comb
 from pathlib import Path
 from statistics import fmean
+
+import httpx
 
 from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
@@ -31,7 +34,7 @@ from serve_eval.storage.scores import ScoreRecord
 from serve_eval.workflows.invariants.by_turn import cut_to_first_change, join_p, name_turn
 from serve_eval.workflows.invariants.check import check
 from serve_eval.workflows.invariants.document import ALPHA
-from tests.scripted_server import external
+from tests.scripted_server import ScriptedServer, answer, external, models
 from tests.standin.deployments import deployed
 
 CACHE = {"prefix_cache": True}
@@ -296,10 +299,40 @@ def _count(name, checks, every, anything):
     return every + len(checks), anything + accused
 
 
-def _print_vllm(address, name):
+@contextmanager
+def spoil_hits(sound, damaged):
+    """Serve `sound`, but for later turns with cached tokens: `damaged` answers these."""
+    with httpx.Client(trust_env=False, timeout=120) as client:
+
+        def ask(address, body):
+            body = {**body, "stream": False}
+            body.pop("stream_options", None)
+            return client.post(f"http://{address}/v1/chat/completions", json=body).json()
+
+        def reply(request):
+            told = ask(sound, request.body)
+            usage = told["usage"]
+            hit = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+            given = (
+                ask(damaged, request.body) if hit and len(request.body["messages"]) > 1 else told
+            )
+            [choice] = given["choices"]
+            text, finish = choice["message"]["content"], choice["finish_reason"]
+            return answer(text, finish=finish, body={"usage": usage})
+
+        server = ScriptedServer(reply, routes={"/v1/models": models("embedded")})
+        with server.serve_in_thread() as url:
+            yield url.removeprefix("http://").removesuffix("/v1")
+
+
+def _print_vllm(address, name, damaged=None):
     folder = Path(name)
     folder.mkdir(exist_ok=True)
     write_problems(folder / "cases.yaml", 24)
+    if damaged is not None:
+        with spoil_hits(address, damaged) as front:
+            _print_vllm(front, name)
+        return
     plan = make_plan(folder, model="embedded", base_url=f"http://{address}/v1", concurrency=8)
     began = time.monotonic()
     found = asyncio.run(check(plan, folder / "out", chunk_tokens=(), environ={}))
