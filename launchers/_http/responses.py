@@ -121,6 +121,7 @@ def _turns_of(given: Any) -> list[dict[str, Any]]:
     if not isinstance(given, list) or not given:
         raise bad_request("`input` must be a text or a list of items")
     turns: list[dict[str, Any]] = []
+    thoughts = ""
     for item in given:
         kind = item.get("type", "message") if isinstance(item, dict) else None
         if kind == "message":
@@ -135,9 +136,19 @@ def _turns_of(given: Any) -> list[dict[str, Any]]:
         elif kind == "function_call_output":
             told = {"tool_call_id": item.get("call_id"), "content": item.get("output")}
             turns.append({"role": "tool", **told})
-        elif kind != "reasoning":
+        elif kind == "reasoning":
+            thoughts = _thoughts_of(item)
+            continue
+        else:
             raise bad_request(f"input items of type {kind!r} are not served")
+        if thoughts and turns[-1].get("role") == "assistant":
+            turns[-1]["reasoning_content"] = thoughts
+        thoughts = ""
     return turns
+
+
+def _thoughts_of(item: Mapping[str, Any]) -> str:
+    return "".join(str(part.get("text", "")) for part in item.get("content") or ())
 
 
 def _content_of(content: Any) -> Any:

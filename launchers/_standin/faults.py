@@ -10,14 +10,14 @@ completions: whole requests or one leg of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from serve_eval.launchers._standin.generation import ThoughtsForm, ToolFaults
-from serve_eval.launchers._standin.model import Thinks
+from serve_eval.launchers._standin.model import Thinks, find_answer
 from serve_eval.schema.media import uniform
 
 
@@ -91,6 +91,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The worker keeps prompts by cache_salt, and reports the tokens that it has of later ones."""
     wrong_turns: bool = False
     """Answers are wrong to later turns of a chat of which the prefix cache has a beginning."""
+    turns_share: float = 1.0
+    """Share of these later turns that are wrong, by a draw for each prompt."""
     share: float = 1.0
     """Share of requests that are corrupted, emptied, refused or dropped, by a draw for each."""
     seed: int = 0
@@ -124,6 +126,12 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return True if the answer to a request with a prompt of this length is wrong."""
         fits = self.residue is None or tokens % self.residue[0] == self.residue[1]
         return self.strikes(self.corrupt_after, number) and fits and tokens > self.longer_than
+
+    def spoils_turn(self, ids: Sequence[int], cached: int) -> bool:
+        """Return True if the cached beginning of this prompt of a later turn is damaged."""
+        if not self.wrong_turns or not 0 < find_answer(ids) <= cached:
+            return False
+        return self.turns_share >= 1 or uniform(f"{self.seed}:turns:{ids}") < self.turns_share
 
     def is_drawn(self, number: int) -> bool:
         """Return True if this request is in the share."""

@@ -313,7 +313,7 @@ class _Worker:
         """Return the whole answer, with the first token that a context worker may have chosen."""
         params = request.disaggregated_params
         wrong = self.faults.corrupts(number, len(ids))
-        wrong |= self.faults.wrong_turns and 0 < model.find_answer(ids) <= cached
+        wrong |= self.faults.spoils_turn(ids, cached)
         first: list[int] = []
         if params is not None and params.request_type == "generation_only":
             state = state_of(params.encoded_opaque_state)

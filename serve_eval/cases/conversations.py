@@ -7,21 +7,26 @@ answers stand between them. Calls of tools get the scripted `results`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from serve_eval.errors import PlanError
 from serve_eval.frozen import freeze
-from serve_eval.protocol.conversation import SEPARATOR, TURN, list_turns
+from serve_eval.protocol.conversation import SEPARATOR, TURN, change_prompt, list_turns
 from serve_eval.schema import (
     Conversation,
     Message,
     Outcome,
+    Question,
     Response,
+    Sample,
     Score,
     Scorer,
     Spec,
     UserTurn,
+    name_empty,
 )
 
 EACH, LAST = "each", "last"
@@ -120,7 +125,7 @@ def score_each(
     answers = list_turns(response.exchanges or ())
     scores, modes = [], []
     for one in turns:
-        answer = answers.get(one.turn, response)
+        answer = _add_judgements(answers.get(one.turn, response), response, one.turn)
         score = _tell_empty(find(one.scorer).score(one.expected, answer), answer)
         scores.append(score)
         if score.outcome is not Outcome.CORRECT:
@@ -131,10 +136,47 @@ def score_each(
     return Score(
         value=value,
         outcome=Outcome.PARTIAL if 0.0 < value < 1.0 else bad,
-        answer=SEPARATOR.join("-" if one.answer is None else one.answer for one in scores),
+        answer=SEPARATOR.join(one.answer or "-" for one in scores),
         parts={name_turn(one.turn): score.value for one, score in zip(turns, scores, strict=True)},
         mode=modes[0] if modes else None,
     )
+
+
+_JUDGED = "turn{}:{}"
+"""The metric of a judge at a turn, which counts from 1."""
+
+
+def ask_each(
+    turns: Sequence[ExpectedTurn],
+    sample: Sample,
+    response: Response,
+    find: Callable[[Spec], Scorer],
+) -> Iterator[Question]:
+    """Yield the questions to judges about the turns of a conversation that they score."""
+    done = response.exchanges or ()
+    answers = list_turns(done)
+    for one in turns:
+        scorer, answer = find(one.scorer), answers.get(one.turn, response)
+        if scorer.questions is None or not (answer.text.strip() or answer.tool_calls):
+            continue
+        before = [exchange for exchange in done if exchange.turn <= one.turn]
+        asked = change_prompt(sample, before[:-1])
+        for question in scorer.questions(asked, one.expected, answer):
+            metric = _JUDGED.format(one.turn + 1, question.metric)
+            yield msgspec.structs.replace(question, metric=metric)
+
+
+def _add_judgements(answer: Response, whole: Response, turn: int) -> Response:
+    """Return the answer to a turn with what judges said of it."""
+    if not whole.judgements:
+        return answer
+    start = _JUDGED.format(turn + 1, "")
+    said = tuple(
+        msgspec.structs.replace(one, metric=one.metric.removeprefix(start))
+        for one in whole.judgements
+        if one.metric.startswith(start)
+    )
+    return msgspec.structs.replace(answer, judgements=said)
 
 
 def name_turn(turn: int) -> str:
@@ -146,5 +188,4 @@ def _tell_empty(score: Score, answer: Response) -> Score:
     """Return the score with the reason why there is nothing to read, if an answer has no text."""
     if answer.text.strip() or answer.tool_calls or score.outcome not in _LOST:
         return score
-    outcome = Outcome.REASONING_ONLY if answer.reasoning else Outcome.EMPTY
-    return Score(value=score.value, outcome=outcome)
+    return Score(value=score.value, outcome=name_empty(answer))

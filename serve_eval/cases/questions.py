@@ -294,7 +294,7 @@ class QuestionMaker:
 def _list_problems(one: ExpectedTurn) -> Iterator[str]:
     """Yield what is wrong with the expectation of a turn."""
     scorer = scorer_of(one.scorer)
-    if scorer.program is not None or scorer.questions is not None:
+    if scorer.program is not None:
         yield f"turn {one.turn + 1}: {one.scorer.name} scores the last turn only: score: last"
     for problem in scorer.problems(one.expected):
         yield f"turn {one.turn + 1}: {problem}"

@@ -21,10 +21,11 @@ from serve_eval.plan.command_line import HOW_TO_TAKE
 from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_launcher, load_verdict_rule
+from serve_eval.protocol.conversation import bound_requests, list_prompts
 from serve_eval.report.lines import describe_preset
 from serve_eval.report.summary.figures import count
 from serve_eval.report.text import clean
-from serve_eval.schema import HOLDOUT, MEAN, LaunchContext, Plan, Prompt
+from serve_eval.schema import HOLDOUT, MEAN, LaunchContext, Plan, Prompt, Sample
 from serve_eval.shell_words import join_words, quote_path
 from serve_eval.stats.classic import classic_test
 from serve_eval.stats.multiplicity import SPENT_ON_LOOKS
@@ -142,7 +143,7 @@ def facts(prepared: PreparedTask, repeats: int) -> dict[str, Any]:
     h, found = prepared.hypothesis, prepared.reference
     facts: dict[str, Any] = {
         "task": prepared.task.name,
-        "requests": repeats * sum(len(sample.choices) or 1 for sample in prepared.dataset.samples),
+        "requests": repeats * sum(map(_count_requests, prepared.dataset.samples)),
         "num_samples": h.num_samples,
         "sigma": h.sigma,
         "alpha": h.alpha,
@@ -178,6 +179,9 @@ def facts(prepared: PreparedTask, repeats: int) -> dict[str, Any]:
         )
     if judges := judges_of(prepared.task, prepared.dataset.samples):
         facts["judge_requests"] = {judge.name: repeats * count for judge, count in judges}
+    if talks := [t for s in prepared.dataset.samples if (t := s.conversation) is not None]:
+        most = repeats * sum(map(bound_requests, talks))
+        facts["conversations"] = f"{len(talks)}, of at most {count(most, 'request')} in all"
     if choices := prepared.dataset.samples[0].choices:
         facts["choices"] = (
             f"{', '.join(map(repr, choices))}: one request for each; the likeliest is the answer"
@@ -187,6 +191,11 @@ def facts(prepared: PreparedTask, repeats: int) -> dict[str, Any]:
         "(not shown: it is part of a hold-out set)" if HOLDOUT in first.metadata else first.prompt
     )
     return facts
+
+
+def _count_requests(sample: Sample) -> int:
+    """Return the requests of a sample, but for those that follow calls of tools."""
+    return len(sample.choices) or len(list_prompts(sample))
 
 
 def _time_of_quota(plan: Plan, requests: int) -> dict[str, str]:

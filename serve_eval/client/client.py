@@ -69,7 +69,8 @@ class Client(EndpointReports):
     session is open and knows how long the endpoint has been silent. `logprobs_form` names the
     fields that request the log-probabilities of prompts. `chat_route` answers prompts that are
     messages. `thoughts` is what answers have shown of the model's thoughts. Each request has a
-    connection of its own, except within `keep_connections`.
+    connection of its own, except within `keep_connections`. `conversation_id` is the place of the
+    id that conversations are sent with (None: they have none).
     """
 
     def __init__(
@@ -85,9 +86,11 @@ class Client(EndpointReports):
         max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens",
         send_media: SendMedia = "inline",
         route: ChatRoute = "chat",
+        conversation_id: str | None = None,
     ) -> None:
         self.endpoint, self.limits, self.max_tokens_field = endpoint, limits, max_tokens_field
         self.chat_route = chat = CHAT_ROUTES[route]
+        self.conversation_id = conversation_id
         self.encoder = RequestEncoder(endpoint.model or "", max_tokens_field, send_media, chat)
         self.liveness = LivenessGuard(limits.outage_timeout_s)
         self.start = liveness.Start(limits.outage_timeout_s, self.liveness, self._still_starting)
@@ -230,6 +233,7 @@ class Client(EndpointReports):
     ) -> Awaitable[Response]:
         route = wire.find_route(request, self.chat_route)
         head = self._heads[route]
+        headers = headers or request.headers or None
         if headers:
             head = RequestHead(head.method, head.path, {**head.headers, **headers})
         return self.attempts.attempt(

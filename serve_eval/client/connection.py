@@ -40,6 +40,12 @@ _SECRET_VALUE = re.compile(r"^(Bearer|Basic)\s|\b(sk-|hf_|nvapi-|ghp_)[A-Za-z0-9
 _SCHEME_WORD = re.compile(r"^(bearer|basic|token|apikey|key)\b", re.IGNORECASE)
 
 
+_PLACE_OF_ID = re.compile(
+    r"header:[Xx]-[\w-]+|body:(?!(?:model|messages|input|stream)\b)[a-z]\w*(?:\.\w+)*"
+)
+"""Places for the id of a conversation: own headers, and fields that requests do not have."""
+
+
 def looks_secret(name: str) -> bool:
     """Return True if a header, variable or key of this name probably holds a secret."""
     return _SECRET_NAME.search(name) is not None
@@ -68,6 +74,9 @@ def problems(
                 ("headers", name),
                 "looks like a secret; read it from the environment as ${VARIABLE}",
             )
+    place = connection.get("conversation_id")
+    if place is not None and not _PLACE_OF_ID.fullmatch(place):
+        yield ("conversation_id",), f"{place!r} is neither header:X-... nor body:FIELD.FIELD"
     proxy = connection.get("proxy")
     if proxy is not None and (message := _proxy_problem(proxy)):
         yield ("proxy",), message
@@ -137,6 +146,7 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
         max_tokens_field=plan.connection.max_tokens_field,
         send_media=plan.connection.send_media,
         route=plan.connection.route,
+        conversation_id=plan.connection.conversation_id,
     )
 
 

@@ -201,8 +201,11 @@ def count_uncounted(result: Response | Failure) -> int:
     A server may have begun the answer of a failed one. The usage of a response is that of its last
     attempt, or of those for all of its choices.
     """
-    if len(result.attempts) == 1 and isinstance(result, Response):
-        return 0
+    if isinstance(result, Response):
+        if len(result.attempts) == 1:
+            return 0
+        if result.exchanges:
+            return sum(count_uncounted(one.response) for one in result.exchanges)
     lost = sum(one.lost_answer is not LostAnswer.NOTHING for one in result.attempts)
     answered = sum(one.failure is None for one in result.attempts)
     if isinstance(result, Response):

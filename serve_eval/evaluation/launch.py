@@ -26,6 +26,7 @@ from serve_eval.evaluation.hang_detector import HangDetector, ProbedServer
 from serve_eval.plan.check import warn_of_meaningless
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import Launcher, load_launcher
+from serve_eval.protocol.conversation import list_prompts
 from serve_eval.schema import (
     Endpoint,
     JobSize,
@@ -296,12 +297,8 @@ def _list_turns(
     known: Sequence[tuple[str, str]], sample: Sample
 ) -> Iterator[tuple[Prompt, str, str]]:
     """Yield the prompt of each turn without the answers before it, which the server gives."""
-    talk, asked = sample.conversation, [*sample.prompt]
-    assert talk is not None
-    for turn, (right, wrong) in enumerate(known):
-        if turn:
-            asked.append(talk.turns[turn - 1].message)
-        yield without_answers(asked), right, wrong
+    for prompt, (right, wrong) in zip(list_prompts(sample), known, strict=True):
+        yield without_answers(prompt) if not isinstance(prompt, str) else prompt, right, wrong
 
 
 def describe(plan: Plan, endpoint: Endpoint) -> Endpoint:

@@ -161,7 +161,7 @@ CONNECTION: Mapping[str, str] = {
 }
 USUAL, WITHOUT_KEY = Connection(), Connection(api_key_env="")
 """Default connections of an endpoint and of a judge."""
-HARMLESS_CONNECTION = ("max_tokens_field", "send_media", "route")
+HARMLESS_CONNECTION = ("max_tokens_field", "send_media", "route", "conversation_id")
 ASKING_FIELDS = ("launcher", "tasks", "connection", "allow_hub")
 """Fields of a plan that need consent, or that have parts which do."""
 ANEW_FIELDS = ("include_path", "allow_code_execution")

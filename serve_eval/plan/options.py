@@ -27,6 +27,7 @@ from serve_eval.plan.shared_options import (
     ClientCert,
     ClientKey,
     ClientKeyPasswordEnv,
+    ConversationId,
     DatasetRoot,
     Effort,
     Expect,
@@ -332,6 +333,7 @@ class ConnectionOptions:
     max_tokens_field: MaxTokensField = None
     send_media: SendMediaOption = None
     route: RouteOption = None
+    conversation_id: ConversationId = None
     api_key: ApiKey = None
 
 

@@ -330,6 +330,16 @@ RouteOption = Annotated[
         "connection.route",
     ),
 ]
+ConversationId = Annotated[
+    str | None,
+    Setting(
+        "Send the id of each conversation as header:NAME or body:PATH, for routers that keep"
+        " conversations on a worker.",
+        "PLACE",
+        "connection.conversation_id",
+        flag=False,
+    ),
+]
 ApiKey = Annotated[
     str | None,
     Setting(

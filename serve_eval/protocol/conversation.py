@@ -18,10 +18,12 @@ from serve_eval.schema import (
     Conversation,
     Exchange,
     Message,
+    Prompt,
     Response,
     ResultMessage,
     Sample,
     ThoughtMessage,
+    ToolCall,
     Usage,
 )
 
@@ -58,6 +60,16 @@ def _results(talk: Conversation, turn: int) -> Mapping[str, str]:
     return talk.results if turn == 0 else {**talk.results, **talk.turns[turn - 1].results}
 
 
+def list_results(talk: Conversation) -> tuple[Mapping[str, str], ...]:
+    """Return the results of the tools in each turn, by name."""
+    return tuple(_results(talk, turn) for turn in range(len(talk.turns) + 1))
+
+
+def tell_result(results: Mapping[str, str], call: ToolCall) -> str:
+    """Return the text that a call of a tool gets."""
+    return results.get(call.name, f"There is no tool {call.name}.")
+
+
 def _write_answer(talk: Conversation, exchange: Exchange, calls: int) -> list[Message]:
     """Return the messages of an answer, and of the results of the tools that it calls.
 
@@ -86,7 +98,7 @@ def _write_answer(talk: Conversation, exchange: Exchange, calls: int) -> list[Me
         *(
             ResultMessage(
                 role="tool",
-                content=known.get(call.name, f"There is no tool {call.name}."),
+                content=tell_result(known, call),
                 call_id=one,
             )
             for one, call in zip(ids, answer.tool_calls, strict=True)
@@ -135,6 +147,14 @@ def change_prompt(sample: Sample, done: Sequence[Exchange]) -> Sample:
     found = find_next(sample, done) or find_next(sample, done[:-1])
     assert found is not None
     return replace(sample, prompt=found[1], conversation=None)
+
+
+def list_prompts(sample: Sample) -> list[Prompt]:
+    """Return the prompt of each turn, without the answers before it, which the server gives."""
+    if sample.conversation is None or isinstance(sample.prompt, str):
+        return [sample.prompt]
+    later = [one.message for one in sample.conversation.turns]
+    return [(*sample.prompt, *later[:turn]) for turn in range(len(later) + 1)]
 
 
 def bound_requests(talk: Conversation) -> int:

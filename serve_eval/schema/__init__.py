@@ -65,6 +65,7 @@ from serve_eval.schema.exchange import (
     Usage,
     find_cut,
     find_lost,
+    name_empty,
 )
 from serve_eval.schema.plan import (
     AUTO,
@@ -523,6 +524,7 @@ __all__ = [
     "is_mutable",
     "is_rehearsal",
     "is_stand_in",
+    "name_empty",
     "no_breakdown",
     "no_secondary",
 ]

@@ -46,7 +46,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
 
     `extra` holds fields beyond the common OpenAI ones (truncate_prompt_tokens). With
     `prompt_logprobs` it asks for the log-probabilities of the prompt, a text, and for no answer. A
-    `recorded` body is sent in place of all others.
+    `recorded` body is sent in place of all others. `headers` go with this request alone.
     """
 
     sample_id: str
@@ -55,6 +55,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
     extra: Mapping[str, object] = {}
     prompt_logprobs: bool = False
     recorded: RecordedBody | UnsetType = UNSET
+    headers: Mapping[str, str] | UnsetType = UNSET
 
 
 LogprobsForm = Literal["echo", "prompt_logprobs"]
@@ -246,6 +247,14 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
         return ended and not self.text.strip() and not self.tool_calls
 
 
+def name_empty(response: Response) -> Outcome:
+    """Return the reason why an answer has nothing to read."""
+    if response.refusal or response.finish_reason == "content_filter":
+        return Outcome.REFUSED
+    thought = response.reasoning or response.usage.reasoning_tokens
+    return Outcome.REASONING_ONLY if thought else Outcome.EMPTY
+
+
 class Exchange(Struct, frozen=True, kw_only=True, gc=False):
     """One request of a conversation: the user's turn, counted from 0, and the response.
 
@@ -292,10 +301,13 @@ def find_cut(response: Response, outcome: Outcome, asked: SamplingParams) -> Cut
     A cut is the server's own if its word for it says so, or if it comes before max_tokens: some
     servers count thoughts apart, so that the tokens of both must be fewer. Without a count it is
     taken to be at max_tokens. A stop string ends most answers to prompts of a base model, so it cut
-    only those in which no result was found.
+    only those in which no result was found. Of a conversation, the first cut answer counts.
     """
     if response.prompt_logprobs is not None or response.choice_logprobs is not None:
         return None
+    if response.exchanges:
+        said = [one.response for one in response.exchanges]
+        response = next((one for one in said if one.truncated), said[-1])
     if response.truncated:
         if asked.max_tokens <= FEW_TOKENS:
             return None

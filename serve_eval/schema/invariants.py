@@ -62,6 +62,7 @@ class TurnChanges:
     Of `compared` conversations, the answer `changed` in the arm, and `own` in the repeat. The same
     history was sent, so that the turn is the first that shows a difference. Of the `prompt_tokens`,
     `cached` came from the cache in the arm and `base_cached` in `base` (None: not reported).
+    Against the arm, the scores of `base` `fell` in some conversations and `rose` in others.
     """
 
     turn: int
@@ -71,6 +72,8 @@ class TurnChanges:
     prompt_tokens: int
     cached: int | None
     base_cached: int | None
+    fell: int = 0
+    rose: int = 0
 
 
 @freeze
@@ -89,7 +92,7 @@ class Invariant:
     `cache` is for the arm `cold`, and `pressure` for those with other prompts in the cache (None:
     another arm, or a file of an older version). `not_tested` is the
     reason why an arm that is not broken proves nothing; None if it holds. `turns` are for
-    conversations.
+    conversations, for which the p of `cold` is also that of scores that fell with cached data.
     """
 
     task: str

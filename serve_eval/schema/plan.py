@@ -55,6 +55,7 @@ class Connection:
     `client_key_password_env` is the name of the variable with the key's password.
     `max_tokens_field` is the server's name for the largest number of tokens of an answer.
     `send_media` says how media in files are sent. `route` answers prompts that are messages.
+    `conversation_id` is the place of the id that each conversation has: header:NAME or body:PATH.
     """
 
     api_key_env: str = "OPENAI_API_KEY"
@@ -67,6 +68,7 @@ class Connection:
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     send_media: SendMedia = "inline"
     route: ChatRoute = "chat"
+    conversation_id: str | None = None
 
 
 Order = Literal["natural", "random", "prefix", "longest"]

@@ -162,6 +162,11 @@ class ThoughtMessage(CallMessage):
     reasoning: str
     tagged: bool = False
 
+    @property
+    def whole_text(self) -> str:
+        """The text as it is sent, with thoughts that are `tagged`."""
+        return f"<think>\n{self.reasoning}\n</think>\n\n{self.text}" if self.tagged else self.text
+
 
 Prompt = str | tuple[Message, ...]
 """A text goes to /v1/completions, messages go to the chat route of the connection."""

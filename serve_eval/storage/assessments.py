@@ -323,10 +323,11 @@ class Judgements:
 def questions_of(task: Task, sample: Sample, response: Response) -> Sequence[Question] | Unfinished:
     """Return the questions to judges about an answer.
 
-    There are none for a task without judges, and for an answer without text or tool call. Return
-    Unfinished if the task's function raises.
+    There are none for a task without judges, and for an answer without text or tool call, unless
+    it ends a conversation. Return Unfinished if the task's function raises.
     """
-    if task.questions is None or not (response.text.strip() or response.tool_calls):
+    said = response.text.strip() or response.tool_calls or response.exchanges
+    if task.questions is None or not said:
         return ()
     try:
         return task.questions(sample, response)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from typing import BinaryIO
 import msgspec
 
 from serve_eval.errors import RunFolderError
+from serve_eval.protocol.conversation import list_results
 from serve_eval.schema import HOLDOUT, MediaFile, MediaPart, Message, Prompt, Sample, TextPart
 from serve_eval.schema.media import (
     EXTENSIONS,
@@ -46,18 +47,23 @@ LEAST_SHARED = 128
 """Characters that two prompts must share before the second one leaves them out."""
 
 
+ToolResults = tuple[Mapping[str, str], ...]
+"""The results of the tools in each turn of a conversation, by name; empty if it has no tools."""
+
+
 class KeptPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """The prompt of a sample as it was sent, with secrets masked.
 
     `prompt` is None for a hold-out sample. `choices` are continuations, each with its own context
     if it has one. The last `later` turns of a prompt are those of a conversation, each sent after
-    the answer to the turn before it.
+    the answer to the turn before it. `results` are those of its tools, by turn and name.
     """
 
     id: str
     prompt: Prompt | None
     choices: tuple[str, ...] = ()
     later: int = 0
+    results: ToolResults = ()
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -70,6 +76,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     choices: tuple[str, ...] = ()
     holdout: bool = False
     later: int = 0
+    results: ToolResults = ()
 
 
 _PLAIN = re.compile(rb'\{"id":"([!#-\[\]-~]*)","')
@@ -127,10 +134,12 @@ def _line(sample: Sample) -> _Line:
     choices = tuple(head + choice for head, choice in zip(heads, sample.choices, strict=True))
     if isinstance(sample.prompt, str):
         return _Line(sample.id, text=sample.prompt, choices=choices)
-    later = () if sample.conversation is None else sample.conversation.turns
+    talk = sample.conversation
+    later = () if talk is None else talk.turns
     turns = (*sample.prompt, *(one.message for one in later))
     chat = _encode(list(map(describe_turn, turns))).decode()
-    return _Line(sample.id, chat=chat, later=len(later))
+    results = () if talk is None else list_results(talk)
+    return _Line(sample.id, chat=chat, later=len(later), results=results if any(results) else ())
 
 
 def _choose(line: _Line, out: _PromptFile, mask: Callable[[str], str]) -> tuple[_Line, int]:
@@ -140,7 +149,8 @@ def _choose(line: _Line, out: _PromptFile, mask: Callable[[str], str]) -> tuple[
     """
     shared = out.count_shared(line)
     rest = _whole(line)[max(0, shared - OVERLAP) :]
-    if mask(rest) == rest and all(mask(choice) == choice for choice in line.choices):
+    others = (*line.choices, *(text for told in line.results for text in told.values()))
+    if mask(rest) == rest and all(mask(one) == one for one in others):
         return line, shared
     line = _mask(line, mask)
     return line, out.count_shared(line)
@@ -151,7 +161,8 @@ def _mask(line: _Line, mask: Callable[[str], str]) -> _Line:
         choices = tuple(map(mask, line.choices))
         return _Line(line.id, text=mask(line.text or ""), choices=choices)
     turns = [_mask_turn(turn, mask) for turn in _messages.decode(line.chat)]
-    return _Line(line.id, chat=_encode(turns).decode(), later=line.later)
+    results = tuple({name: mask(text) for name, text in told.items()} for told in line.results)
+    return _Line(line.id, chat=_encode(turns).decode(), later=line.later, results=results)
 
 
 def _mask_turn(turn: Message, mask: Callable[[str], str]) -> Message:
@@ -165,7 +176,13 @@ def _decode(line: _Line) -> KeptPrompt:
     if line.holdout:
         return KeptPrompt(id=line.id, prompt=None)
     prompt = line.text if line.chat is None else _messages.decode(line.chat)
-    return KeptPrompt(id=line.id, prompt=prompt, choices=line.choices, later=line.later)
+    return KeptPrompt(
+        id=line.id,
+        prompt=prompt,
+        choices=line.choices,
+        later=line.later,
+        results=line.results,
+    )
 
 
 class _PromptFile:

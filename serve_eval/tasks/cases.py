@@ -24,7 +24,7 @@ from serve_eval.cases.case_scorers import (
     scorer_of,
     spec_of,
 )
-from serve_eval.cases.conversations import name_turn, score_each
+from serve_eval.cases.conversations import ask_each, name_turn, score_each
 from serve_eval.cases.questions import MAX_EXPANDED, CaseQuestion, Questions, questions
 from serve_eval.errors import DatasetError
 from serve_eval.plugins.setting import Setting
@@ -222,7 +222,9 @@ class _CaseScoring:
 
     def list_questions(self, sample: Sample, response: Response) -> Sequence[Question]:
         question, chosen = self._found[sample.target]
-        if chosen.questions is None:
+        if question.scored:
+            return list(ask_each(question.scored, sample, response, scorer_of))
+        if chosen.questions is None or not (response.text.strip() or response.tool_calls):
             return ()
         if sample.conversation is not None:
             sample = change_prompt(sample, response.exchanges or ())
@@ -238,7 +240,7 @@ def _target(question: CaseQuestion) -> str:
         text = canonical(
             {
                 "expected": question.expected,
-                "turns": [(one.turn, one.scorer) for one in question.scored],
+                "turns": [(one.turn, _find_decisive(one.scorer)) for one in question.scored],
             }
         )
         return _digest(text) if question.holdout else text
@@ -248,6 +250,12 @@ def _target(question: CaseQuestion) -> str:
         {"expected": question.expected, "scorer": question.scorer.name, "options": options}
     )
     return _digest(text) if question.holdout else text
+
+
+def _find_decisive(spec: Spec) -> object:
+    """Return a scorer with the options that decide its scores."""
+    decisive = scorer_of(spec).decisive
+    return spec if decisive is None else {"name": spec.name, "options": decisive}
 
 
 def _digest(text: str) -> str:

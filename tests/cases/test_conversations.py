@@ -15,19 +15,26 @@ from hypothesis import strategies as st
 
 from serve_eval.cases import file
 from serve_eval.cases.questions import questions
+from serve_eval.client.traffic import count_uncounted
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plan import resolve
 from serve_eval.protocol.conversation import bound_requests, find_next, join
 from serve_eval.schema import (
+    Attempt,
     Conversation,
+    Cut,
     Exchange,
+    FailureKind,
     Message,
+    Outcome,
     Response,
     Sample,
+    SamplingParams,
     ToolCall,
     Usage,
     UserTurn,
+    find_cut,
 )
 from serve_eval.storage import journal
 from tests.cli.command import environment, serve_eval
@@ -268,3 +275,43 @@ def test_every_conversation_ends_within_its_bound(turns, rounds, scripted, calls
     joined = join(done)
     assert joined.usage.completion_tokens == 2 * len(done)
     assert msgspec.json.decode(msgspec.json.encode(joined), type=Response) == joined
+
+
+def _attempt(failure=None):
+    status = None if failure is None else 500
+    return Attempt(start_s=1.0, end_s=2.0, failure=failure, status=status, request_id="a")
+
+
+def test_the_answers_of_a_conversation_are_counted_with_their_tokens():
+    lost = Response(text="a", finish_reason="stop", attempts=(_attempt(), _attempt()))
+    sure = Response(text="b", finish_reason="stop", attempts=(_attempt(),))
+    late = Response(
+        text="c",
+        finish_reason="stop",
+        attempts=(_attempt(FailureKind.HTTP_ERROR), _attempt()),
+    )
+
+    def uncounted(*told):
+        exchanges = tuple(Exchange(turn=i, response=one) for i, one in enumerate(told))
+        attempts = tuple(a for one in told for a in one.attempts)
+        whole = Response(text="", finish_reason="stop", attempts=attempts, exchanges=exchanges)
+        return count_uncounted(whole)
+
+    assert [uncounted(sure, sure), uncounted(lost, sure), uncounted(late, sure)] == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cut"),
+    [((300, 300), Cut.WINDOW), ((300, 512), Cut.MAX_TOKENS), ((1, 100), Cut.WINDOW)],
+)
+def test_the_cause_of_a_cut_is_read_from_the_turn_that_was_cut(tokens, cut):
+    said = [
+        Response(
+            text="a",
+            finish_reason="stop" if turn == 0 else "length",
+            usage=Usage(prompt_tokens=9, completion_tokens=count),
+        )
+        for turn, count in enumerate(tokens)
+    ]
+    whole = join([Exchange(turn=turn, response=one) for turn, one in enumerate(said)])
+    assert find_cut(whole, Outcome.WRONG, SamplingParams(max_tokens=512)) is cut

@@ -8,6 +8,7 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import responses, wire
 from serve_eval.client.wire_format.refusal import InvalidResponse
+from serve_eval.launchers._http.responses import to_chat
 from serve_eval.schema import (
     CallMessage,
     Endpoint,
@@ -21,6 +22,7 @@ from serve_eval.schema import (
     Route,
     SamplingParams,
     TextPart,
+    ThoughtMessage,
     ToolCall,
 )
 from tests.scripted_server import ScriptedServer, json_reply
@@ -277,3 +279,44 @@ def test_an_error_is_a_failure_with_the_words_of_the_server():
     said, _ = ask([json_reply(error, status=400)])
     assert isinstance(said, Failure)
     assert said.message == "HTTP 400: Unsupported parameter: 'top_p'"
+
+
+CALLS = (ToolCall(name="get_weather", arguments="{}"),)
+
+
+@pytest.mark.parametrize(
+    ("tagged", "calls", "kinds"),
+    [
+        (False, (), ["message", "reasoning", "message"]),
+        (False, CALLS, ["message", "reasoning", "message", "function_call"]),
+        (True, (), ["message", "message"]),
+    ],
+)
+def test_thoughts_of_the_history_reach_the_chat_that_a_server_makes_of_items(tagged, calls, kinds):
+    turn = ThoughtMessage(
+        role="assistant",
+        content="Warm.",
+        tool_calls=calls,
+        call_ids=("call_1",) * len(calls),
+        reasoning="It is June.",
+        tagged=tagged,
+    )
+    body = written((Message(role="user", content="Is it?"), turn))
+    assert [item["type"] for item in body["input"]] == kinds
+    _, *turns = to_chat(json.dumps(body).encode()).chat["messages"]
+    thoughts = [one.get("reasoning_content") for one in turns]
+    assert thoughts[0] == (None if tagged else "It is June.")
+    assert turns[0]["content"] == ("<think>\nIt is June.\n</think>\n\nWarm." if tagged else "Warm.")
+
+
+def test_thoughts_without_a_text_go_to_the_call_that_follows_them():
+    turn = ThoughtMessage(
+        role="assistant",
+        content="",
+        tool_calls=CALLS,
+        call_ids=("call_1",),
+        reasoning="It is June.",
+    )
+    body = written((Message(role="user", content="Is it?"), turn))
+    [_, told] = to_chat(json.dumps(body).encode()).chat["messages"]
+    assert (told["reasoning_content"], len(told["tool_calls"])) == ("It is June.", 1)

@@ -25,6 +25,7 @@ from serve_eval.schema import (
     ResultMessage,
     SamplingParams,
     TextPart,
+    ThoughtMessage,
 )
 
 OBJECT = "response"
@@ -65,8 +66,12 @@ def _write(turn: Message, number: int) -> Iterator[dict[str, Any]]:
         yield {"type": "function_call_output", "call_id": turn.call_id, "output": turn.text}
         return
     if turn.role == "assistant":
-        if turn.text:  # in the long form, since llama-server takes no other
-            text = {"type": "output_text", "text": turn.text, "annotations": []}
+        said = turn.whole_text if isinstance(turn, ThoughtMessage) else turn.text
+        if isinstance(turn, ThoughtMessage) and not turn.tagged:
+            told = [{"type": "reasoning_text", "text": turn.reasoning}]
+            yield {"type": "reasoning", "id": f"rs_{number}", "summary": [], "content": told}
+        if said:  # in the long form, since llama-server takes no other
+            text = {"type": "output_text", "text": said, "annotations": []}
             yield {
                 "type": "message",
                 "id": f"msg_{number}",
@@ -80,8 +85,8 @@ def _write(turn: Message, number: int) -> Iterator[dict[str, Any]]:
         yield {"type": "message", "role": turn.role, "content": parts}
     if isinstance(turn, CallMessage):
         for call_id, call in zip(turn.call_ids, turn.tool_calls, strict=True):
-            told = {"name": call.name, "arguments": call.arguments}
-            yield {"type": "function_call", "call_id": call_id, **told}
+            called = {"name": call.name, "arguments": call.arguments}
+            yield {"type": "function_call", "call_id": call_id, **called}
 
 
 def _write_part(part: Any) -> Any:

@@ -122,7 +122,9 @@ def encode(
         body["prompt"] = request.prompt
     else:
         body["messages"] = [
-            {"role": turn.role, "content": turn.content} if type(turn) is Message else _write(turn)
+            {"role": turn.role, "content": turn.content}
+            if type(turn) is Message
+            else write_turn(turn)
             for turn in request.prompt
         ]
     # OpenAI renamed the field for chat only.
@@ -168,12 +170,12 @@ def _encode_recorded(recorded: RecordedBody, model: str, *, stream: bool) -> byt
     return _encoder.encode(body)
 
 
-def _write(turn: Message) -> dict[str, object]:
+def write_turn(turn: Message) -> dict[str, object]:
     """Return a turn of a kind other than Message as it is sent."""
     told: dict[str, object] = {"role": turn.role, "content": turn.content}
     if isinstance(turn, ThoughtMessage):
         if turn.tagged:
-            told["content"] = f"<think>\n{turn.reasoning}\n</think>\n\n{turn.text}"
+            told["content"] = turn.whole_text
         else:
             told["reasoning_content"] = turn.reasoning
     if isinstance(turn, CallMessage) and turn.tool_calls:

@@ -15,10 +15,11 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from serve_eval.client.traffic import count_uncounted, lacks_usage
 from serve_eval.plan.prepared_task import request_of
+from serve_eval.protocol.conversation import bound_requests, list_prompts
 from serve_eval.schema import TIME, TOKENS, Failure, Prompt, Response, Sample, Task
 
 CHARS_PER_TOKEN = 4
@@ -159,6 +160,9 @@ def count_tokens(sample: Sample, response: Response) -> float:
     usage = response.usage
     if not lacks_usage(response):
         return usage.prompt_tokens + usage.completion_tokens
+    if response.exchanges:
+        once = replace(sample, conversation=None)
+        return sum(count_tokens(once, one.response) for one in response.exchanges)
     said = len(response.text) + len(response.reasoning or "")
     return (usage.prompt_tokens or estimate_prompt(sample)) + (
         usage.completion_tokens or said / CHARS_PER_TOKEN
@@ -166,10 +170,10 @@ def count_tokens(sample: Sample, response: Response) -> float:
 
 
 def estimate_prompt(sample: Sample) -> float:
-    """Return the tokens of a sample's prompt by its characters, those of all its choices."""
+    """Return the tokens of a sample's prompts by their characters: of all choices or turns."""
     if sample.choices:
         return sum(len(before) + len(one) for before, one in sample.continued) / CHARS_PER_TOKEN
-    return count_characters(sample.prompt) / CHARS_PER_TOKEN
+    return sum(map(count_characters, list_prompts(sample))) / CHARS_PER_TOKEN
 
 
 def count_characters(prompt: Prompt) -> int:
@@ -194,6 +198,4 @@ def count_asked(task: Task, sample: Sample) -> int:
     most = request_of(task, sample).sampling.max_tokens
     if sample.conversation is None:
         return most
-    from serve_eval.protocol.conversation import bound_requests
-
     return most * bound_requests(sample.conversation)

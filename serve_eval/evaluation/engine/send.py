@@ -64,9 +64,10 @@ def send(
     """
     request = request_of(task, sample)
     if sample.conversation is not None:
-        from serve_eval.evaluation.engine.talk import talk
+        from serve_eval.evaluation.engine.talk import name_conversation, talk
 
         ask = partial(send_to_thinker, client, alone=alone)
+        request = name_conversation(request, client.conversation_id)
         return talk(ask, sample, request, None if lane is None else lane.keep_exchanges())
     if not sample.choices:
         return send_to_thinker(client, request, alone=alone)

@@ -7,7 +7,7 @@ ends the conversation without an answer: what would have followed is not known.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -66,12 +66,13 @@ async def talk(
 ) -> Response | Failure:
     """Return the response to a conversation: its last answer. Never raises for a failed request."""
     done = [] if kept is None else kept.take(sample.id)
+    earlier = len(done)
     try:
         while (found := find_next(sample, done)) is not None:
             turn, prompt = found
             result = await ask(_put(sample, request, prompt, len(done)))
             if isinstance(result, Failure):
-                return _fail(sample, done, turn, result)
+                return _fail(sample, done[earlier:], turn, result)
             exchange = Exchange(turn=turn, response=result)
             if kept is not None:
                 kept.keep(sample.id, exchange)
@@ -81,6 +82,27 @@ async def talk(
             kept.give_back(sample.id, done)
         raise
     return join(done)
+
+
+def name_conversation(request: Request, place: str | None) -> Request:
+    """Return the request with an id of its conversation in this header or field of the body.
+
+    Equal in every pass and run, so that a router sends the same conversation the same way.
+    """
+    if place is None:
+        return request
+    kind, _, path = place.partition(":")
+    name = hashlib.sha256(request.sample_id.encode()).hexdigest()[:32]
+    if kind == "header":
+        return msgspec.structs.replace(request, headers={path: name})
+    first, *rest = path.split(".")
+    value: object = name
+    for key in reversed(rest):
+        value = {key: value}
+    given = request.extra.get(first)
+    if isinstance(given, Mapping) and isinstance(value, Mapping):
+        value = {**given, **value}
+    return msgspec.structs.replace(request, extra={**request.extra, first: value})
 
 
 def _put(sample: Sample, request: Request, prompt: object, number: int) -> Request:
@@ -94,7 +116,7 @@ def _put(sample: Sample, request: Request, prompt: object, number: int) -> Reque
 
 
 def _fail(sample: Sample, done: list[Exchange], turn: int, failure: Failure) -> Failure:
-    """Return the failure of a conversation, with the attempts of all its requests."""
+    """Return the failure of a conversation, with the attempts of its requests in this session."""
     assert sample.conversation is not None
     before: tuple[Attempt, ...] = tuple(a for one in done for a in one.response.attempts)
     turns = len(sample.conversation.turns) + 1

@@ -35,6 +35,7 @@ from serve_eval.schema import (
     Spec,
     Task,
     UnscoredSample,
+    name_empty,
 )
 
 T = TypeVar("T")
@@ -57,11 +58,7 @@ def score_response(task: Task, sample: Sample, response: Response) -> Score:
         or response.choice_logprobs is not None
     ):
         return task.score(sample, response)
-    if response.refusal or response.finish_reason == "content_filter":
-        outcome = Outcome.REFUSED
-    else:
-        thought = response.reasoning or response.usage.reasoning_tokens
-        outcome = Outcome.REASONING_ONLY if thought else Outcome.EMPTY
+    outcome = name_empty(response)
     if task.judges_empty or not task.metric.higher_is_better or response.exchanges:
         score = task.score(sample, response)
         nothing = score.outcome in (Outcome.WRONG, Outcome.UNPARSED)

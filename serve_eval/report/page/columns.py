@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from serve_eval.protocol.conversation import TURN
 from serve_eval.report.samples.details import describe_attempts, describe_failure
 from serve_eval.report.samples.samples import RIGHT, WORDS, ShownSample
 from serve_eval.schema import MediaFile, MediaPart, Message, Prompt, PromptLogprobs, Response
@@ -117,6 +118,14 @@ def _cut(text: str) -> list[str]:
     return [*(one + PARAGRAPH for one in before), last]
 
 
+def _write_text(sample: ShownSample, response: Response) -> str:
+    """Return the text of an answer; of a conversation, those of all turns."""
+    if not sample.exchanges:
+        return response.text
+    turns = range(sample.exchanges[-1].turn + 1)
+    return "\n\n".join(f"{TURN.format(turn + 1)}: {sample.say_turn(turn)}" for turn in turns)
+
+
 def _say(prompt: Sequence[Message]) -> list[str]:
     """Return the text of each turn, with what is kept of its media."""
     return ["\n".join([turn.text, *map(media_url, turn.media)]) for turn in prompt]
@@ -193,7 +202,7 @@ class AnswerColumns:
             names = dict.fromkeys((servers.context, servers.generation))
             told.append(("worker", " → ".join(name for name in names if name) or None))
         if response is not None:
-            columns["text"].add(place, response.text)
+            columns["text"].add(place, _write_text(sample, response))
             told += (
                 ("reasoning", response.reasoning or None),
                 ("refusal", response.refusal or None),

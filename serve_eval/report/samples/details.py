@@ -36,7 +36,9 @@ def describe_place(sample: ShownSample) -> str:
     """Return where the extracted answer stands."""
     place = sample.place
     if place is None:
-        return "" if sample.response is None or not sample.response.text else "not there literally"
+        response = sample.response
+        nowhere = response is None or not response.text or bool(response.exchanges)
+        return "" if nowhere else "not there literally"
     text = f"line {place.line} of {place.lines}, characters {place.start} to {place.end}"
     return text if place.times == 1 else f"{text}, the last of {place.times} places"
 

@@ -18,6 +18,7 @@ from msgspec import UNSET
 from serve_eval.evaluation.results.examples import order_ids
 from serve_eval.evidence.whole_answer import join_text
 from serve_eval.frozen import freeze
+from serve_eval.protocol.conversation import tell_result
 from serve_eval.report.samples.place import AnswerPlace, find_place
 from serve_eval.schema import (
     AnsweringServers,
@@ -35,7 +36,7 @@ from serve_eval.storage import journal
 from serve_eval.storage.answer_origins import Served, read_traces
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import Record
-from serve_eval.storage.prompts import KeptPrompt, has_prompts, read_prompts
+from serve_eval.storage.prompts import KeptPrompt, ToolResults, has_prompts, read_prompts
 from serve_eval.storage.report_file import find_report
 from serve_eval.storage.scores import ScoreRecord, read_scores
 
@@ -53,6 +54,7 @@ WORDS = {
 RANKS = [FAILED, UNSCORED, "unreadable", "empty", "only reasoning", "refused", "wrong"]
 """The outcomes that are shown first, in this order; partly right and right ones follow."""
 HIDDEN = "not shown: part of a hold-out set"
+NO_TEXT = "(no text)"
 NOT_KEPT = "not kept in this run folder"
 _REPEAT = re.compile(r"#\d+$")
 
@@ -98,8 +100,8 @@ class ShownSample(msgspec.Struct, frozen=True, kw_only=True):
     order. `parts` are named sub-scores, and `mode` is the way in which the answer failed, if the
     scorer knows it. `servers` are those that gave the answer, if known. `reference` has the scores
     of the reference's runs, if the run is compared with them. The last `later` turns of the prompt
-    of a conversation follow answers, which `exchanges` has. Of a hold-out sample, the prompt, the
-    expected answer and the answer are left out.
+    of a conversation follow answers, which `exchanges` has; `results` are those of its tools, by
+    turn. Of a hold-out sample, the prompt, the expected answer and the answer are left out.
     """
 
     task: str
@@ -122,12 +124,44 @@ class ShownSample(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None
     later: int = 0
     exchanges: tuple[Exchange, ...] = ()
+    results: ToolResults = ()
     reference: tuple[float, ...] = ()
 
     @property
     def prompt_hidden(self) -> bool:
         """True for a hold-out sample, whose texts are not shown."""
         return self.prompt_note == HIDDEN
+
+    def say_turn(self, turn: int, *, ended: bool = True) -> str:
+        """Return what was said after a turn: texts, calls, and the results of tools if kept.
+
+        Without `ended`, the answer that ended the conversation is left out.
+        """
+        last = len(self.exchanges) - 1
+        results = self.results[turn] if turn < len(self.results) else {}
+        said = list[str]()
+        for i, one in enumerate(self.exchanges):
+            if one.turn != turn or (i == last and not ended):
+                continue
+            answer, texts = one.response, [one.response.text]
+            goes_on = results and i < last and self.exchanges[i + 1].turn == turn
+            for call in answer.tool_calls:
+                told = f" → {tell_result(results, call)}" if goes_on else ""
+                texts.append(f"{call.name}({call.arguments}){told}")
+            texts.append(answer.refusal or "")
+            said += [text for text in texts if text.strip()] or [NO_TEXT]
+        return "\n".join(said)
+
+    @property
+    def turns_asked(self) -> int:
+        """The number of turns of the user that were sent: that of a failed one too."""
+        if self.response is not None:
+            return 1 + max([self.later, *(one.turn for one in self.exchanges)])
+        if not self.exchanges:
+            return 1
+        last = self.exchanges[-1]
+        called = last.response.tool_calls and any(self.results[last.turn : last.turn + 1])
+        return min(self.later, last.turn if called else last.turn + 1) + 1
 
 
 @freeze
@@ -256,7 +290,9 @@ def _add_unfinished(
     source: SampleSource, samples: dict[str, ShownSample]
 ) -> dict[str, ShownSample]:
     """Return the samples with what was answered in conversations before a turn failed."""
-    cut = {one.id for one in samples.values() if one.later and one.response is None}
+    cut = {
+        one.id for one in samples.values() if (one.later or one.results) and one.response is None
+    }
     file = samples_file(source.run, source.task)
     if not cut or not file.exists():
         return samples
@@ -320,7 +356,9 @@ def _sample(
 ) -> ShownSample:
     response = next((one.response for one in records[::-1] if one.response is not None), None)
     failure = records[-1].failure if records and response is None else None
-    attempts = tuple(one for record in records for one in _attempts(record))
+    # A conversation that went on in another session has the attempts of its turns again.
+    made = {(one.request_id, one.start_s): one for record in records for one in _attempts(record)}
+    attempts = tuple(made.values())
     sample = ShownSample(
         task=source.task,
         id=name,
@@ -341,6 +379,7 @@ def _sample(
         parts={} if line is None else line.parts,
         mode=None if line is None or line.mode is UNSET else line.mode,
         later=0 if kept is None else kept.later,
+        results=() if kept is None else kept.results,
         exchanges=() if response is None else response.exchanges or (),
     )
     return _hide(sample) if hidden or (kept and kept.prompt is None) else sample
@@ -369,6 +408,7 @@ def _hide(sample: ShownSample) -> ShownSample:
         response=bare,
         later=0,
         exchanges=(),
+        results=(),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from serve_eval.client.wire_format.wire import write_turn
 from serve_eval.errors import DatasetError, RunFolderError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.scoring import Recipe, rebuilt
@@ -38,6 +39,7 @@ from serve_eval.harness.measures import list_results, measure_document
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.plugins.scope import with_scope
 from serve_eval.processes.bounded_call import Apart, Unfinished
+from serve_eval.protocol.conversation import change_prompt
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement, make_header
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.schema import (
@@ -312,6 +314,8 @@ def _requests(
         told = [response.choice_logprobs or () for response in responses]
         sums = [[[sum(one[i]), None] for one in told] for i in range(len(asked))]
         return asked, sums, [one[0] for one in sums]
+    if sample.conversation is not None:
+        sample = change_prompt(sample, responses[0].exchanges or ())
     prompt = (
         sample.prompt
         if isinstance(sample.prompt, str)
@@ -345,8 +349,8 @@ def _requests(
     )
 
 
-def _turn(message: Message) -> dict[str, object]:
-    return {"role": message.role, "content": msgspec.to_builtins(message.content)}
+def _turn(message: Message) -> Any:
+    return msgspec.to_builtins(write_turn(message))
 
 
 def _mean(values: Sequence[float]) -> float:

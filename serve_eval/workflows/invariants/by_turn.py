@@ -7,7 +7,7 @@ they sent the same prompt, so that the server caused any difference.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -16,6 +16,7 @@ from serve_eval.evidence.answer_pairs import TaskAnswers
 from serve_eval.evidence.whole_answer import join_text
 from serve_eval.protocol.conversation import SEPARATOR, TURN
 from serve_eval.schema import Response, TurnChanges
+from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.scores import ScoreRecord
@@ -85,10 +86,34 @@ def compare_turns(answers: Sequence[TaskAnswers]) -> tuple[TurnChanges, ...]:
                 prompt_tokens=sum(arm[n][turn].usage.prompt_tokens for n in left),
                 cached=_count_cached([arm[n][turn] for n in left]),
                 base_cached=_count_cached([base[n][turn] for n in left]),
+                fell=sum(by < 0 for by in _list_changes(answers, left, turn)),
+                rose=sum(by > 0 for by in _list_changes(answers, left, turn)),
             )
         )
         left = [n for n in left if len(set(texts[n])) == 1]
     return tuple(found)
+
+
+def _list_changes(
+    answers: Sequence[TaskAnswers], names: Sequence[str], turn: int
+) -> Iterator[float]:
+    """Yield by how much the score of a turn is higher in the first pass than in the last one."""
+    part = TURN.format(turn + 1)
+    for name in names:
+        base, arm = (of_one.get(name) for of_one in (answers[0].lines[0], answers[-1].lines[-1]))
+        if base is not None and arm is not None and {part} <= {*base.parts} & {*arm.parts}:
+            yield base.parts[part] - arm.parts[part]
+
+
+def join_p(changed: float, turns: Sequence[TurnChanges]) -> float:
+    """Return the p of a cold pass: of more changed answers, or of worse ones with cached data.
+
+    If one worker of several has a damaged cache, each repeat is wrong elsewhere, so that answers
+    change by themselves as often as in the arm. But cached data then cost points, while scores
+    between exchangeable passes fall as often as they rise (sign test, mid-p).
+    """
+    fell, rose = (sum(counts) for counts in zip(*((t.fell, t.rose) for t in turns), strict=True))
+    return min(1.0, 2.0 * min(changed, mcnemar(fell, rose).p_mid))
 
 
 def _read(answers: TaskAnswers) -> Talks:
@@ -109,13 +134,17 @@ def _count_cached(responses: Sequence[Response]) -> int | None:
 def name_turn(turns: Sequence[TurnChanges]) -> str:
     """Return the turn at which most of the changed answers begin; empty if no turn stands out."""
     excess = [max(0, one.changed - one.own) for one in turns]
+    told = "answers"
+    if not sum(excess):
+        excess, told = [max(0, one.fell - one.rose) for one in turns], "answers are worse"
     if not sum(excess):
         return ""
     most = max(range(len(turns)), key=excess.__getitem__)
     if excess[most] <= LEAST_SHARE * sum(excess):
         return ""
     one = turns[most]
-    return f"turn {one.turn}: {one.changed} of {one.compared} answers"
+    worse = told != "answers"
+    return f"turn {one.turn}: {one.fell if worse else one.changed} of {one.compared} {told}"
 
 
 def describe_turns(turns: Sequence[TurnChanges]) -> str:
@@ -127,6 +156,8 @@ def _describe(one: TurnChanges) -> str:
     told = (
         f"turn {one.turn}: {one.changed} of {one.compared} answers changed, {one.own} by themselves"
     )
+    if one.fell or one.rose:
+        told += f", {one.fell} worse with cached data and {one.rose} better"
     if one.cached is None or one.base_cached is None:
         return told
     return (

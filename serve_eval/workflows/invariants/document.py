@@ -33,6 +33,7 @@ from serve_eval.workflows.invariants.by_turn import (
     compare_turns,
     cut_to_first_change,
     describe_turns,
+    join_p,
     name_turn,
 )
 from serve_eval.workflows.invariants.cache_use import (
@@ -186,6 +187,8 @@ def _p(one: Invariant) -> float:
     It is that of more changed answers or, if scores are judged, of more changes in one direction
     (two-sided).
     """
+    if one.turns and one.arm == COLD:
+        return join_p(one.changed.p, one.turns)
     if one.fell is None or one.rose is None:
         return one.changed.p
     return min(1.0, 2.0 * mcnemar(max(one.fell, one.rose), min(one.fell, one.rose)).p_mid)

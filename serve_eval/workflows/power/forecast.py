@@ -20,7 +20,8 @@ from serve_eval.evaluation.prompt_lengths import open_counter
 from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_launcher, load_verdict_rule
-from serve_eval.schema import MEAN, Plan, Sample
+from serve_eval.protocol.conversation import bound_requests, list_prompts
+from serve_eval.schema import MEAN, Plan, Sample, Task
 from serve_eval.schema.task import CountTokens
 from serve_eval.stats.classic import num_samples_for
 from serve_eval.stats.finding import MIN_UNITS
@@ -64,6 +65,7 @@ def forecast_tokens(plan: Plan, prepared: PreparedTask, out_dir: Path | None) ->
     prompts, prompts_by = _measure_prompts(plan, samples)
     length, answers_by = _find_length(plan, prepared, out_dir)
     asked = sum(count_asked(prepared.task, sample) for sample in samples)
+    prompts += math.fsum(_count_resent(prepared.task, sample, length) for sample in samples)
     return TokenForecast(
         answers=times * len(samples),
         prompt_tokens=round(times * prompts),
@@ -72,6 +74,16 @@ def forecast_tokens(plan: Plan, prepared: PreparedTask, out_dir: Path | None) ->
         answers_by=answers_by or f"the limit of {prepared.task.sampling.max_tokens:,} an answer",
         bounded=length is None,
     )
+
+
+def _count_resent(task: Task, sample: Sample, length: float | None) -> float:
+    """Return the tokens of answers that later turns of a conversation send again."""
+    if sample.conversation is None:
+        return 0.0
+    if length is None:
+        requests = bound_requests(sample.conversation)
+        return count_asked(task, sample) * (requests - 1) / 2
+    return length * len(sample.conversation.turns) / 2
 
 
 def _measure_prompts(plan: Plan, samples: Sequence[Sample]) -> tuple[float, str]:
@@ -99,7 +111,7 @@ def _choose(samples: Sequence[Sample], seed: int) -> Sequence[Sample]:
 
 def _count(count: CountTokens, sample: Sample) -> int:
     if not sample.choices:
-        return count(sample.prompt)
+        return sum(map(count, list_prompts(sample)))
     return sum(count(before + choice) for before, choice in sample.continued)
 
 

@@ -5,7 +5,7 @@ Texts of models and data sets have escapes in place of control characters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from serve_eval.report.document import (
     Block,
@@ -184,7 +184,7 @@ def _conclude_one(one: ShownSample | FlippedPair) -> Conclusion:
         f"{b.task} {_flatten(b.id)}",
         f"A {_name_outcome(a)}, B {_name_outcome(b)}".upper(),
         statements=[
-            *_describe_prompt(b),
+            *_describe_prompt(b, a),
             *(row for side, of in sides for row in _describe_answer(of, side, ANSWER_OF_TWO)),
             *_describe_expected(a if b.expected is None else b),
             *(row for side, of in sides for row in _describe_score(of, side)),
@@ -202,12 +202,17 @@ def _compare(sample: ShownSample) -> str:
     return f"answered {read}, expected {_shorten(_name_expected(sample), LONGEST_EXPECTED)}"
 
 
-def _describe_prompt(sample: ShownSample) -> Iterator[Statement]:
-    """Yield the prompt; of a chat, the first screen has the last turn."""
+def _describe_prompt(sample: ShownSample, a: ShownSample | None = None) -> Iterator[Statement]:
+    """Yield the prompt; of a chat, the first screen has the last turn.
+
+    Of a conversation that `a` is compared with, the answers of both sides stand between its turns.
+    """
     if sample.prompt is None:
         yield Statement("prompt", sample.prompt_note)
-    elif sample.exchanges and not isinstance(sample.prompt, str):
-        yield from _describe_turns(sample, sample.prompt)
+        yield from _describe_answers({"": sample}, range(sample.turns_asked))
+    elif (sample.exchanges or sample.later) and not isinstance(sample.prompt, str):
+        sides = {"": sample} if a is None else {"A": a, "B": sample}
+        yield from _describe_turns(sides, sample.prompt)
     elif isinstance(sample.prompt, str):
         yield Statement("prompt", reveal(sample.prompt).strip("\n"), last=PROMPT)
     else:
@@ -218,25 +223,37 @@ def _describe_prompt(sample: ShownSample) -> Iterator[Statement]:
         yield Statement(f"choice {i}", reveal(choice))
 
 
-def _describe_turns(sample: ShownSample, prompt: Sequence[Message]) -> Iterator[Statement]:
-    """Yield a conversation turn by turn, without the answer that ended it."""
-    first = len(prompt) - sample.later
-    for turn in prompt[:first]:
-        depth = Depth.FIRST if turn is prompt[first - 1] else Depth.MORE
-        yield Statement(_flatten(turn.role), _show_turn(turn), last=PROMPT, depth=depth)
-    answers = sample.exchanges if sample.response is None else sample.exchanges[:-1]
-    asked = 0
-    for one in sample.exchanges:
-        for turn in prompt[first + asked : first + one.turn]:
-            yield Statement(_flatten(turn.role), _show_turn(turn), last=PROMPT)
-        asked = one.turn
-        if one in answers:
-            told = [one.response.text, *map(_write_call, one.response.tool_calls)]
-            text = reveal("\n".join(filter(None, told))).strip("\n")
-            yield Statement(f"answer {one.turn + 1}", text or "(no text)", last=ANSWER)
-    if sample.response is None:
-        for turn in prompt[first + asked : first + asked + 1]:
-            yield Statement(_flatten(turn.role), _show_turn(turn), last=PROMPT)
+def _describe_turns(
+    sides: Mapping[str, ShownSample], prompt: Sequence[Message]
+) -> Iterator[Statement]:
+    """Yield a conversation turn by turn, without the answer that ended it on each side."""
+    later = max(one.later for one in sides.values())
+    first = len(prompt) - later
+    for turn in prompt[: first - 1]:
+        yield Statement(_flatten(turn.role), _show_turn(turn), last=PROMPT, depth=Depth.MORE)
+    for number, turn in enumerate(prompt[first - 1 :]):
+        reached = {side: one for side, one in sides.items() if number < one.turns_asked}
+        if not reached:
+            return
+        yield Statement(_flatten(turn.role), _show_turn(turn), last=PROMPT)
+        yield from _describe_answers(reached, [number], alone=len(reached) < len(sides))
+
+
+def _describe_answers(
+    sides: Mapping[str, ShownSample], turns: Iterable[int], *, alone: bool = False
+) -> Iterator[Statement]:
+    """Yield the answers to turns of a conversation, once where both sides said the same."""
+    for number in turns:
+        told = {
+            side: reveal(one.say_turn(number, ended=one.response is None)).strip("\n")
+            for side, one in sides.items()
+        }
+        if len(set(told.values())) == 1 and not alone:
+            told = {"": next(iter(told.values()))}
+        for side, text in told.items():
+            if text:
+                label = f"{side} turn {number + 1}" if side else f"answer {number + 1}"
+                yield Statement(label, text, last=ANSWER)
 
 
 def _show_turn(turn: Message) -> str:
@@ -314,7 +331,8 @@ def _describe_parting(pair: FlippedPair) -> Iterator[Statement]:
         return
     cut = "… " if place.character > len(place.before) else ""
     text = f"word {place.word}, character {place.character}: {cut}{_flatten(place.before)}"
-    yield Statement("parts at", text)
+    turn = "" if pair.turn is None else f"turn {pair.turn + 1}, "
+    yield Statement("parts at", turn + text)
     for name, rest in (("A", place.a), ("B", place.b)):
         text = _flatten(rest) or "(it ends there)"
         yield Statement(f"then {name}", text)

@@ -252,20 +252,25 @@ AGAINST = "Compare it with another run: serve-eval show RUN --against OTHER."
 class FlippedPair:
     """A prompt with the samples of A and B, and the place at which their answers part.
 
-    `parts_at` is None if one of them is missing or hidden, or if the answers are equal.
+    `parts_at` is None if one of them is missing or hidden, or if the answers are equal. It is a
+    place in the answers to the turn `turn` of a conversation, counted from 0.
     """
 
     a: ShownSample
     b: ShownSample
     parts_at: Parting | None
+    turn: int | None = None
 
 
 def pair_samples(a: ShownSample, b: ShownSample) -> FlippedPair:
     """Return two answers to a prompt, with the place at which they part."""
-    place = None
-    if a.response is not None and b.response is not None:
-        place = part(join_text(a.response), join_text(b.response))
-    return FlippedPair(a=a, b=b, parts_at=place)
+    if a.response is None or b.response is None:
+        return FlippedPair(a=a, b=b, parts_at=None)
+    for one, other in zip(a.exchanges, b.exchanges, strict=False):
+        place = part(join_text(one.response), join_text(other.response))
+        if place is not None:
+            return FlippedPair(a=a, b=b, parts_at=place, turn=one.turn)
+    return FlippedPair(a=a, b=b, parts_at=part(join_text(a.response), join_text(b.response)))
 
 
 def list_flips(a: SampleSource, b: SampleSource) -> tuple[list[str], list[str]]:

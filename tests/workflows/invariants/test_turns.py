@@ -12,7 +12,7 @@ from serve_eval.plan import resolve
 from serve_eval.schema import Outcome, TurnChanges
 from serve_eval.storage.scores import ScoreRecord
 from serve_eval.verdicts.exit_code import FAIL, PASS
-from serve_eval.workflows.invariants.by_turn import cut_to_first_change, name_turn
+from serve_eval.workflows.invariants.by_turn import cut_to_first_change, join_p, name_turn
 from serve_eval.workflows.invariants.check import check
 from serve_eval.workflows.invariants.document import make_document
 from tests.scripted_server import external
@@ -23,7 +23,7 @@ BROKEN = {"prefix_cache": True, "wrong_turns": True}
 SOUND = {"prefix_cache": True}
 
 
-def _cases(path):
+def _cases(path, talks=TALKS):
     """Write conversations of three turns, whose answers are numbers of one token."""
     cases = [
         {
@@ -38,13 +38,13 @@ def _cases(path):
                 ]
             },
         }
-        for i in range(TALKS)
+        for i in range(talks)
     ]
     path.write_text(json.dumps({"talks": {"scorer": "numeric", "cases": cases}}))
 
 
-def _check(tmp_path, faults, router):
-    _cases(tmp_path / "cases.yaml")
+def _check(tmp_path, faults, router, *, second=None, talks=TALKS):
+    _cases(tmp_path / "cases.yaml", talks)
     plan = resolve.resolve(
         {},
         {
@@ -63,7 +63,7 @@ def _check(tmp_path, faults, router):
             2,
             1,
             answers=tmp_path / "answers.jsonl",
-            faults={"context_0": faults, "context_1": faults},
+            faults={"context_0": faults, "context_1": second or faults},
             router=router,
             greeted=False,
             perf_metrics=False,
@@ -87,6 +87,16 @@ def test_a_fault_of_the_second_turn_behind_a_conversation_router_is_found_and_na
     assert f"they begin with turn 2: {TALKS} of {TALKS} answers" in told.cause
 
 
+def test_one_damaged_worker_of_two_is_found_although_its_answers_come_and_go(tmp_path):
+    found = _check(tmp_path, BROKEN, "round_robin", second=SOUND, talks=20)
+    cold = next(one for one in found.results if one.arm == "cold")
+    second = cold.turns[1]
+    assert second.own >= second.changed  # as if the endpoint only were nondeterministic
+    assert (found.exit_code, cold.broken, second.rose) == (FAIL, True, 0)
+    [told] = [one for one in make_document(found, tmp_path).conclusions if one.name == "cold"]
+    assert f"they begin with turn 2: {second.fell} of 20 answers are worse" in told.cause
+
+
 @pytest.mark.parametrize("router", ["conversation", "round_robin"])
 def test_sound_conversations_stay_quiet_through_either_router(tmp_path, router):
     found = _check(tmp_path, SOUND, router)
@@ -100,8 +110,10 @@ def test_sound_conversations_stay_quiet_through_either_router(tmp_path, router):
     assert found.skipped["rendered"].startswith("the server renders conversations")
 
 
-def _turn(turn, changed, own=0):
+def _turn(turn, changed, own=0, fell=0, rose=0):
     return TurnChanges(
+        fell=fell,
+        rose=rose,
         turn=turn,
         compared=20,
         changed=changed,
@@ -120,10 +132,27 @@ def _turn(turn, changed, own=0):
         ([(4, 0), (4, 0)], ""),
         ([(9, 0)], "turn 1: 9 of 20 answers"),
         ([(9, 9), (3, 1), (0, 0)], "turn 2: 3 of 20 answers"),
+        ([(0, 0), (9, 9, 8, 1), (3, 3, 2, 0)], "turn 2: 8 of 20 answers are worse"),
+        ([(9, 9, 4, 4)], ""),
     ],
 )
 def test_a_turn_is_named_if_most_of_the_excess_begins_there(changes, named):
     assert name_turn([_turn(i, *one) for i, one in enumerate(changes, 1)]) == named
+
+
+@pytest.mark.parametrize(
+    ("changed", "turns", "p"),
+    [
+        (0.004, [(0, 0)], 0.008),
+        (1.0, [(0, 0), (9, 0)], 2 * 0.5**10),
+        (1.0, [(4, 0), (5, 0)], 2 * 0.5**10),
+        (1.0, [(0, 9)], 1.0),
+        (0.7, [(3, 3)], 1.0),
+    ],
+)
+def test_a_cold_pass_fails_by_changes_or_by_scores_that_fall_with_cached_data(changed, turns, p):
+    told = [_turn(i, 9, 9, *one) for i, one in enumerate(turns, 1)]
+    assert join_p(changed, told) == pytest.approx(p)
 
 
 @dataclass(frozen=True)
