@@ -7,6 +7,7 @@ import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import responses, wire
+from serve_eval.client.wire_format.bodies import Said
 from serve_eval.client.wire_format.refusal import InvalidResponse
 from serve_eval.schema import (
     CallMessage,
@@ -277,3 +278,10 @@ def test_an_error_is_a_failure_with_the_words_of_the_server():
     said, _ = ask([json_reply(error, status=400)])
     assert isinstance(said, Failure)
     assert said.message == "HTTP 400: Unsupported parameter: 'top_p'"
+
+
+def test_the_first_stop_string_in_an_answer_is_its_reason():
+    said = responses.settle(
+        Said(text="Paris. Q: next\nQ:"), SamplingParams(max_tokens=8, stop=("\n", "Q:"))
+    )
+    assert (said.finish_reason, said.stop_reason) == ("stop", "Q:")
