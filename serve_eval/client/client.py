@@ -30,6 +30,7 @@ from serve_eval.client.wire_format import logprobs, response_head, wire
 from serve_eval.errors import EndpointError
 from serve_eval.masking import Masking
 from serve_eval.schema import (
+    BY_ID,
     CHAT_ROUTES,
     Attempt,
     ChatRoute,
@@ -68,8 +69,9 @@ class Client(EndpointReports):
     if it is being watched, makes requests wait while no server listens. `patience` exists while the
     session is open and knows how long the endpoint has been silent. `logprobs_form` names the
     fields that request the log-probabilities of prompts. `chat_route` answers prompts that are
-    messages. `thoughts` is what answers have shown of the model's thoughts. Each request has a
-    connection of its own, except within `keep_connections`.
+    messages; with `names_answers`, its server keeps the turns of conversations. `thoughts` is what
+    answers have shown of the model's thoughts. Each request has a connection of its own, except
+    within `keep_connections`.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class Client(EndpointReports):
         route: ChatRoute = "chat",
     ) -> None:
         self.endpoint, self.limits, self.max_tokens_field = endpoint, limits, max_tokens_field
-        self.chat_route = chat = CHAT_ROUTES[route]
-        self.encoder = RequestEncoder(endpoint.model or "", max_tokens_field, send_media, chat)
+        self.chat_route, self.names_answers = CHAT_ROUTES[route], route == BY_ID
+        self.encoder = RequestEncoder(
+            endpoint.model or "", max_tokens_field, send_media, self.chat_route
+        )
         self.liveness = LivenessGuard(limits.outage_timeout_s)
         self.start = liveness.Start(limits.outage_timeout_s, self.liveness, self._still_starting)
         self.retries, self.retry_budget = 0, limits.retry_budget

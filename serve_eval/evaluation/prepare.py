@@ -130,15 +130,14 @@ def _find_unsafe(plan: Plan, tasks: Sequence[Task]) -> list[ServeEvalError]:
 
 def _find_idle(plan: Plan, tasks: Sequence[Task]) -> list[ServeEvalError]:
     """Return an error if a plan names a route by which none of its tasks asks."""
-    route = plan.connection.route
-    if route == "chat" or any(task.chat for task in tasks):
+    if plan.connection.route == "chat" or any(task.chat for task in tasks):
         return []
     names, recorded = ", ".join(task.name for task in tasks), all(task.recorded for task in tasks)
     hint = "Leave out --route (compare.route_b)"
     if not recorded:
         hint += ", or make the prompts chats with --set protocol.apply_chat_template=true"
     why = "recorded requests keep their own routes" if recorded else "it takes chat prompts only"
-    told = f"connection.route: {names} would not be asked by /v1/{route}: {why}"
+    told = f"connection.route: {names} would not be asked by /v1/responses: {why}"
     return [PlanError(told, hint=f"{hint}.")]
 
 

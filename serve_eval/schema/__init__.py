@@ -105,6 +105,7 @@ from serve_eval.schema.result import (
     UnscoredSample,
 )
 from serve_eval.schema.sample import (
+    BY_ID,
     CHAT_ROUTES,
     HOLDOUT,
     MEDIUM,
@@ -286,6 +287,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO",
+    "BY_ID",
     "CERTAIN",
     "CHAT_ROUTES",
     "HOLDOUT",

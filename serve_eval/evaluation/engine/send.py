@@ -67,7 +67,8 @@ def send(
         from serve_eval.evaluation.engine.talk import talk
 
         ask = partial(send_to_thinker, client, alone=alone)
-        return talk(ask, sample, request, None if lane is None else lane.keep_exchanges())
+        kept = None if lane is None else lane.keep_exchanges()
+        return talk(ask, sample, request, kept, by_id=client.names_answers)
     if not sample.choices:
         return send_to_thinker(client, request, alone=alone)
     return _send_choices(client, task, sample, request, alone=alone)

@@ -199,7 +199,7 @@ async def _reach_server(
     if plan.connection.route != "chat":
         raise PlanError(
             f"{name}: connection.route: probes need log-probabilities, which are not read from"
-            f" /v1/{plan.connection.route}",
+            " /v1/responses",
             hint="Ask by the usual routes: --set connection.route=chat.",
         )
     prepared = await asyncio.to_thread(prepare, plan)
