@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from serve_eval.client.attempts import liveness
@@ -25,6 +26,8 @@ from serve_eval.schema import (
 PING = "1 + 1 ="
 LENGTH_SLACK = 4
 """Tokens by which an answer may exceed the limit: servers differ in whether they count its end."""
+LEAST_TOKENS = 16
+"""Least max_output_tokens of a request that OpenAI's /v1/responses takes."""
 NO_ROUTE = frozenset({404, 405, 501})
 NOT_LISTED = frozenset({404, 405})
 """The statuses of older disaggregated orchestrators, which do not list their models."""
@@ -60,6 +63,8 @@ async def trial(
 
     Raises EndpointError if the server ignored the length limit.
     """
+    if chat and client.chat_route is Route.RESPONSES:
+        sampling = replace(sampling, max_tokens=max(sampling.max_tokens, LEAST_TOKENS))
     request = short(chat=chat, sampling=sampling, extra=extra)
     limits = client.limits
     try:

@@ -138,3 +138,15 @@ def test_without_the_route_a_run_ends_before_its_first_sample(tasks, tmp_path):
     assert "/v1/responses does not answer a short request: HTTP 404" in done.stderr
     assert "Leave out --route (compare.route_b) to ask by /v1/chat/completions" in done.stderr
     assert CHAT not in found
+
+
+def reply_from_16(request):
+    """Answer like OpenAI, which refuses fewer tokens."""
+    if request.body.get("max_output_tokens", 16) < 16:
+        return fail(400, "Invalid 'max_output_tokens': integer below minimum value. Expected 16.")
+    return reply(request)
+
+
+def test_the_first_request_asks_for_as_many_tokens_as_the_route_needs(tmp_path):
+    done, _ = ask("run", tmp_path, *ASKING["run"], script=reply_from_16)
+    assert done.returncode == 3, done.stderr
