@@ -135,8 +135,8 @@ class SideOptions:
     route_b: Annotated[
         str | None,
         Setting(
-            "Route of B's chat prompts, if it differs from A's: chat or responses.",
-            metavar="chat|responses",
+            "Route of B's chat prompts, if it differs from A's, as --route of serve-eval run.",
+            metavar="ROUTE",
             flag=False,
         ),
     ] = None

@@ -183,8 +183,7 @@ def smoke(
             passkey_tokens=asked.passkey,
             context_tokens=asked.context_tokens,
             local=local,
-            items=plan.connection.route == "responses"
-            or "responses" in (names_of(asked.require) or ()),
+            items=plan.connection.route != "chat" or "responses" in (names_of(asked.require) or ()),
         )
         needed = smoke_test.check_required(names_of(asked.require) or [], checks)
         if result.dry_run:

@@ -30,6 +30,7 @@ from serve_eval.client.wire_format import logprobs, response_head, wire
 from serve_eval.errors import EndpointError
 from serve_eval.masking import Masking
 from serve_eval.schema import (
+    BY_ID,
     CHAT_ROUTES,
     Attempt,
     ChatRoute,
@@ -68,9 +69,10 @@ class Client(EndpointReports):
     if it is being watched, makes requests wait while no server listens. `patience` exists while the
     session is open and knows how long the endpoint has been silent. `logprobs_form` names the
     fields that request the log-probabilities of prompts. `chat_route` answers prompts that are
-    messages. `thoughts` is what answers have shown of the model's thoughts. Each request has a
-    connection of its own, except within `keep_connections`. `conversation_id` is the place of the
-    id that conversations are sent with (None: they have none).
+    messages; with `names_answers`, its server keeps the turns of conversations. `thoughts` is what
+    answers have shown of the model's thoughts. Each request has a connection of its own, except
+    within `keep_connections`. `conversation_id` is the place of the id that conversations are sent
+    with (None: they have none).
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class Client(EndpointReports):
     ) -> None:
         self.endpoint, self.limits, self.max_tokens_field = endpoint, limits, max_tokens_field
         self.chat_route = chat = CHAT_ROUTES[route]
-        self.conversation_id = conversation_id
+        self.names_answers, self.conversation_id = route == BY_ID, conversation_id
         self.encoder = RequestEncoder(endpoint.model or "", max_tokens_field, send_media, chat)
         self.liveness = LivenessGuard(limits.outage_timeout_s)
         self.start = liveness.Start(limits.outage_timeout_s, self.liveness, self._still_starting)

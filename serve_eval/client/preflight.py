@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from serve_eval.client.attempts import liveness
 from serve_eval.client.client import Client, explain_unreachable
 from serve_eval.client.wire_format.refusal import FOREIGN, find_refused, shorten
-from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
+from serve_eval.client.wire_format.wire import COMPLETIONS
 from serve_eval.errors import EndpointError, UnknownModelError
 from serve_eval.plugins.registry import nearest
-from serve_eval.schema import Failure, FailureKind, Message, Prompt, Request, SamplingParams
+from serve_eval.schema import (
+    Failure,
+    FailureKind,
+    Message,
+    Prompt,
+    Request,
+    Route,
+    SamplingParams,
+)
 
 PING = "1 + 1 ="
 LENGTH_SLACK = 4
 """Tokens by which an answer may exceed the limit: servers differ in whether they count its end."""
+LEAST_TOKENS = 16
+"""Least max_output_tokens of a request that OpenAI's /v1/responses takes."""
+NO_ROUTE = frozenset({404, 405, 501})
 NOT_LISTED = frozenset({404, 405})
 """The statuses of older disaggregated orchestrators, which do not list their models."""
 _OPTIONS = frozenset(
     {"truncate_prompt_tokens", "add_special_tokens", "temperature", "top_p", "stop"}
 )
 """Fields that a task option of the same name leaves out."""
+_NO_RESPONSES = (
+    "The server has no /v1/responses, as the orchestrator of trtllm-serve has none, or does not"
+    " know the model. Leave out --route (compare.route_b) to ask by /v1/chat/completions; or ask a"
+    " worker, which has the route, but then nothing is disaggregated."
+)
 _EXTRA_BODY = "protocol.extra_body"
 _SENT_BY = {
     "chat_template_kwargs": "thinking, effort, or suite_exact, which switches it off",
@@ -46,6 +63,8 @@ async def trial(
 
     Raises EndpointError if the server ignored the length limit.
     """
+    if chat and client.chat_route is Route.RESPONSES:
+        sampling = replace(sampling, max_tokens=max(sampling.max_tokens, LEAST_TOKENS))
     request = short(chat=chat, sampling=sampling, extra=extra)
     limits = client.limits
     try:
@@ -83,7 +102,7 @@ async def refuse(
     """Raise EndpointError for a failed short request, with advice; of an unknown model its own."""
     listed = await client.models() if failure.kind is FailureKind.HTTP_ERROR else []
     served = [] if isinstance(listed, Failure) else listed
-    address = client.endpoint.base_url + (CHAT_COMPLETIONS if chat else COMPLETIONS)
+    address = client.endpoint.base_url + (client.chat_route if chat else COMPLETIONS)
     hint = await _misunderstood(client, failure)
     hint = (
         hint
@@ -311,12 +330,21 @@ def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool)
         return liveness.HINT
     if unknown := _explain_unknown_model(client, served):
         return unknown
-    if failure.status == 404:
-        kind = "chat" if chat else "text"
-        base_url = client.endpoint.base_url
-        usual = "" if base_url.endswith("/v1") else f" Most base URLs end in /v1: try {base_url}/v1"
-        return (
-            f"The server has no route for {kind} requests, or does not know the model: check the"
-            f" base URL and the model name.{usual}"
-        )
-    return "The server's log may say more."
+    if failure.status in NO_ROUTE and chat and client.chat_route is Route.RESPONSES:
+        return _NO_RESPONSES
+    return (
+        _explain_missing(client, chat)
+        if failure.status == 404
+        else "The server's log may say more."
+    )
+
+
+def _explain_missing(client: Client, chat: bool) -> str:
+    """Return the hint for a 404."""
+    kind = "chat" if chat else "text"
+    base_url = client.endpoint.base_url
+    usual = "" if base_url.endswith("/v1") else f" Most base URLs end in /v1: try {base_url}/v1"
+    return (
+        f"The server has no route for {kind} requests, or does not know the model: check the"
+        f" base URL and the model name.{usual}"
+    )

@@ -158,7 +158,7 @@ def explain_unasked(prepared: PreparedTask) -> str:
         return "the task has hold-out samples, whose answers a reference must not hold"
     if any(one.conversation is not None for one in samples):
         return "the task has conversations, whose later turns depend on the answers before"
-    if task.protocol.get(ROUTE) == "responses":
+    if ROUTE in task.protocol:
         return "the Responses route gives no log-probabilities of the tokens"
     if task.acceptance_length is not None:
         return "the acceptance length of speculation is judged too, which only a whole run shows"

@@ -66,7 +66,8 @@ def prepare(plan: Plan) -> list[PreparedTask]:
     problems of all tasks are in one error, each with what to do.
     """
     built = _build(plan)
-    problems = [*refuse_meaningless(plan), *_find_unsafe(plan, [task for _, task in built])]
+    tasks = [task for _, task in built]
+    problems = [*refuse_meaningless(plan), *_find_unsafe(plan, tasks), *_find_idle(plan, tasks)]
     lost = []
     applicable: list[ApplicableReference] = []
     for spec, task in built:
@@ -75,7 +76,7 @@ def prepare(plan: Plan) -> list[PreparedTask]:
         except ReferenceFileError as error:
             lost.append(error)
             applicable.append(ApplicableReference())
-    problems += _find_unknown_fields(plan, [task for _, task in built], applicable)
+    problems += _find_unknown_fields(plan, tasks, applicable)
     lacking = [
         LackingReference(
             spec.name,
@@ -125,6 +126,19 @@ def _find_unsafe(plan: Plan, tasks: Sequence[Task]) -> list[ServeEvalError]:
             hint="On a machine that you can afford to lose, pass --allow-code-execution.",
         )
     ]
+
+
+def _find_idle(plan: Plan, tasks: Sequence[Task]) -> list[ServeEvalError]:
+    """Return an error if a plan names a route by which none of its tasks asks."""
+    if plan.connection.route == "chat" or any(task.chat for task in tasks):
+        return []
+    names, recorded = ", ".join(task.name for task in tasks), all(task.recorded for task in tasks)
+    hint = "Leave out --route (compare.route_b)"
+    if not recorded:
+        hint += ", or make the prompts chats with --set protocol.apply_chat_template=true"
+    why = "recorded requests keep their own routes" if recorded else "it takes chat prompts only"
+    told = f"connection.route: {names} would not be asked by /v1/responses: {why}"
+    return [PlanError(told, hint=f"{hint}.")]
 
 
 def join_errors(problems: Sequence[ServeEvalError]) -> ServeEvalError:

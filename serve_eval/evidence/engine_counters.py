@@ -32,13 +32,17 @@ class Companions:
 
     def __init__(self) -> None:
         self._clients: list[Client] = []
-        self._defaults: dict[tuple[str, str | None, bool], asyncio.Task[SamplingDefaults]] = {}
+        self._defaults: dict[tuple[str | None, ...], asyncio.Task[SamplingDefaults]] = {}
 
     async def share_defaults(
         self, client: Client, probe: Callable[[], Awaitable[SamplingDefaults]], *, chat: bool
     ) -> SamplingDefaults:
-        """Return the sampling defaults of a client's endpoint, which one of its runs probes."""
-        key = client.endpoint.base_url, client.endpoint.model, chat
+        """Return the sampling defaults of a client's endpoint, which one of its runs probes.
+
+        Routes of one server can have others.
+        """
+        route = client.chat_route if chat else None
+        key = client.endpoint.base_url, client.endpoint.model, route
         if key not in self._defaults:
             self._defaults[key] = asyncio.ensure_future(_run(probe))
         return await asyncio.shield(self._defaults[key])

@@ -325,8 +325,9 @@ SendMediaOption = Annotated[
 RouteOption = Annotated[
     str | None,
     Setting(
-        "Route that chat prompts go by: chat (default), or responses for /v1/responses.",
-        "chat|responses",
+        "Route that chat prompts go by: chat (default), or responses for /v1/responses;"
+        " responses_by_id names the answer before in place of earlier turns.",
+        "chat|responses|responses_by_id",
         "connection.route",
     ),
 ]

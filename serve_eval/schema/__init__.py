@@ -106,6 +106,7 @@ from serve_eval.schema.result import (
     UnscoredSample,
 )
 from serve_eval.schema.sample import (
+    BY_ID,
     CHAT_ROUTES,
     HOLDOUT,
     MEDIUM,
@@ -287,6 +288,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO",
+    "BY_ID",
     "CERTAIN",
     "CHAT_ROUTES",
     "HOLDOUT",

@@ -180,9 +180,15 @@ class Route(StrEnum):
     RESPONSES = "/responses"
 
 
-ChatRoute = Literal["chat", "responses"]
+ChatRoute = Literal["chat", "responses", "responses_by_id"]
 """Route of prompts that are messages: /v1/chat/completions or /v1/responses."""
-CHAT_ROUTES: Mapping[ChatRoute, Route] = {"chat": Route.CHAT, "responses": Route.RESPONSES}
+BY_ID: ChatRoute = "responses_by_id"
+"""The route of conversations whose server keeps the turns before, which an id then names."""
+CHAT_ROUTES: Mapping[ChatRoute, Route] = {
+    "chat": Route.CHAT,
+    "responses": Route.RESPONSES,
+    BY_ID: Route.RESPONSES,
+}
 
 
 @freeze

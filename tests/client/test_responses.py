@@ -7,6 +7,7 @@ import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import responses, wire
+from serve_eval.client.wire_format.bodies import Said
 from serve_eval.client.wire_format.refusal import InvalidResponse
 from serve_eval.launchers._http.responses import to_chat
 from serve_eval.schema import (
@@ -320,3 +321,10 @@ def test_thoughts_without_a_text_go_to_the_call_that_follows_them():
     body = written((Message(role="user", content="Is it?"), turn))
     [_, told] = to_chat(json.dumps(body).encode()).chat["messages"]
     assert (told["reasoning_content"], len(told["tool_calls"])) == ("It is June.", 1)
+
+
+def test_the_first_stop_string_in_an_answer_is_its_reason():
+    said = responses.settle(
+        Said(text="Paris. Q: next\nQ:"), SamplingParams(max_tokens=8, stop=("\n", "Q:"))
+    )
+    assert (said.finish_reason, said.stop_reason) == ("stop", "Q:")

@@ -41,7 +41,7 @@ def told(events, *, named=True):
     """Return the bytes of a stream: each event with the line of its name, and its data."""
     pieces = []
     for event in events:
-        name = f"event: {event['type']}\n" if named else ""
+        name = f"event: {event['type']}\n" if named and "type" in event else ""
         pieces.append(f"{name}data: {json.dumps(event)}\n\n".encode())
     return pieces
 

@@ -65,7 +65,7 @@ def write(folder, file, kind, damage, *, beginning):
 
 def _add_tokenizer(writer, folder, config, *, beginning):
     content = read_json(folder / "tokenizer.json")
-    special = {token["content"] for token in content["added_tokens"]}
+    special = {token["content"] for token in content["added_tokens"] if token["special"]}
     ids = {
         **content["model"]["vocab"],
         **{token["content"]: token["id"] for token in content["added_tokens"]},

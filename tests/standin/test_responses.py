@@ -10,6 +10,7 @@ from serve_eval.launchers._http.responses import MOST_KEPT, Conversations, to_ch
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._standin.model import MadeUpModel
 from serve_eval.schema import Endpoint, Limits, Message, Request, SamplingParams
+from tests.standin.deployments import HTTP, deployed
 from tests.workflows.tools.on_standin import create_standin
 
 SUM = (Message(role="user", content="What is 12 + 30?"),)
@@ -65,6 +66,22 @@ def test_an_answer_is_kept_for_the_next_turn():
     assert kept.text == "42"
     assert again.message.startswith("HTTP 404: Response with id")  # sent without store
     assert unknown.message == "HTTP 404: Response with id 'resp_0' not found."
+
+
+@pytest.mark.parametrize("flavour", ["v12", "main"])
+def test_an_orchestrator_has_no_such_route(flavour):
+    """No release of trtllm-serve has one; a change that adds it is open (PR 18497)."""
+
+    async def main():
+        async with deployed(1, 1, flavour=flavour, greeted=False) as found:
+            front = await asyncio.to_thread(
+                HTTP.post, f"{found.url}/responses", json={"input": "?"}
+            )
+            return front, await ask(found.workers["generation_0"])
+
+    front, worker = asyncio.run(main())
+    assert (front.status_code, front.json()) == (404, {"detail": "Not Found"})
+    assert worker.text
 
 
 def test_the_turns_before_an_answer_are_asked_again():

@@ -12,6 +12,7 @@ from serve_eval.checks.answer import Answer
 from serve_eval.checks.kinds.chat_features import TOOL, TOOLS
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import Check, CheckSession
+from serve_eval.client.preflight import NO_ROUTE
 from serve_eval.client.wire_format import responses
 from serve_eval.client.wire_format.bodies import Said
 from serve_eval.client.wire_format.refusal import InvalidResponse
@@ -24,14 +25,13 @@ WORDS = ("heron", "granite", "lantern")
 UNKNOWN = "resp_00000000000000000000000000000000"
 NEXT = "Say the three words."
 TOKENS, TOOL_TOKENS = 48, 256
-_NOT_SERVED = frozenset({404, 405, 501})
 _ROUTE = "/v1/responses"
 
 
 async def items(session: CheckSession) -> CheckResult:
     """Check the route from its most to its least usual use."""
     whole = await session.post(_body(session, QUESTION))
-    if whole.status in _NOT_SERVED:
+    if whole.status in NO_ROUTE:
         return report_unsupported(f"{_ROUTE} is not served: HTTP {whole.status}", whole.sent)
     if whole.status != 200:
         refused = report_unsupported if whole.refused else fail_check

@@ -147,6 +147,8 @@ def read(told: object, body: bytes) -> Said:
     if not isinstance(output, list):
         odd_bodies.refuse_signs(body)
         raise InvalidResponse("no output in the answer", body)
+    if finish == COMPLETED and any(map(_is_cut, output)):
+        finish = INCOMPLETE
     said = read_items(output, body)
     said.id = bodies.answer_id(told.get("id"))
     said.usage = bodies.usage(told.get("usage"))
@@ -196,10 +198,18 @@ def _kind_of(told: Mapping[str, Any]) -> str:
     return "it has choices" if "choices" in told else f"its object is {told.get('object')!r}"
 
 
+def _is_cut(item: object) -> bool:
+    return isinstance(item, dict) and item.get("status") == INCOMPLETE
+
+
 def read_items(output: Iterable[Any], body: bytes) -> Said:
-    """Return what the output items say: texts, thoughts, refusals and calls."""
+    """Return what the output items say: texts, thoughts, refusals and calls.
+
+    Raises InvalidResponse if the only answer is in items of other types.
+    """
     said, calls = Said(), ToolCalls()
     texts, thoughts, refusals = list[tuple[str, str]](), list[str](), list[str]()
+    others = set[str]()
     for item in output:
         kind = item.get("type") if isinstance(item, dict) else None
         if kind == "message" or (kind is None and isinstance(item, dict) and "content" in item):
@@ -210,6 +220,12 @@ def read_items(output: Iterable[Any], body: bytes) -> Said:
             thoughts.append(_read_thoughts(item))
         elif kind == "function_call":
             calls.add([{"id": item.get("call_id") or item.get("id"), "function": item}])
+        elif kind in _TEXTS:
+            texts.append(("", _text(item.get("text"))))
+        else:
+            others.add(str(kind))
+    if others and not texts and not calls:
+        raise InvalidResponse(f"the answer is in items of unknown types: {sorted(others)}", body)
     # A model may say something before it answers; it marks that as a commentary.
     answers = [text for phase, text in texts if phase != "commentary"]
     said.text = "".join(answers or (text for _, text in texts))
@@ -263,7 +279,8 @@ def settle(said: Said, sampling: SamplingParams) -> Said:
     A stop string ends the answer, although the server did not know it. An answer of all the tokens
     that were asked for was cut, although llama-server says that it is complete.
     """
-    stop = next((one for one in sampling.stop if one in said.text), None)
+    found = [(at, one) for one in sampling.stop if (at := said.text.find(one)) >= 0]
+    stop = min(found)[1] if found else None
     if stop is not None:
         said.finish_reason, said.stop_reason, said.server_finish = "stop", stop, None
     elif said.finish_reason == "stop" and said.usage.completion_tokens >= sampling.max_tokens:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from serve_eval.client.client import Client
-from serve_eval.client.preflight import refuse, trial
+from serve_eval.client.preflight import NO_ROUTE, refuse, trial
 from serve_eval.datasets.small_media import dot, number
 from serve_eval.evaluation.capabilities import features
 from serve_eval.evaluation.capabilities.features import probe_guided_decoding
@@ -18,10 +18,8 @@ from serve_eval.evaluation.capabilities.probe_request import (
     refuses_shortest,
 )
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.schema import Ability, AudioForm, Need, SamplingParams
+from serve_eval.schema import Ability, AudioForm, Need, Route, SamplingParams
 from serve_eval.schema.media import media_form, media_kind
-
-_NO_ROUTE = frozenset({404, 405, 501})
 
 
 async def probe(
@@ -156,7 +154,8 @@ async def _route(client: Client, chat: bool, alike: Sequence[PreparedTask]) -> A
         and failure.status is not None
         and "chat template" in failure.message.lower().replace("_", " ")
     )
-    if failure.status not in _NO_ROUTE and not no_template:
+    named = chat and client.chat_route is not Route.CHAT  # other routes are no substitute
+    if named or (failure.status not in NO_ROUTE and not no_template):
         await refuse(client, failure, chat=chat, extra=extra)
     if (
         await trial(client, chat=not chat, sampling=SamplingParams(max_tokens=2), extra={})

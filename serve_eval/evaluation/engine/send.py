@@ -68,7 +68,8 @@ def send(
 
         ask = partial(send_to_thinker, client, alone=alone)
         request = name_conversation(request, client.conversation_id)
-        return talk(ask, sample, request, None if lane is None else lane.keep_exchanges())
+        kept = None if lane is None else lane.keep_exchanges()
+        return talk(ask, sample, request, kept, by_id=client.names_answers)
     if not sample.choices:
         return send_to_thinker(client, request, alone=alone)
     return _send_choices(client, task, sample, request, alone=alone)

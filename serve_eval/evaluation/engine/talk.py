@@ -62,15 +62,24 @@ def _cut(done: list[Exchange], doubt: Callable[[Exchange], str | None]) -> None:
 
 
 async def talk(
-    ask: Ask, sample: Sample, request: Request, kept: KeptExchanges | None = None
+    ask: Ask,
+    sample: Sample,
+    request: Request,
+    kept: KeptExchanges | None = None,
+    *,
+    by_id: bool = False,
 ) -> Response | Failure:
-    """Return the response to a conversation: its last answer. Never raises for a failed request."""
+    """Return the response to a conversation: its last answer. Never raises for a failed request.
+
+    With `by_id`, requests name the answer before them in place of the turns up to it.
+    """
     done = [] if kept is None else kept.take(sample.id)
     earlier = len(done)
     try:
         while (found := find_next(sample, done)) is not None:
             turn, prompt = found
-            result = await ask(_put(sample, request, prompt, len(done)))
+            asked = _put(sample, request, prompt, len(done))
+            result = await ask(_name_answer(asked, done) if by_id else asked)
             if isinstance(result, Failure):
                 return _fail(sample, done[earlier:], turn, result)
             exchange = Exchange(turn=turn, response=result)
@@ -113,6 +122,23 @@ def _put(sample: Sample, request: Request, prompt: object, number: int) -> Reque
         own = hashlib.sha256(f"{salt}:{number}".encode()).hexdigest()[: len(str(salt))]
         extra = {**extra, SALT_FIELD: own}
     return msgspec.structs.replace(request, prompt=prompt, extra=extra)
+
+
+def _name_answer(request: Request, done: list[Exchange]) -> Request:
+    """Return the request with the id of the last answer in place of the turns up to it.
+
+    The system turn is sent again, since instructions are of one answer. After calls of tools the
+    whole history is sent, whose ids of calls are not the server's.
+    """
+    extra, last = {**request.extra, "store": True}, done[-1].response if done else None
+    if last is None or last.answer_id is None or last.tool_calls:
+        return msgspec.structs.replace(request, extra=extra)
+    assert not isinstance(request.prompt, str)
+    turns = request.prompt
+    said = max(place for place, turn in enumerate(turns) if turn.role == "assistant")
+    system = turns[: turns[0].role == "system"]
+    extra["previous_response_id"] = last.answer_id
+    return msgspec.structs.replace(request, prompt=(*system, *turns[said + 1 :]), extra=extra)
 
 
 def _fail(sample: Sample, done: list[Exchange], turn: int, failure: Failure) -> Failure:

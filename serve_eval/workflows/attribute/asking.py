@@ -20,6 +20,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.plugins import extensions
+from serve_eval.protocol.fingerprint import ROUTE
 from serve_eval.schema import Endpoint, Failure, Plan, Sample, SamplingDefaults, Task
 from serve_eval.schema.base_url import find_address, normalise_base_url
 from serve_eval.stats.contingency import CONTEXT, GENERATION
@@ -224,6 +225,8 @@ async def prepare_asking(
     if pairs and all(request_of(task, sample).sampling.max_tokens <= 1 for task, sample in chosen):
         pairs = []
         warnings.append("pairs are not asked: answers of one token never reach a generation server")
+    if any(ROUTE in one.task.protocol for one in able):
+        warnings.append("route: the run asked by /v1/responses, and the workers get chats")
     return Asking(
         plan=plan,
         endpoint=endpoint,

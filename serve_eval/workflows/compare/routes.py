@@ -24,6 +24,7 @@ def describe_routes(a: tuple[Path, Report], b: tuple[Path, Report]) -> Iterator[
     if here is there:
         return
     yield f"route: A was asked by /v1{here}, and B by /v1{there}"
+    yield from _compare_unknown(a[1], b[1])
     names = [task.result.task for task in a[1].tasks]
     others = {task.result.task for task in b[1].tasks}
     for name in (name for name in names if name in others):
@@ -32,6 +33,14 @@ def describe_routes(a: tuple[Path, Report], b: tuple[Path, Report]) -> Iterator[
         pairs = [(first[one], other[one]) for one in common]
         if pairs:
             yield from (f"route, {name}: {line}" for line in _differences(pairs))
+
+
+def _compare_unknown(a: Report, b: Report) -> Iterator[str]:
+    """Yield why the sampling defaults of one side alone are not known."""
+    why = [one.sampling_defaults and one.sampling_defaults.unknown for one in (a, b)]
+    for name, reason, other in (("A", *why), ("B", *reversed(why))):
+        if reason and other is not None and not other:
+            yield f"route: the sampling defaults of {name} are not known: {reason}"
 
 
 def _read(folder: Path, task: str) -> _Answers:

@@ -23,7 +23,7 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
-from serve_eval.errors import EndpointError, NotComparableError, ServeEvalError
+from serve_eval.errors import EndpointError, NotComparableError, PlanError, ServeEvalError
 from serve_eval.evaluation.capabilities.sampling import (
     choose_sent,
     name_difference,
@@ -196,6 +196,12 @@ async def _gather(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 async def _reach_server(
     name: str, plan: Plan, session: VerifySession
 ) -> AsyncIterator[AskedServer]:
+    if plan.connection.route != "chat":
+        raise PlanError(
+            f"{name}: connection.route: probes need log-probabilities, which are not read from"
+            " /v1/responses",
+            hint="Ask by the usual routes: --set connection.route=chat.",
+        )
     prepared = await asyncio.to_thread(prepare, plan)
     most = plan.limits.concurrency
     logs = session.out_dir / SERVERS / quote(name, safe="").lstrip(".")

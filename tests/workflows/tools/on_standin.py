@@ -22,7 +22,7 @@ from serve_eval.launchers._standin.model import MadeUpModel, encode
 from serve_eval.launchers._standin.worker import create
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, Limits, Plan, Spec
+from serve_eval.schema import Connection, DataRoots, Limits, Plan, Spec
 from serve_eval.schema.media import prompt_sha256, uniform
 from serve_eval.tasks._tool_requests import KIND, KINDS
 from serve_eval.workflows.tools import ToolRules, check_tools
@@ -53,7 +53,7 @@ class ToolModel(MadeUpModel):
         return [*encode(thoughts), *found]
 
 
-def plan_of(url, kinds, limit=None):
+def plan_of(url, kinds, limit=None, *, route="chat"):
     """Return a plan that asks the set at this address."""
     options = {} if kinds is None else {"kinds": list(kinds)}
     return Plan(
@@ -62,6 +62,7 @@ def plan_of(url, kinds, limit=None):
         tasks=(Spec(name="tool_calls", options=options),),
         limits=Limits(),
         limit=limit,
+        connection=Connection(route=route),
     )
 
 
@@ -108,12 +109,13 @@ async def check_standin(
     thinks=False,
     noise=0.0,
     reference=None,
+    route="chat",
 ):
     """Check a server whose model gives the answers of a file, and return the result."""
     model = ToolModel(answers, seed=seed, thinks=thinks, noise=noise)
     async with serve_app(create_standin(model, faults, thinks=thinks)) as url:
         return await check_tools(
-            plan_of(url, kinds, limit),
+            plan_of(url, kinds, limit, route=route),
             out_dir,
             loads,
             rules=ToolRules(reference=reference),

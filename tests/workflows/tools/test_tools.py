@@ -59,6 +59,16 @@ def _name(found):
     return {one.fault: one.where for one in found.findings}
 
 
+@pytest.mark.parametrize("faults", [{}, {"drops_last_piece": True}])
+def test_both_routes_of_chats_are_judged_alike(answers, tmp_path, faults):
+    found = [
+        _check(tmp_path / route, answers, faults, kinds=SOME[:2], route=route)
+        for route in ("chat", "responses")
+    ]
+    assert [one.exit_code for one in found] == [FAIL if faults else PASS] * 2
+    assert _name(found[0]).get("lost part") == _name(found[1]).get("lost part")
+
+
 def test_a_sound_server_is_not_accused_and_serves_as_a_reference(tmp_path, answers):
     found = _check(tmp_path / "a", answers)
     assert (found.findings, found.exit_code) == ((), PASS)
