@@ -105,7 +105,9 @@ def judge_phase(
         joined=sum(not failed for _, _, failed in answers.failed),
         planned=len(answers.failed),
         alpha=alpha,
-        rows=tuple(_as_server(row) for row in rows) if servers else rows,
+        rows=tuple(replace(row, role=SERVER) if row.role == GENERATION else row for row in rows)
+        if servers
+        else rows,
     )
 
 
@@ -177,10 +179,6 @@ def text_of(response: Response) -> str:
 def prompt_name(task: Task, sample: Sample) -> str:
     """Return the name of a prompt within this package."""
     return f"{task.name}/{sample.id}"
-
-
-def _as_server(row: WorkerShare) -> WorkerShare:
-    return replace(row, role=SERVER) if row.role == GENERATION else row
 
 
 def _cells(answers: Iterable[tuple[tuple[str | None, str | None], str, bool]]) -> list[Cell]:

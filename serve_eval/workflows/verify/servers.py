@@ -46,7 +46,6 @@ from serve_eval.schema import (
     ProbeReading,
     ProbeRoute,
     Progress,
-    SamplingDefaults,
     VerificationOutcome,
     VerificationReference,
     VerifiedSide,
@@ -291,17 +290,16 @@ def warn_of_unseen(known: VerificationReference, sides: Sequence[VerifiedSide]) 
             " (register it again)"
         ]
     found = []
-    for name, one in (("the reference", known.sampling_defaults), *_list_known(wholes)):
+    for name, one in (
+        ("the reference", known.sampling_defaults),
+        *[(one.name, one.sampling_defaults) for one in wholes if one.sampling_defaults is not None],
+    ):
         if fields := [field.sent_as for field in one.possible]:
             why = f" ({one.unknown})" if one.unknown else ""
             found.append(
                 f"it is not known whether {name} adds {', '.join(fields)} to requests{why}"
             )
     return found
-
-
-def _list_known(sides: Sequence[VerifiedSide]) -> list[tuple[str, SamplingDefaults]]:
-    return [(one.name, one.sampling_defaults) for one in sides if one.sampling_defaults is not None]
 
 
 def compare_counts(gaps: Sequence[int]) -> tuple[str, ...]:
