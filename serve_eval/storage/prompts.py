@@ -258,7 +258,12 @@ def keep_media(run: Path, samples: Iterable[Sample], *, most_of_run: int = MOST_
             if what.size <= MOST_OF_ONE and taken + what.size <= most_of_run:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 taken += what.size
-                write_whole(folder / name, _read_part(part))
+                write_whole(
+                    folder / name,
+                    read_media_file(part)
+                    if isinstance(part, MediaFile)
+                    else media_bytes(part) or b"",
+                )
 
 
 def list_media(prompt: Prompt | None) -> Iterator[MediaPart]:
@@ -298,7 +303,3 @@ def _name(part: MediaPart) -> str | None:
     if not isinstance(part, MediaFile) or not known or not _CHECKSUM.fullmatch(part.sha256):
         return None
     return f"{part.sha256}.{EXTENSIONS[part.media_type]}"
-
-
-def _read_part(part: MediaPart) -> bytes:
-    return read_media_file(part) if isinstance(part, MediaFile) else media_bytes(part) or b""

@@ -102,20 +102,16 @@ def response(
         server_finish=said.server_finish or UNSET,
     )
     rare = said.tool_calls or said.call_faults or said.prompt_logprobs is not None
-    return _add_rare(found, said) if rare or said.refusal is not None else found
-
-
-def _add_rare(found: Response, said: Said) -> Response:
-    """Return a response with what few answers have.
-
-    In one call, CPython would pass more than 15 arguments by name, and build a dictionary of them.
-    """
-    return msgspec.structs.replace(
-        found,
-        refusal=said.refusal,
-        prompt_logprobs=said.prompt_logprobs,
-        tool_calls=said.tool_calls,
-        call_faults=said.call_faults or UNSET,
+    return (
+        msgspec.structs.replace(
+            found,
+            refusal=said.refusal,
+            prompt_logprobs=said.prompt_logprobs,
+            tool_calls=said.tool_calls,
+            call_faults=said.call_faults or UNSET,
+        )
+        if rare or said.refusal is not None
+        else found
     )
 
 
