@@ -76,8 +76,8 @@ def find_spent_limit(session: RunSession) -> str:
             return CERTAIN
     budget = open_budget(session, session.tasks)
     for w in session.tasks:
-        if w.unfinished and (place := next(iter(w.list_pending_samples()), None)) is not None:
-            budget.admits(w.prepared.task, w.accumulator.samples[place])
+        if w.unfinished and (pending := w.list_pending_samples()):
+            budget.admits(w.prepared.task, w.accumulator.samples[pending[0]])
             return budget.ended_by
     return ""
 
