@@ -15,7 +15,7 @@ import msgspec
 
 from serve_eval.checks.row import CheckOutcome, CheckResult, SentRequest
 from serve_eval.client.attempts import outcome
-from serve_eval.client.wire_format.answer import CLOSE, OPEN, split_thinking
+from serve_eval.client.wire_format.bodies import CLOSE, OPEN, split_thinking
 from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
 from serve_eval.client.wire_format.refusal import shorten
 from serve_eval.client.wire_format.sse import ERROR_EVENT, EventLines

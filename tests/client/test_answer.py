@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
-from serve_eval.client.wire_format.answer import response, split_thinking
 from serve_eval.client.wire_format.bodies import (
     BAD_INDEX,
     NO_ID,
@@ -18,6 +17,8 @@ from serve_eval.client.wire_format.bodies import (
     REPEATED_ID,
     SHARED_INDEX,
     ToolCalls,
+    response,
+    split_thinking,
 )
 from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
 from serve_eval.client.wire_format.stream import StreamedAnswer

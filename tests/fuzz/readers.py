@@ -14,7 +14,7 @@ with atheris.instrument_imports():
     from serve_eval.client import questions
     from serve_eval.client.http1.connection import Http1Connection
     from serve_eval.client.wire_format import wire
-    from serve_eval.client.wire_format.answer import split_thinking
+    from serve_eval.client.wire_format.bodies import split_thinking
     from serve_eval.client.wire_format.reply import Reply
     from serve_eval.client.wire_format.sse import EventLines
     from serve_eval.client.wire_format.stream import StreamedAnswer

@@ -16,12 +16,12 @@ from typing import cast
 import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from serve_eval.client.request import RequestIds
 from serve_eval.client.tls import refusal
 from serve_eval.client.transport import (
     BadHttp,
     CertificateRefused,
     Disconnected,
-    RequestIds,
     StepLedger,
 )
 from serve_eval.client.wire_format.reply import HEAD_FIELDS, Reply

@@ -23,7 +23,7 @@ from msgspec import UNSET, UnsetType
 
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
-from serve_eval.client.wire_format.answer import CLOSE, OPEN
+from serve_eval.client.wire_format.bodies import CLOSE, OPEN
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.schema import (
     Attempt,
