@@ -15,7 +15,8 @@ from serve_eval.checks.answer import Answer
 from serve_eval.checks.kinds.answering import PROMPT
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import Check, CheckSession
-from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS, UNREADABLE
+from serve_eval.client.wire_format.refusal import UNREADABLE
+from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.evidence.prompt_audit import (
     INTERNAL,
     MOST_ANSWERS,

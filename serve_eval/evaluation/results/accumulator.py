@@ -26,8 +26,12 @@ from serve_eval.evaluation.results.sample_table import (
     UNLISTED_FINISH,
     SampleTable,
 )
-from serve_eval.evaluation.results.scoring import Grade, ScoredApart, ScorerErrors, try_grading
-from serve_eval.evaluation.results.scoring import score_response as score_response
+from serve_eval.evaluation.results.scoring import (
+    Grade,
+    ScoredApart,
+    ScorerErrors,
+    try_grading,
+)
 from serve_eval.evaluation.results.task_result import UnlistedFinishes, task_result
 from serve_eval.evidence.whole_answer import hash_answer
 from serve_eval.processes.bounded_call import Unfinished

@@ -13,9 +13,10 @@ from pathlib import Path
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from serve_eval.report.drawing_process import lacks_library
 from serve_eval.report.page.columns import pack, shorten
 from serve_eval.report.page.content import PageContent, PictureSection, ScriptData, Section
-from serve_eval.report.pictures.picture import draw_all, lacks_library, name_extra
+from serve_eval.report.pictures.picture import draw_all, name_extra
 from serve_eval.report.text import reveal
 from serve_eval.storage.json_files import write_private
 
