@@ -281,7 +281,7 @@ def translate(args: Sequence[str]) -> str | None:
     return _write_run(words[1:], tasks=task)
 
 
-def _write_run(words: Sequence[str], *, tasks: Sequence[str] = (), launcher: str = "") -> str:
+def _write_run(words: Sequence[str], *, tasks: Sequence[str], launcher: str = "") -> str:
     """Return the `run` with the values that the options of another tool have."""
     given: dict[str, str] = {}
     plans = [one for one in words if re.search(r"\.ya?ml$", one)]

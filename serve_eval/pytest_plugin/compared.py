@@ -167,8 +167,8 @@ def describe_compared(
     folder: Path,
     *,
     kept: bool,
-    include_path: Sequence[str] = (),
-    max_detects: float | None = None,
+    include_path: Sequence[str],
+    max_detects: float | None,
 ) -> EvaluatedTest:
     """Return the result of a comparison, with the states and properties of junit.xml."""
     from serve_eval.report.ci_result import CiState

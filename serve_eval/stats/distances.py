@@ -259,23 +259,23 @@ LARGEST = 15
 """Number of the largest values from which the exponent is estimated."""
 
 
-def share_beyond(values: Sequence[float], limit: float, largest: int = LARGEST) -> float:
+def share_beyond(values: Sequence[float], limit: float) -> float:
     """Return the estimated chance that a further value is beyond a limit.
 
     It is the share of `values` beyond the limit if there are any. 1 for too few values.
     """
     ordered = sorted(values, reverse=True)
-    if len(ordered) <= largest:
+    if len(ordered) <= LARGEST:
         return 1.0
     if beyond := sum(one > limit for one in ordered):
         return beyond / len(ordered)
-    threshold = ordered[largest]
+    threshold = ordered[LARGEST]
     if threshold <= 0.0:
-        return 0.0 if ordered[0] <= 0.0 else largest / len(ordered)
-    hill = sum(math.log(one / threshold) for one in ordered[:largest]) / largest
+        return 0.0 if ordered[0] <= 0.0 else LARGEST / len(ordered)
+    hill = sum(math.log(one / threshold) for one in ordered[:LARGEST]) / LARGEST
     if hill <= 0.0:
         return 0.0
-    return largest / len(ordered) * float((limit / threshold) ** (-1 / hill))
+    return LARGEST / len(ordered) * float((limit / threshold) ** (-1 / hill))
 
 
 def count_unlikely(mean: float, alpha: float) -> int:

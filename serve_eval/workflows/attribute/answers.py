@@ -118,7 +118,7 @@ def add_times(
     of_each: PhaseAnswers,
     of_pairs: PhaseAnswers,
     at_a_time: int,
-    cores_busy: float | None = None,
+    cores_busy: float | None,
 ) -> tuple[Attribution, Attribution | None, list[str]]:
     """Add the slow workers, and return a sentence about each.
 

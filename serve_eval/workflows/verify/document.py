@@ -90,7 +90,7 @@ def make_document(
 
 
 def make_registered(
-    made: VerificationReference, file: Path, address: str = "", model: str = ""
+    made: VerificationReference, file: Path, address: str, model: str = ""
 ) -> Document:
     """Return the document of a new reference.
 

@@ -135,7 +135,7 @@ def check_route(route: ProbeRoute | None, known: VerificationReference, source: 
 
 @asynccontextmanager
 async def open_server(
-    named: NamedPlan, session: VerifySession, *, route: ProbeRoute | None = None
+    named: NamedPlan, session: VerifySession, *, route: ProbeRoute | None
 ) -> AsyncIterator[AskedServer]:
     """Launch or reach a server, and find out which questions it takes.
 
@@ -152,7 +152,7 @@ async def open_servers(
     session: VerifySession,
     stack: AsyncExitStack,
     *,
-    route: ProbeRoute | None = None,
+    route: ProbeRoute | None,
 ) -> list[AskedServer]:
     """Launch or reach servers, and find out of all together which questions they take.
 
@@ -236,7 +236,7 @@ def _show_progress(server: AskedServer, session: VerifySession) -> Iterator[None
         shown.end(server.name)
 
 
-async def settle_server(server: AskedServer, *, route: ProbeRoute | None = None) -> bool:
+async def settle_server(server: AskedServer, *, route: ProbeRoute | None) -> bool:
     """Find out which questions a server takes, and return True. `route` is that of settle.
 
     Raises EndpointError if it takes none.
