@@ -54,32 +54,6 @@ def common_prefix(a: str, b: str) -> int:
     return low
 
 
-class PrefixHead:
-    """Find how much of each text in a sequence an earlier one has, so that it is kept once.
-
-    The text to compare with is the head: the last one that was kept whole. Texts must share at
-    least `least` characters.
-    """
-
-    def __init__(self, least: int) -> None:
-        self._least = least
-        self._head = self._last = ""
-
-    def count_shared(self, text: str) -> int:
-        """Return how many characters of a text are left out, because the head has them."""
-        least = self._least
-        if len(text) < least or self._head[:least] != text[:least]:
-            return 0
-        shared = common_prefix(self._head, text)
-        # A text that begins much more like the last one is the better head for those after it.
-        closer = 2 * shared < len(text) and common_prefix(self._last, text) > 2 * shared
-        return 0 if closer else shared
-
-    def take(self, text: str, shared: int) -> None:
-        """Go on behind a text that is kept without its first `shared` characters."""
-        self._last, self._head = text, self._head if shared else text
-
-
 DRAWS = 9_999
 """Drawn labels of all prompts; the least p is 1 / (DRAWS + 1)."""
 MOST_LABELS = 1_000

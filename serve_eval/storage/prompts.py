@@ -34,7 +34,7 @@ from serve_eval.schema.media import (
     media_bytes,
     read_media_file,
 )
-from serve_eval.stats.distances import PrefixHead
+from serve_eval.stats.distances import common_prefix
 from serve_eval.storage.archive import whole_lines
 from serve_eval.storage.file_names import MEDIA, prompts_file
 from serve_eval.whole_file import replace_file, write_whole
@@ -166,6 +166,32 @@ def _decode(line: _Line) -> KeptPrompt:
         return KeptPrompt(id=line.id, prompt=None)
     prompt = line.text if line.chat is None else _messages.decode(line.chat)
     return KeptPrompt(id=line.id, prompt=prompt, choices=line.choices, later=line.later)
+
+
+class PrefixHead:
+    """Find how much of each text in a sequence an earlier one has, so that it is kept once.
+
+    The text to compare with is the head: the last one that was kept whole. Texts must share at
+    least `least` characters.
+    """
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._head = self._last = ""
+
+    def count_shared(self, text: str) -> int:
+        """Return how many characters of a text are left out, because the head has them."""
+        least = self._least
+        if len(text) < least or self._head[:least] != text[:least]:
+            return 0
+        shared = common_prefix(self._head, text)
+        # A text that begins much more like the last one is the better head for those after it.
+        closer = 2 * shared < len(text) and common_prefix(self._last, text) > 2 * shared
+        return 0 if closer else shared
+
+    def take(self, text: str, shared: int) -> None:
+        """Go on behind a text that is kept without its first `shared` characters."""
+        self._last, self._head = text, self._head if shared else text
 
 
 class _PromptFile:
