@@ -17,7 +17,7 @@ import msgspec
 
 from serve_eval.report.samples.details import describe_attempts, describe_failure
 from serve_eval.report.samples.samples import RIGHT, WORDS, ShownSample
-from serve_eval.schema import MediaFile, MediaPart, Prompt, PromptLogprobs, Response
+from serve_eval.schema import MediaFile, MediaPart, Message, Prompt, PromptLogprobs, Response
 from serve_eval.schema.media import IMAGES, media_kind, media_url, recognise_media
 from serve_eval.storage.prompts import PrefixHead, find_media, list_media, read_media
 
@@ -85,11 +85,7 @@ class PromptColumn:
             self._rows.append(None)
             self._turns.append(None)
             return
-        texts = (
-            [prompt]
-            if isinstance(prompt, str)
-            else ["\n".join([turn.text, *map(media_url, turn.media)]) for turn in prompt]
-        )
+        texts = [prompt] if isinstance(prompt, str) else _say(prompt)
         kept = [shorten(text, self._most) for text in texts]
         if any(a is not b for a, b in zip(kept, texts, strict=True)):
             self.cut.append(len(self._rows))
@@ -118,6 +114,11 @@ def _cut(text: str) -> list[str]:
     """Return the paragraphs of a text, each with its end."""
     *before, last = text.split(PARAGRAPH)
     return [*(one + PARAGRAPH for one in before), last]
+
+
+def _say(prompt: Sequence[Message]) -> list[str]:
+    """Return the text of each turn, with what is kept of its media."""
+    return ["\n".join([turn.text, *map(media_url, turn.media)]) for turn in prompt]
 
 
 def count_units(text: str) -> int:
