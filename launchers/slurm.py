@@ -11,7 +11,7 @@ import random
 import subprocess
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -254,15 +254,13 @@ def _plan_job(
             gpus_per_node=allocation.gpus_per_node,
             tasks_per_node=allocation.gpus_per_node,
             whole_nodes=True,
-            sbatch_args=(*_name_nodes(options.nodes, count), *options.sbatch_args),
+            sbatch_args=(
+                *((f"--nodelist={','.join(options.nodes[:count])}",) if options.nodes else ()),
+                *options.sbatch_args,
+            ),
             notes=tuple(placement),
         ),
     )
-
-
-def _name_nodes(nodes: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    """Return the option of sbatch for a job that has the named nodes; none if none are named."""
-    return (f"--nodelist={','.join(nodes[:count])}",) if nodes else ()
 
 
 def _ways(deployment: Deployment) -> Ways:

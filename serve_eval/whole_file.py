@@ -170,9 +170,9 @@ def replace_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
             raise
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """Write a file whole or not at all. Raises OSError."""
-    with replace_file(path, mode) as file:
+    with replace_file(path) as file:
         file.write(data)
 
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serve_eval.client.wire_format.wire import Said, describe
+from serve_eval.client.wire_format.bodies import Said
+from serve_eval.client.wire_format.refusal import describe
 from serve_eval.masking import LEAST_CUT, Masking
 from serve_eval.schema import PromptLogprobs, ToolCall
 from serve_eval.secret_signs import find_secrets, hide, holds_secret, in_address

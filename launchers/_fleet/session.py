@@ -81,7 +81,7 @@ async def serve_commands(
     model: str,
     limits: TimeLimits,
     cluster: bool = False,
-    held: Mapping[str, int] | None = None,
+    held: Mapping[str, int] | None,
 ) -> AsyncIterator[Endpoint]:
     """Run the command lines of any servers, unchanged, as `session` does. Raise LaunchError."""
     front = servers[-1]

@@ -140,7 +140,7 @@ async def follow_logs(
 
 
 async def read_last_lines(
-    cluster: Cluster, pod: str, container: str, *, previous: bool = False
+    cluster: Cluster, pod: str, container: str, *, previous: bool
 ) -> list[str]:
     """Return the last lines of a container, or of the one before it; empty if there are none."""
     before = {"previous": "true"} if previous else {}
@@ -188,7 +188,6 @@ async def wait_until_ready(
     *,
     timeout_s: float,
     notify: Callable[[str], None],
-    poll_s: float = POLL_S,
 ) -> list[list[PodState]]:
     """Return the pods of each label selector once all of them are Ready.
 
@@ -227,7 +226,7 @@ async def wait_until_ready(
             said = now
             notify(f"waiting for pods: {told}")
         first = False
-        await asyncio.sleep(min(poll_s, timeout_s))
+        await asyncio.sleep(min(POLL_S, timeout_s))
 
 
 async def _check_start(cluster: Cluster, pods: Sequence[PodState]) -> None:

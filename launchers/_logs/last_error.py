@@ -61,7 +61,10 @@ def explain(log: str, engine: str | None = None) -> Explanation | None:
     if best is None or (best.cause is None and best.weight is Weight.GUESSED):
         lately = [one for one in reader.found if _is_recent(one)]
         best = min(lately, key=Candidate.rank, default=best)
-    whole = next((one for one in _whole(engine) if one.shows_in(log)), None)
+    whole = next(
+        (one for one in read_causes() if one.whole and one.can_be_of(engine) and one.shows_in(log)),
+        None,
+    )
     if best is None:
         follows = (one.line for one in reader.found if one.follows() and not one.is_survived())
         first = next(follows, "")
@@ -112,11 +115,6 @@ def _look_below(cause: Cause, lines: Sequence[Line], engine: str | None) -> Expl
             if reason.shows_in(line.text):
                 return Explanation(_cut_long(line.text), reason)
     return None
-
-
-def _whole(engine: str | None) -> Iterator[Cause]:
-    """Yield the causes that are seen in several lines together."""
-    return (one for one in read_causes() if one.whole and one.can_be_of(engine))
 
 
 def _cut_long(line: str) -> str:

@@ -126,10 +126,10 @@ def inherit(environ: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[st
     return {name: value for name, value in found.items() if name in wanted or name not in gone}
 
 
-def for_helpers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def for_helpers() -> dict[str, str]:
     """Return the variables for commands that ask the machine or cluster, such as nvidia-smi."""
     names, prefixes = {"MUNGE_SOCKET"}, ("SLURM_", "CUDA_", "NVIDIA_")
-    return inherited_by_any(environ, list_named(environ), names=names, prefixes=prefixes)
+    return inherited_by_any(os.environ, list_named(os.environ), names=names, prefixes=prefixes)
 
 
 def list_named(environ: Mapping[str, str]) -> list[str]:

@@ -233,10 +233,10 @@ class _Simulator:
         chosen = [
             key for key in asked.hashes if config.failure_rate >= 1.0 or key in self.answers.failing
         ]
-        return any(not config.failures_per_prompt or self._due(key) for key in chosen)
-
-    def _due(self, key: str) -> bool:
-        return self.stats.requests[key] <= self.config.failures_per_prompt
+        return any(
+            not config.failures_per_prompt or self.stats.requests[key] <= config.failures_per_prompt
+            for key in chosen
+        )
 
     def _generate(self, asked: Asked) -> list[Generated]:
         steps, found = self.config.tokens_per_step, []

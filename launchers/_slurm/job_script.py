@@ -32,7 +32,6 @@ def job_script(
     command: str,
     *,
     sbatch_args: Sequence[str] = (),
-    name: str = "serve-eval",
     manages_gpus: bool | None = None,
     array: int | None = None,
     work_dir: Path | None = None,
@@ -55,7 +54,7 @@ def job_script(
             "sbatch_args: --array: every task would run the whole plan in the same folder",
             hint="--job-array N makes an array of N tasks with a part of the samples each.",
         )
-    options = [f"--job-name={name}", f"--nodes={size.nodes}"]
+    options = ["--job-name=serve-eval", f"--nodes={size.nodes}"]
     options += [f"--ntasks-per-node={size.tasks_per_node}"]
     if size.whole_nodes:
         options.append("--exclusive")

@@ -59,7 +59,7 @@ def agree_configs(
     context: Mapping[str, Any],
     generation: Mapping[str, Any],
     transceiver: Mapping[str, Any],
-    cache_types: Sequence[str | None] = (None, None),
+    cache_types: Sequence[str | None],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the configs of both sides, with `transceiver` if neither has one.
 

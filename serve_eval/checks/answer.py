@@ -15,11 +15,11 @@ import msgspec
 
 from serve_eval.checks.row import CheckOutcome, CheckResult, SentRequest
 from serve_eval.client.attempts import outcome
-from serve_eval.client.wire_format.answer import CLOSE, OPEN, split_thinking
+from serve_eval.client.wire_format.bodies import CLOSE, OPEN, split_thinking
 from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
-from serve_eval.client.wire_format.refusal import shorten
+from serve_eval.client.wire_format.refusal import UNREADABLE, Mask, describe, shorten
 from serve_eval.client.wire_format.sse import ERROR_EVENT, EventLines
-from serve_eval.client.wire_format.wire import EVENT_STREAM, UNREADABLE, Mask, describe
+from serve_eval.client.wire_format.wire import EVENT_STREAM
 
 _REFUSALS = frozenset({400, 404, 405, 413, 415, 422, 501})
 _REFUSED_AS_500 = re.compile(

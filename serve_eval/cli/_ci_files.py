@@ -19,11 +19,10 @@ def save_ci_files(
     describe: Callable[[], CiResult],
     exit_code: int,
     *,
-    folder: Path | None = None,
-    junit: Path | None = None,
-    notify_text: Path | None = None,
-    about: Path | None = None,
-    environ: Mapping[str, str] = os.environ,
+    folder: Path | None,
+    junit: Path | None,
+    notify_text: Path | None,
+    about: Path | None,
 ) -> int:
     """Write junit.xml and summary.md into a folder, and the files asked for. Return the exit code.
 
@@ -46,11 +45,11 @@ def save_ci_files(
     from serve_eval.storage.file_names import JUNIT_FILE, SUMMARY_FILE
     from serve_eval.storage.json_files import write_private
 
-    step_summary, in_github = environ.get("GITHUB_STEP_SUMMARY"), is_github(environ)
+    step_summary, in_github = os.environ.get("GITHUB_STEP_SUMMARY"), is_github(os.environ)
     if not (folder or junit or notify_text or step_summary or in_github):
         return exit_code
-    mask = SecretMask(Connection(), environ)
-    result = place_result(describe(), find_place(folder or about, environ), mask)
+    mask = SecretMask(Connection(), os.environ)
+    result = place_result(describe(), find_place(folder or about, os.environ), mask)
     text, summary = write_junit(result), write_markdown(result)
     if folder is not None:
         _try(lambda: write_private(folder / JUNIT_FILE, _encode(text)), folder / JUNIT_FILE)
@@ -114,9 +113,7 @@ def tell_ending(command: str, about: str, asked: Mapping[str, Any]) -> Iterator[
         raise
 
 
-def check_asked(
-    junit: Path | None, notify_text: Path | None = None, *, as_json: bool = False
-) -> None:
+def check_asked(junit: Path | None, notify_text: Path | None, *, as_json: bool) -> None:
     """Raise PlanError if a file that was asked for could not be written at the end."""
     from serve_eval.errors import PlanError
 

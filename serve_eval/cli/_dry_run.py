@@ -74,7 +74,7 @@ def show_only(
     dry_run: bool,
     dump_to: Path | None,
     as_json: bool,
-    out_dir: Path | None = None,
+    out_dir: Path | None,
 ) -> int:
     """Write the prompts to a file, or show the plan, or both. Return the exit code."""
     if dump_to is not None:

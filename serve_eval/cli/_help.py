@@ -117,7 +117,10 @@ def page(command: HelpedCommand, ctx: Any, *, everything: bool) -> str:
     else:
         known = {one.name: one for one in options}
         panels = {"Usual options": [_row(known[name]) for name in command.usual]}
-    panels = {"Arguments": [_argument_row(one) for one in arguments], **panels}
+    panels = {
+        "Arguments": [(_metavar(one, one.name.upper()), _meaning(one)) for one in arguments],
+        **panels,
+    }
     blocks += [_panel(title, rows, width) for title, rows in panels.items() if rows]
     if not everything:
         blocks.append(f"All {len(options)} options: {ctx.command_path} {EVERYTHING}")
@@ -167,10 +170,6 @@ def _meaning(param: Any) -> str:
     else:
         more = f"default {default:g}" if isinstance(default, float) else f"default {default}"
     return f"{text.removesuffix('.')} ({more})."
-
-
-def _argument_row(argument: Any) -> Row:
-    return _metavar(argument, argument.name.upper()), _meaning(argument)
 
 
 def _metavar(param: Any, otherwise: str = "") -> str:

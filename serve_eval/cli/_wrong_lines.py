@@ -244,17 +244,17 @@ def rewrite_former(name: str, rest: Sequence[str]) -> list[str]:
 def _as_capsule(rest: Sequence[str]) -> list[str]:
     """Return the words of `show --capsule` for those of the former `capsule`."""
     words, samples = [], []
-    given = iter(one for word in rest for one in _split(word))
+    given = iter(
+        one
+        for word in rest
+        for one in (word.split("=", 1) if word.startswith("--sample=") else [word])
+    )
     for one in given:
         if one == "--sample":
             samples.append(next(given, "ID"))
         else:
             words.append(one)
     return [*words, *samples, "--capsule"]
-
-
-def _split(word: str) -> list[str]:
-    return word.split("=", 1) if word.startswith("--sample=") else [word]
 
 
 def translate(args: Sequence[str]) -> str | None:
@@ -281,7 +281,7 @@ def translate(args: Sequence[str]) -> str | None:
     return _write_run(words[1:], tasks=task)
 
 
-def _write_run(words: Sequence[str], *, tasks: Sequence[str] = (), launcher: str = "") -> str:
+def _write_run(words: Sequence[str], *, tasks: Sequence[str], launcher: str = "") -> str:
     """Return the `run` with the values that the options of another tool have."""
     given: dict[str, str] = {}
     plans = [one for one in words if re.search(r"\.ya?ml$", one)]

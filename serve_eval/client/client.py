@@ -22,10 +22,10 @@ from serve_eval.client.attempts.outcome import Missed, OutcomeReader, Tries
 from serve_eval.client.attempts.timing import SAMPLE, Patience, Wait
 from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.questions import EndpointQuestions, EndpointReports, RawExchange
-from serve_eval.client.request import RequestEncoder, holds_key, request_headers
+from serve_eval.client.request import RequestEncoder, RequestIds, holds_key, request_headers
 from serve_eval.client.tls import Certificates, advise_unanswered
 from serve_eval.client.traffic import KnownThoughts
-from serve_eval.client.transport import RequestHead, RequestIds, StepListener, TransportSettings
+from serve_eval.client.transport import RequestHead, StepListener, TransportSettings
 from serve_eval.client.wire_format import logprobs, response_head, wire
 from serve_eval.errors import EndpointError
 from serve_eval.masking import Masking

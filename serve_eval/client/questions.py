@@ -17,8 +17,8 @@ from serve_eval.client.attempts.outcome import Missed, OutcomeReader
 from serve_eval.client.engine_metrics import EngineReading
 from serve_eval.client.tls import other_scheme
 from serve_eval.client.transport import RequestHead, Transport
+from serve_eval.client.wire_format.refusal import UNREADABLE
 from serve_eval.client.wire_format.reply import Reply
-from serve_eval.client.wire_format.wire import UNREADABLE
 from serve_eval.protocol import chat_template
 from serve_eval.schema import Endpoint, Failure, FailureKind, is_stand_in
 

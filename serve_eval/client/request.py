@@ -1,9 +1,10 @@
-"""Encode the headers and the body of requests, with media read at that time."""
+"""Make the ids, the headers and the body of requests, with media read at that time."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -151,6 +152,30 @@ def _put_part(part: TextPart | MediaPart, send_media: SendMedia) -> TextPart | M
     if not isinstance(part, MediaFile):
         return part
     return inline(part) if send_media == "inline" else link(part)
+
+
+ID_CHARACTERS = 36
+"""Length of a request id, a UUID. An id that a server shortened names no request."""
+
+
+class RequestIds:
+    """Make ids that begin with `own` and count up; `made` is their number.
+
+    The ids are UUIDs because llama-cpp-python refuses others.
+    """
+
+    def __init__(self) -> None:
+        self.own, self.made = str(uuid.uuid4())[:-12], 0
+
+    def new(self) -> str:
+        """Return the id of the next request."""
+        self.made += 1
+        return f"{self.own}{self.made:012x}"
+
+    def find_named(self, told: str) -> str | None:
+        """Return the id of one of our requests in a reply's text, or None."""
+        at = told.find(self.own)
+        return None if at < 0 or len(told) < at + ID_CHARACTERS else told[at : at + ID_CHARACTERS]
 
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2

@@ -7,7 +7,6 @@ does so; the rest of the client needs no more of it than this interface.
 from __future__ import annotations
 
 import ssl
-import uuid
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -15,6 +14,7 @@ from serve_eval.client.tls import Certificates, ServerAddress, refusal
 from serve_eval.schema.base_url import authority
 
 if TYPE_CHECKING:
+    from serve_eval.client.request import RequestIds
     from serve_eval.client.wire_format.reply import Reply
 
 
@@ -177,30 +177,6 @@ class Channel(Protocol):
     last_id: str | None
     last_text: int
     round_trip_s: float
-
-
-ID_CHARACTERS = 36
-"""Length of a request id, a UUID. An id that a server shortened names no request."""
-
-
-class RequestIds:
-    """Make ids that begin with `own` and count up; `made` is their number.
-
-    The ids are UUIDs because llama-cpp-python refuses others.
-    """
-
-    def __init__(self) -> None:
-        self.own, self.made = str(uuid.uuid4())[:-12], 0
-
-    def new(self) -> str:
-        """Return the id of the next request."""
-        self.made += 1
-        return f"{self.own}{self.made:012x}"
-
-    def find_named(self, told: str) -> str | None:
-        """Return the id of one of our requests in a reply's text, or None."""
-        at = told.find(self.own)
-        return None if at < 0 or len(told) < at + ID_CHARACTERS else told[at : at + ID_CHARACTERS]
 
 
 MOST_OUT = 2

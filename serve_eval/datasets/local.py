@@ -230,9 +230,7 @@ def find_split(
     return read_file(found[0])
 
 
-def find_pieces(
-    source: Source, folder: Path, split: str, subfolders: Iterable[str] = ("", "main/")
-) -> list[Path]:
+def find_pieces(source: Source, folder: Path, split: str, subfolders: Iterable[str]) -> list[Path]:
     """Return the files of one split in a data set's folder, in their order.
 
     Raises DatasetError if there is none.

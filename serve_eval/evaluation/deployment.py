@@ -264,9 +264,9 @@ _NOT_INHERITED = ("external", "kubernetes", "simulated", "embedded", "container"
 """Launchers whose servers inherit none of our variables."""
 
 
-def check_inherited(plan: Plan, environ: Mapping[str, str] = os.environ) -> None:
+def check_inherited(plan: Plan) -> None:
     """Raise PlanError for variables that make answers meaningless and that servers inherit."""
-    if not plan.allow_meaningless and (found := list_inherited(plan, environ)):
+    if not plan.allow_meaningless and (found := list_inherited(plan, os.environ)):
         names = ", ".join(one.name for one in found)
         raise PlanError(
             [str(one) for one in found],

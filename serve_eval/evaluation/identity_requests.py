@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format import bodies, wire
+from serve_eval.client.wire_format import bodies, refusal, wire
 from serve_eval.client.wire_format.sse import EventLines
 from serve_eval.evaluation.engine.load_session import MOST
 from serve_eval.evaluation.probe_server import TOP, UNREADABLE, read_tokens
@@ -89,7 +89,7 @@ class IdentityAsker:
             self.why = client.masking.message(reply.message)
             return None
         if reply.error is not None or reply.status != 200:
-            told = wire.describe(reply.content, client.masking.message)
+            told = refusal.describe(reply.content, client.masking.message)
             self.why = f"HTTP {reply.status}: {told}" if reply.error is None else str(reply.error)
             return None
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -47,9 +46,7 @@ SHORT_TOKENS = 16
 """Tokens of the answer to a short request: some servers refuse fewer."""
 
 
-async def check_judges(
-    plan: Plan, judges: Iterable[Judge], environ: Mapping[str, str] = os.environ
-) -> None:
+async def check_judges(plan: Plan, judges: Iterable[Judge], environ: Mapping[str, str]) -> None:
     """Send a short request to every judge with its own endpoint, before any answers are paid for.
 
     Raises PlanError for a faulty connection, and EndpointError for a judge that does not answer;

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format import bodies, wire
+from serve_eval.client.wire_format import bodies, refusal, wire
 from serve_eval.evaluation.engine.send import QUESTION
 from serve_eval.evaluation.engine.send import TOKENS as THOUGHT_TOKENS
 from serve_eval.schema import (
@@ -90,7 +90,7 @@ async def ask_tokens(request: Request, client: Client) -> AnswerTokens:
         raise Unreadable(client.masking.message(str(reply.error)))
     if reply.status != 200:
         raise Unreadable(
-            f"HTTP {reply.status}: {wire.describe(reply.content, client.masking.message)}",
+            f"HTTP {reply.status}: {refusal.describe(reply.content, client.masking.message)}",
             refused=reply.status in REFUSALS,
         )
     try:

@@ -44,7 +44,7 @@ async def fit_lengths(
     unfitted: Mapping[str, Task],
     out_dir: Path,
     environ: Mapping[str, str],
-    notify: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None],
 ) -> Plan:
     """Return the plan with the options that fit the `unfitted` tasks to the endpoint.
 

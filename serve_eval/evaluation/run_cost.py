@@ -7,7 +7,7 @@ equal part of its tokens, since no shard knows what the others spend.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -76,8 +76,8 @@ def find_spent_limit(session: RunSession) -> str:
             return CERTAIN
     budget = open_budget(session, session.tasks)
     for w in session.tasks:
-        if w.unfinished and (place := next(iter(w.list_pending_samples()), None)) is not None:
-            budget.admits(w.prepared.task, w.accumulator.samples[place])
+        if w.unfinished and (pending := w.list_pending_samples()):
+            budget.admits(w.prepared.task, w.accumulator.samples[pending[0]])
             return budget.ended_by
     return ""
 
@@ -148,17 +148,15 @@ def _find_left(session: RunSession) -> tuple[float | None, float | None]:
 
 
 @contextmanager
-def time_servers(
-    session: RunSession, clock: Callable[[], float] = time.monotonic
-) -> Iterator[None]:
+def time_servers(session: RunSession) -> Iterator[None]:
     """Note in the folder how long the servers ran in the block, and their number of GPUs."""
-    began_s, before = clock(), len(session.noted.read())
+    began_s, before = time.monotonic(), len(session.noted.read())
     try:
         yield
     finally:
         if len(session.noted.read()) > before:
             plan = session.plan
-            session.noted.note_served(clock() - began_s, plan.gpus or count_gpus(plan))
+            session.noted.note_served(time.monotonic() - began_s, plan.gpus or count_gpus(plan))
 
 
 def sum_cost(tasks: Sequence[TaskReport], noted: Sequence[SessionRecord]) -> RunCost:

@@ -36,7 +36,7 @@ from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher
 from serve_eval.protocol import chat_template
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import Ability, LaunchContext, Need, Plan, Sample, Spec, Task
+from serve_eval.schema import Ability, LaunchContext, Need, Plan, Task
 from serve_eval.storage import run_folder
 from serve_eval.storage.sessions import SessionRecord
 
@@ -100,14 +100,14 @@ async def settle_prefixes(plan: Plan, out_dir: Path, environ: Mapping[str, str])
             if (told := _before_the_start(plan, task)) is not None
         }
     found = {name: prefix for name, prefix in found.items() if name in lacks}
-    return replace(plan, tasks=tuple(_with_prefix(spec, found) for spec in plan.tasks))
-
-
-def _with_prefix(spec: Spec, found: Mapping[str, str | bool]) -> Spec:
-    return (
-        replace(spec, options={**spec.options, PREFIX: found[spec.name]})
-        if spec.name in found
-        else spec
+    return replace(
+        plan,
+        tasks=tuple(
+            replace(spec, options={**spec.options, PREFIX: found[spec.name]})
+            if spec.name in found
+            else spec
+            for spec in plan.tasks
+        ),
     )
 
 
@@ -234,7 +234,7 @@ def remarks(prepared: Iterable[PreparedTask], abilities: Iterable[Ability]) -> l
             isinstance(prefix, str)
             and prefix
             and True in puts
-            and any(_begins_with(sample, prefix) for sample in samples)
+            and any(context == prefix for sample in samples for context, _ in sample.continued)
         ):
             found.append(
                 f"{p.task.name}: two tokens begin each text: the endpoint's own, then the prefix"
@@ -242,7 +242,3 @@ def remarks(prepared: Iterable[PreparedTask], abilities: Iterable[Ability]) -> l
                 f" --set {p.task.name}.prefix=true"
             )
     return found
-
-
-def _begins_with(sample: Sample, prefix: str) -> bool:
-    return any(context == prefix for context, _ in sample.continued)

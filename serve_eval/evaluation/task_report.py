@@ -143,18 +143,18 @@ def _judge_so_far(task_run: TaskRun, run: RunFacts) -> tuple[Verdict, TaskResult
     spared = lacks is not None or stopped or end is not None or task_run.identical
     result = task_run.accumulator.result(spared=spared)
     if task_run.identical:
-        return _pass_by_identity(result), result, end
+        return (
+            Verdict(
+                task=result.task,
+                outcome=VerdictOutcome.PASS_BY_IDENTITY,
+                rule="identity",
+                evaluated=None,
+                reasons=(IDENTICAL,),
+            ),
+            result,
+            end,
+        )
     return _verdict(task_run, run, result, early, lacks, end), result, end
-
-
-def _pass_by_identity(result: TaskResult) -> Verdict:
-    return Verdict(
-        task=result.task,
-        outcome=VerdictOutcome.PASS_BY_IDENTITY,
-        rule="identity",
-        evaluated=None,
-        reasons=(IDENTICAL,),
-    )
 
 
 def _verdict(

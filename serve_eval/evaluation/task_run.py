@@ -85,9 +85,9 @@ class TaskRun:
             and not decided
         )
 
-    def list_pending_samples(self) -> Iterator[int]:
+    def list_pending_samples(self) -> list[int]:
         """Return the positions of the samples still to be asked."""
-        return (i for i in self.accumulator.list_unanswered() if i not in self.standing)
+        return [i for i in self.accumulator.list_unanswered() if i not in self.standing]
 
 
 def open_scoring(plan: Plan, prepared: Iterable[PreparedTask]) -> ScoringProcesses:

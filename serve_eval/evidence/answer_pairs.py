@@ -222,7 +222,7 @@ def another_answer(one: ScoreRecord, other: ScoreRecord) -> bool:
     return one.answer != other.answer
 
 
-def read_flips(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str], run: int = 0) -> list[Flip]:
+def read_flips(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str], run: int) -> list[Flip]:
     """Return these prompts with the answers of A and B in one run of both."""
     both = texts(a, prompts, run), texts(b, prompts, run)
     found = []

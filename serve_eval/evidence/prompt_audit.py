@@ -22,8 +22,8 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.client.questions import GET_S
-from serve_eval.client.wire_format.refusal import shorten
-from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS, UNREADABLE, describe
+from serve_eval.client.wire_format.refusal import UNREADABLE, describe, shorten
+from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.evidence.prompt_causes import compare
 from serve_eval.evidence.prompt_tokens import (
     LocalTokenizer,

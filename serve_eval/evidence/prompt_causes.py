@@ -237,16 +237,16 @@ def name_difference(expected: PromptReading, found: PromptReading, prompt: Promp
     rules: list[Callable[[], NamedCause | None]] = [
         lambda: _find_same_text(one, other),
         lambda: _find_dates(one, other),
-        lambda: _find_spaces(one, other, (prompt,) if isinstance(prompt, str) else _texts(prompt)),
+        lambda: _find_spaces(
+            one,
+            other,
+            (prompt,) if isinstance(prompt, str) else tuple(turn.text for turn in prompt),
+        ),
         lambda: _find_system(one, other, chat) if chat else None,
         lambda: _find_template(one, other, chat) if chat else None,
     ]
     named = next((told for rule in rules if (told := rule()) is not None), None)
     return named or _first_difference(expected, found)
-
-
-def _texts(prompt: Sequence[Message]) -> tuple[str, ...]:
-    return tuple(turn.text for turn in prompt)
 
 
 def _find_same_text(expected: _SideText, found: _SideText) -> NamedCause | None:

@@ -203,9 +203,7 @@ Matrix = list[list[float]]
 """Distances between any two answers to a prompt."""
 
 
-def compare_repeats(
-    name: str, once: TaskAnswers, other: TaskAnswers, *, alpha: float = FLIP_ALPHA
-) -> SelfFlips | None:
+def compare_repeats(name: str, once: TaskAnswers, other: TaskAnswers) -> SelfFlips | None:
     """Test if the answers of `other` are farther from those of `once` than these are apart.
 
     The measures are those of `self_flips`: the distance of scores; and of texts, of which equal
@@ -238,8 +236,8 @@ def compare_repeats(
         only_own=0,
         only_other=sum(_only_other(one, own) for one in scores),
         p=found.p,
-        alpha=alpha,
-        more=found.p <= alpha,
+        alpha=FLIP_ALPHA,
+        more=found.p <= FLIP_ALPHA,
         agreement=agree_in_all(once, once, pair_own(once)),
         measure="" if not differ else "score" if found.each[0] == min(found.each) else "text",
         score_farther=_positive(found.excess[0]),

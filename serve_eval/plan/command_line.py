@@ -142,7 +142,6 @@ def _list_options(plan: Plan) -> Iterator[str]:
 
 
 def _list_case_files(task: Spec) -> list[str]:
-    """Return the case files of a task."""
     given: Any = task.options.get("path", ()) if is_mutable(task.name) else ()
     return [given] if isinstance(given, str) else list(given)
 

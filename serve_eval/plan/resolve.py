@@ -130,7 +130,15 @@ def resolve(
     rule = settings.get("verdict", file.get("verdict", _usual_rule(settings)))
     verdict = spec_of(rule, VERDICTS, ("verdict",), problems)
     tasks = [
-        _under(task, values.get("protocol") or {}, settings.get("choices") or {}) for task in tasks
+        Spec(
+            name=task.name,
+            options={
+                **(values.get("protocol") or {}),
+                **task.options,
+                **(settings.get("choices") or {}),
+            },
+        )
+        for task in tasks
     ]
     for text in settings.get("set", ()):
         tasks, launcher, verdict = apply_setting(text, tasks, launcher, verdict, problems)
@@ -338,14 +346,6 @@ def _with_requests(tasks: list[Spec], path: str | None) -> list[Spec]:
     own = next((one for one in tasks if one.name == REQUESTS), Spec(name=REQUESTS))
     found = replace(own, options={**own.options, "path": absolute(path)})
     return [*(one for one in tasks if one.name != REQUESTS), found]
-
-
-def _under(task: Spec, below: Mapping[str, object], above: Mapping[str, object]) -> Spec:
-    """Return a task with the protocol options of all tasks.
-
-    Its own options override those of the file (`below`). Flags (`above`) override its own.
-    """
-    return Spec(name=task.name, options={**below, **task.options, **above})
 
 
 def _with_absolute_tokenizer(task: Spec) -> Spec:

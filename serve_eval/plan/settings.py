@@ -269,7 +269,7 @@ def list_origins(
     plan: Mapping[str, Any],
     defaults: UserDefaults,
     *,
-    set_keys: Collection[str] = (),
+    set_keys: Collection[str],
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield each source of settings with the keys that it decides: flags first, then defaults.
 

@@ -161,7 +161,7 @@ def _describe_constant(name: str) -> str:
 
 
 @contextmanager
-def _advise(asked: AskedEvaluation, elsewhere: set[str], unused: str = "") -> Iterator[None]:
+def _advise(asked: AskedEvaluation, elsewhere: set[str], unused: str) -> Iterator[None]:
     """Name the closest option of a test in a PlanError about one that does not exist.
 
     Raises PlanError also if options of a launcher are `unused`.

@@ -84,7 +84,11 @@ def build_sides(
     for one in found:
         below = {**base, **(one.document or _leave_out(shared, _ENDPOINT))}
         below = _leave_out(below, (*_OF_VERDICTS, *(_ENDPOINT if one.document else ())))
-        own = {**one.options, **_pick(one.document, (*_ENDPOINT, "model"))}
+        named = (*_ENDPOINT, "model")
+        own = {
+            **one.options,
+            **{name: value for name, value in one.document.items() if name in named},
+        }
         above = [_leave_out(level, _OF_SERVERS) if one.document else level for level in asked]
         if one.run is not None:
             sides.append(CompareSide(_read_plan(one.run), folder=one.run))
@@ -158,17 +162,13 @@ def _leave_out(keys: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: value for name, value in keys.items() if name not in names}
 
 
-def _pick(keys: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name, value in keys.items() if name in names}
-
-
 def describe_compared(
     comparison: Comparison,
     folder: Path,
     *,
     kept: bool,
-    include_path: Sequence[str] = (),
-    max_detects: float | None = None,
+    include_path: Sequence[str],
+    max_detects: float | None,
 ) -> EvaluatedTest:
     """Return the result of a comparison, with the states and properties of junit.xml."""
     from serve_eval.report.ci_result import CiState

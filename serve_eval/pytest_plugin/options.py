@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -102,16 +102,16 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(dest, f"see {flag}", type=kind, default=None)
 
 
-def read_options(config: pytest.Config, environ: Mapping[str, str] = os.environ) -> PluginOptions:
+def read_options(config: pytest.Config) -> PluginOptions:
     """Return the options: flags, then variables, then the ini file.
 
     Paths of flags are relative to the working directory, those of the ini file to its folder.
     """
     base_url = (
         config.getoption(f"{PREFIX}base_url")
-        or environ.get("SERVE_EVAL_BASE_URL")
+        or os.environ.get("SERVE_EVAL_BASE_URL")
         or config.getini(f"{PREFIX}base_url")
-        or environ.get("OPENAI_BASE_URL")
+        or os.environ.get("OPENAI_BASE_URL")
     )
     return PluginOptions(
         base_url=base_url or None,

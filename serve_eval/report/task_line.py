@@ -207,9 +207,7 @@ _SILENT = (
 """Properties of answers in which no result was found, so that each of them is wrong."""
 
 
-def list_counted(
-    result: TaskResult, verdict: Verdict, before: TaskResult | None = None
-) -> Iterator[str]:
+def list_counted(result: TaskResult, verdict: Verdict, before: TaskResult | None) -> Iterator[str]:
     """Yield the property of which there is the largest surplus, if it is large.
 
     `before` is the result of the side to compare with (None: the reference of the verdict).

@@ -71,12 +71,14 @@ def is_text(value: object) -> bool:
     )
 
 
-def text_problems(expected: object, name: str = ANSWER) -> list[str]:
+def text_problems(expected: object) -> list[str]:
     """Return what is wrong with an expectation that must be one text."""
-    value = value_of(expected, name)
+    value = value_of(expected, ANSWER)
     if is_text(value):
         return []
-    return [f"{place(expected, name)} must be a text, such as `expected: Paris`, not {kind(value)}"]
+    return [
+        f"{place(expected, ANSWER)} must be a text, such as `expected: Paris`, not {kind(value)}"
+    ]
 
 
 def text_of(expected: object, name: str = ANSWER) -> str:

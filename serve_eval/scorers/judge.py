@@ -305,7 +305,28 @@ def panel(entries: Sequence[JudgeEntry]) -> tuple[list[Judge], list[str]]:
             wrong.append(f"name: two judges are called {name!r}; give each its own name")
         problems += [f"judge.judges[{i}].{problem}" for problem in wrong]
         if not wrong:
-            found.append(_judge(name, entry))
+            found.append(
+                Judge(
+                    name=name,
+                    base_url=None if entry.base_url is None else normalise_base_url(entry.base_url),
+                    model=entry.model,
+                    sampling=msgspec.convert(entry.sampling, SamplingParams, from_attributes=True),
+                    connection=Connection(
+                        api_key_env=entry.api_key_env or "",
+                        headers=entry.headers,
+                        proxy=entry.proxy,
+                        ca_bundle=entry.ca_bundle,
+                        client_cert=entry.client_cert,
+                        client_key=entry.client_key,
+                        client_key_password_env=entry.client_key_password_env,
+                        max_tokens_field=entry.max_tokens_field,
+                    ),
+                    extra=entry.extra_body,
+                    concurrency=entry.concurrency,
+                    rate_limit=entry.rate_limit,
+                    requests_per_minute=entry.requests_per_minute,
+                )
+            )
     return found, problems
 
 
@@ -349,26 +370,3 @@ def _load_problems(entry: JudgeEntry) -> Iterator[str]:
             yield f"{field}: must be 1 or more"
     if entry.rate_limit is not None and entry.rate_limit <= 0.0:
         yield "rate_limit: must be above 0"
-
-
-def _judge(name: str, entry: JudgeEntry) -> Judge:
-    return Judge(
-        name=name,
-        base_url=None if entry.base_url is None else normalise_base_url(entry.base_url),
-        model=entry.model,
-        sampling=msgspec.convert(entry.sampling, SamplingParams, from_attributes=True),
-        connection=Connection(
-            api_key_env=entry.api_key_env or "",
-            headers=entry.headers,
-            proxy=entry.proxy,
-            ca_bundle=entry.ca_bundle,
-            client_cert=entry.client_cert,
-            client_key=entry.client_key,
-            client_key_password_env=entry.client_key_password_env,
-            max_tokens_field=entry.max_tokens_field,
-        ),
-        extra=entry.extra_body,
-        concurrency=entry.concurrency,
-        rate_limit=entry.rate_limit,
-        requests_per_minute=entry.requests_per_minute,
-    )

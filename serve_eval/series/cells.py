@@ -233,7 +233,13 @@ def correct_cells(rows: Iterable[DeploymentRow]) -> list[DeploymentRow]:
     tested = [one for row in listed for one in row.cells if one is not None and _is_tested(one)]
     alone = {one.answered or str(i): one for i, one in enumerate(tested)}
     drops = dict(zip(alone, holm([one.p_rule or 0.0 for one in alone.values()]), strict=True))
-    rises = dict(zip(alone, holm([_find_rise(one) for one in alone.values()]), strict=True))
+    rises = dict(
+        zip(
+            alone,
+            holm([1.0 if one.p_rise is None else one.p_rise for one in alone.values()]),
+            strict=True,
+        )
+    )
     names = (one.answered or str(i) for i, one in enumerate(tested))
     return [
         replace(
@@ -251,10 +257,6 @@ def correct_cells(rows: Iterable[DeploymentRow]) -> list[DeploymentRow]:
 
 def _is_tested(cell: ResultCell) -> bool:
     return not cell.in_suite and cell.p_rule is not None
-
-
-def _find_rise(cell: ResultCell) -> float:
-    return 1.0 if cell.p_rise is None else cell.p_rise
 
 
 def _correct(cell: ResultCell, drop: float, rise: float, tests: int) -> ResultCell:

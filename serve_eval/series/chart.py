@@ -123,14 +123,6 @@ def _measure(series: Series) -> tuple[str, list[float]]:
     return VALUE, [sign * night.value for night in nights]
 
 
-def _scores(night: Night, task: str) -> dict[str, float] | None:
-    """Return the score of each sample, or None without a file.
-
-    Raises RunFolderError if the file is damaged.
-    """
-    return read_values(night.run, task) if has_scores(night.run, task) else None
-
-
 def _compare(series: Series) -> tuple[list[Mapping[str, float]], list[int | None], list[list[str]]]:
     """Return the scores of the first runs, and the samples of each run that changed their score."""
     first: list[Mapping[str, float]] = []
@@ -138,7 +130,7 @@ def _compare(series: Series) -> tuple[list[Mapping[str, float]], list[int | None
     changed: list[list[str]] = []
     before: dict[str, float] | None = None
     for night in series.nights:
-        scores = _scores(night, series.task)
+        scores = read_values(night.run, series.task) if has_scores(night.run, series.task) else None
         if scores is not None and len(first) < STARTING_RUNS:
             first.append(scores)
         known = before is not None and scores is not None

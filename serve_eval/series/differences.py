@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from serve_eval.stats.pairs import Pairs
 
 
-def compare_rows(table: ResultsTable, baseline: str = "") -> ResultsTable:
+def compare_rows(table: ResultsTable, baseline: str) -> ResultsTable:
     """Return the table with the paired differences of its rows, and Holm's correction over them.
 
     `baseline` names a row, which the others are compared with; without it, each keeps the

@@ -49,13 +49,13 @@ OUTSIDE = "outside of its correction"
 """Words of the note about runs that are not in the file of the suite."""
 
 
-def read_results(folders: Sequence[Path], *, each: bool = False) -> ResultsTable:
+def read_results(folders: Sequence[Path]) -> ResultsTable:
     """Return the table of the runs in or below folders.
 
-    Of several runs of a deployment the latest counts, or `each` has a row. Raises RunFolderError
-    if no folder has a finished run.
+    Of several runs of a deployment the latest counts. Raises RunFolderError if no folder has a
+    finished run.
     """
-    return tabulate(*read_measured(folders, each=each))
+    return tabulate(*read_measured(folders, each=False))
 
 
 def find_suite_results(folder: Path) -> ResultsTable | None:

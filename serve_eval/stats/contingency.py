@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.stats.clusters import number_keys
 from serve_eval.stats.multiplicity import holm
 from serve_eval.stats.no_worse import (
     AnsweredPrompt,
@@ -328,7 +329,7 @@ def dependence(workers: Sequence[Hashable], kinds: Sequence[Hashable], *, seed: 
     import numpy
 
     step = max(1, -(-len(workers) // MOST))
-    rows, columns = _codes(workers[::step]), _codes(kinds[::step])
+    rows, columns = number_keys(workers[::step]), number_keys(kinds[::step])
     if not len(rows) or not rows.any() or not columns.any():
         return 1.0
     height, width = int(rows.max()) + 1, int(columns.max()) + 1
@@ -357,14 +358,6 @@ def dependence(workers: Sequence[Hashable], kinds: Sequence[Hashable], *, seed: 
             return ENOUGH / (tried + int(as_far[ENOUGH - larger - 1]) + 1)
         larger += len(as_far)
     return (1 + larger) / (1 + PERMUTATIONS)
-
-
-def _codes(names: Sequence[Hashable]) -> NDArray[numpy.int64]:
-    """Return a number for each name, in the order of first appearance."""
-    import numpy
-
-    known: dict[Hashable, int] = {}
-    return numpy.array([known.setdefault(name, len(known)) for name in names], dtype=numpy.int64)
 
 
 def find_cut(values: Sequence[float], best: float | None = None) -> float:

@@ -54,32 +54,6 @@ def common_prefix(a: str, b: str) -> int:
     return low
 
 
-class PrefixHead:
-    """Find how much of each text in a sequence an earlier one has, so that it is kept once.
-
-    The text to compare with is the head: the last one that was kept whole. Texts must share at
-    least `least` characters.
-    """
-
-    def __init__(self, least: int) -> None:
-        self._least = least
-        self._head = self._last = ""
-
-    def count_shared(self, text: str) -> int:
-        """Return how many characters of a text are left out, because the head has them."""
-        least = self._least
-        if len(text) < least or self._head[:least] != text[:least]:
-            return 0
-        shared = common_prefix(self._head, text)
-        # A text that begins much more like the last one is the better head for those after it.
-        closer = 2 * shared < len(text) and common_prefix(self._last, text) > 2 * shared
-        return 0 if closer else shared
-
-    def take(self, text: str, shared: int) -> None:
-        """Go on behind a text that is kept without its first `shared` characters."""
-        self._last, self._head = text, self._head if shared else text
-
-
 DRAWS = 9_999
 """Drawn labels of all prompts; the least p is 1 / (DRAWS + 1)."""
 MOST_LABELS = 1_000
@@ -259,23 +233,23 @@ LARGEST = 15
 """Number of the largest values from which the exponent is estimated."""
 
 
-def share_beyond(values: Sequence[float], limit: float, largest: int = LARGEST) -> float:
+def share_beyond(values: Sequence[float], limit: float) -> float:
     """Return the estimated chance that a further value is beyond a limit.
 
     It is the share of `values` beyond the limit if there are any. 1 for too few values.
     """
     ordered = sorted(values, reverse=True)
-    if len(ordered) <= largest:
+    if len(ordered) <= LARGEST:
         return 1.0
     if beyond := sum(one > limit for one in ordered):
         return beyond / len(ordered)
-    threshold = ordered[largest]
+    threshold = ordered[LARGEST]
     if threshold <= 0.0:
-        return 0.0 if ordered[0] <= 0.0 else largest / len(ordered)
-    hill = sum(math.log(one / threshold) for one in ordered[:largest]) / largest
+        return 0.0 if ordered[0] <= 0.0 else LARGEST / len(ordered)
+    hill = sum(math.log(one / threshold) for one in ordered[:LARGEST]) / LARGEST
     if hill <= 0.0:
         return 0.0
-    return largest / len(ordered) * float((limit / threshold) ** (-1 / hill))
+    return LARGEST / len(ordered) * float((limit / threshold) ** (-1 / hill))
 
 
 def count_unlikely(mean: float, alpha: float) -> int:

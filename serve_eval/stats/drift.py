@@ -205,17 +205,17 @@ def false_alarm_chance(
     return float(numpy.interp(numpy.log(ratios), grid, chances).mean())
 
 
-def limit_for(scale: Scale, *, runs: int = RUNS, slack: float = SLACK) -> float:
+def limit_for(scale: Scale, *, runs: int = RUNS) -> float:
     """Return the limit at which a false alarm is as rare as with LIMIT and a known normal variance.
 
     The limit is in tenths, rounded up, between LIMIT and MOST. At MOST the chance may be higher:
     `false_alarm_chance` computes it.
     """
-    target = false_alarm_chance(LIMIT, runs=runs, slack=slack)
+    target = false_alarm_chance(LIMIT, runs=runs)
     low, high = round(10.0 * LIMIT), round(10.0 * MOST)
     while low < high:
         middle = (low + high) // 2
-        if false_alarm_chance(middle / 10.0, scale, runs=runs, slack=slack) <= target:
+        if false_alarm_chance(middle / 10.0, scale, runs=runs) <= target:
             high = middle
         else:
             low = middle + 1
@@ -294,9 +294,7 @@ def find_start(points: Sequence[DriftPoint], place: int) -> int:
     return next((i + 1 for i in range(place, -1, -1) if points[i].s == 0.0), 0)
 
 
-def leave_waves(
-    points: Sequence[DriftPoint], nights: ArrayLike, limit: float, slack: float = SLACK
-) -> list[DriftPoint]:
+def leave_waves(points: Sequence[DriftPoint], nights: ArrayLike, limit: float) -> list[DriftPoint]:
     """Return the points of a chart without the alarms that the waves of the nights explain.
 
     An alarm stays if its decline has fewer than NEEDED nights before it, or if the sum exceeds the
@@ -309,7 +307,7 @@ def leave_waves(
         if point.alarm and (start := find_start(points, place)) >= NEEDED:
             if start not in again:
                 spread = math.sqrt(long_run_variance(row[:start]))
-                again[start] = cusum([one.z / spread for one in points], slack, limit)
+                again[start] = cusum([one.z / spread for one in points], SLACK, limit)
             point = replace(point, alarm=again[start][place].alarm)
         kept.append(point)
     return kept

@@ -68,9 +68,9 @@ def wilson_of_repeats(means: Sequence[float], repeats: int, alpha: float) -> tup
 Ends = tuple[float, float]
 
 
-def half_width(sigma: float, n: int, alpha: float = INTERVAL_ALPHA) -> float:
-    """Return half the two-sided 1 - alpha interval of a mean: z sigma / sqrt(n)."""
-    return NormalDist().inv_cdf(1.0 - alpha / 2.0) * sigma / math.sqrt(n)
+def half_width(sigma: float, n: int) -> float:
+    """Return half the two-sided interval of a mean, at INTERVAL_ALPHA: z sigma / sqrt(n)."""
+    return NormalDist().inv_cdf(1.0 - INTERVAL_ALPHA / 2.0) * sigma / math.sqrt(n)
 
 
 def subtract(value: float, own: Ends, other: float, others: Ends | None) -> Ends:

@@ -43,7 +43,7 @@ def compute_permuted_p(
     codes: IntArray,
     draws: int,
     random: numpy.random.Generator,
-    clusters: ArrayLike | None = None,
+    clusters: ArrayLike | None,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return of each slice the adjusted p, the standardised loss inside, and the expected loss.
 
@@ -231,7 +231,7 @@ def reject_other_model(
     inside: Any,
     draws: int,
     random: numpy.random.Generator,
-    clusters: ArrayLike | None = None,
+    clusters: ArrayLike | None,
 ) -> FloatArray:
     """Return each slice's p of losing no more than by another model, adjusted for all slices.
 

@@ -47,13 +47,6 @@ class PairedT:
         check_margin(margin)
         return self._chance_below(-(self.mean + margin))
 
-    def equivalence_p(self, margin: float) -> float:
-        """Return p of "the difference reaches the margin in either direction".
-
-        These are two one-sided tests (Schuirmann 1987).
-        """
-        return max(self.noninferiority_p(margin), self._chance_below(self.mean - margin))
-
     def bounds(self, alpha: float) -> tuple[float, float]:
         """Return one-sided 1 - alpha bounds (lower, upper) of the true mean difference."""
         check_level("alpha", alpha)

@@ -182,10 +182,10 @@ def num_failing_for(
     flip_rate: float,
     alpha: float,
     beta: float,
-    margin: float | None = None,
+    margin: float | None,
     *,
-    sigma: float = 0.5,
-    tests: int = 1,
+    sigma: float,
+    tests: int,
 ) -> int | None:
     """Return the smallest number of prompts with which the paired rule fails a drop of `drop`.
 

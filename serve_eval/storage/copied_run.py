@@ -96,7 +96,7 @@ def open_copy(
     plan: Plan,
     fingerprints: Mapping[str, Mapping[str, str]],
     *,
-    own: bool = False,
+    own: bool,
 ) -> Iterator[Path]:
     """Yield the folder of a copy, new or emptied, locked until the end of the block.
 

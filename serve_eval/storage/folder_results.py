@@ -298,16 +298,14 @@ CONTINUED_DAYS = 3
 """Age of the last answer in days up to which a folder is continued. Servers change meanwhile."""
 
 
-def list_unfinished(
-    sign: str, is_finished: Callable[[Path], bool], now_s: float | None = None
-) -> Iterator[tuple[Path, float]]:
+def list_unfinished(sign: str, is_finished: Callable[[Path], bool]) -> Iterator[tuple[Path, float]]:
     """Yield folders with answers and no result, the last answer first, with its age in seconds.
 
     `sign` is the file that marks a folder of the command. Skipped are folders in use, and those
     whose last answer is too old.
     """
-    now_s = time.time() if now_s is None else now_s
     found = []
+    now_s = time.time()
     for folder in OUTPUTS.iterdir() if OUTPUTS.is_dir() else ():
         if folder.is_symlink() or not (folder / sign).is_file() or is_finished(folder):
             continue

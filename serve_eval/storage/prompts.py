@@ -35,7 +35,7 @@ from serve_eval.schema.media import (
     media_bytes,
     read_media_file,
 )
-from serve_eval.stats.distances import PrefixHead
+from serve_eval.stats.distances import common_prefix
 from serve_eval.storage.archive import whole_lines
 from serve_eval.storage.file_names import MEDIA, prompts_file
 from serve_eval.whole_file import replace_file, write_whole
@@ -185,6 +185,32 @@ def _decode(line: _Line) -> KeptPrompt:
     )
 
 
+class PrefixHead:
+    """Find how much of each text in a sequence an earlier one has, so that it is kept once.
+
+    The text to compare with is the head: the last one that was kept whole. Texts must share at
+    least `least` characters.
+    """
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._head = self._last = ""
+
+    def count_shared(self, text: str) -> int:
+        """Return how many characters of a text are left out, because the head has them."""
+        least = self._least
+        if len(text) < least or self._head[:least] != text[:least]:
+            return 0
+        shared = common_prefix(self._head, text)
+        # A text that begins much more like the last one is the better head for those after it.
+        closer = 2 * shared < len(text) and common_prefix(self._last, text) > 2 * shared
+        return 0 if closer else shared
+
+    def take(self, text: str, shared: int) -> None:
+        """Go on behind a text that is kept without its first `shared` characters."""
+        self._last, self._head = text, self._head if shared else text
+
+
 class _PromptFile:
     """A file of prompts that is being written."""
 
@@ -275,7 +301,12 @@ def keep_media(run: Path, samples: Iterable[Sample], *, most_of_run: int = MOST_
             if what.size <= MOST_OF_ONE and taken + what.size <= most_of_run:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 taken += what.size
-                write_whole(folder / name, _read_part(part))
+                write_whole(
+                    folder / name,
+                    read_media_file(part)
+                    if isinstance(part, MediaFile)
+                    else media_bytes(part) or b"",
+                )
 
 
 def list_media(prompt: Prompt | None) -> Iterator[MediaPart]:
@@ -315,7 +346,3 @@ def _name(part: MediaPart) -> str | None:
     if not isinstance(part, MediaFile) or not known or not _CHECKSUM.fullmatch(part.sha256):
         return None
     return f"{part.sha256}.{EXTENSIONS[part.media_type]}"
-
-
-def _read_part(part: MediaPart) -> bytes:
-    return read_media_file(part) if isinstance(part, MediaFile) else media_bytes(part) or b""

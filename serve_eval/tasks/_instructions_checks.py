@@ -76,7 +76,9 @@ def load(roots: DataRoots, *names: str) -> English:
     return English(
         [file.source for file in files.values()],
         _read_punkt(files[PUNKT]),
-        _read_stopwords(files[STOPWORDS]) if STOPWORDS in names else frozenset(),
+        frozenset(_member(files[STOPWORDS], f"{STOPWORDS}/english").split())
+        if STOPWORDS in names
+        else frozenset(),
         _read_tagger(files[TAGGER]) if TAGGER in names else None,
     )
 
@@ -159,10 +161,6 @@ def _read_punkt(file: local.DataFile) -> Any:
     contexts = (row.rsplit("\t", 1) for row in tables["ortho_context.tab"])
     params.ortho_context = defaultdict(int, {word: int(flags) for word, flags in contexts})
     return module.PunktSentenceTokenizer(params)
-
-
-def _read_stopwords(file: local.DataFile) -> frozenset[str]:
-    return frozenset(_member(file, f"{STOPWORDS}/english").split())
 
 
 def _read_tagger(file: local.DataFile) -> Any:

@@ -236,7 +236,7 @@ def passkey_lines(
         protocol={"data_version": LINES_VERSION, "random_seed": random_seed, "lines": lines},
         load=load,
         score=score,
-        answers=_answer_lines,
+        answers=_answers,
         breakdown=by_depth,
         scoring="inline",
     )
@@ -250,10 +250,6 @@ def _title(i: int, lines: int, seed: int) -> str:
         for _ in range(2)
     ]
     return " ".join(words).capitalize()
-
-
-def _answer_lines(sample: Sample) -> tuple[str, str]:
-    return f" {sample.target}.", f" {(int(sample.target) + 1) % 100000:05}."
 
 
 SHORT_VERSION = 1

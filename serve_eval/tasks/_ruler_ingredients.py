@@ -263,7 +263,7 @@ def estimate_tokens(text: str) -> int:
     return sum(1 for _ in _TOKEN.finditer(text))
 
 
-def find_size(tokens: Tokens, least: int, budget: int, first: int | None = None) -> int | None:
+def find_size(tokens: Tokens, least: int, budget: int, first: int | None) -> int | None:
     """Return a size whose prompt uses nearly all of a budget of tokens.
 
     It is the largest one, or one with at most CLOSE of the budget unused. None: the least size

@@ -132,7 +132,19 @@ class _Manner:
         told = f"HumanEval is incomplete: {file.path} has {len(rows)} problems"
         local.check_rows(roots, len(rows), wanted, told, SOURCE)
         return Dataset(
-            samples=[_sample(row, _prompt(row, self.metric, self.chat)) for row in rows[:wanted]],
+            samples=[
+                Sample(
+                    id=row["task_id"].replace("/", "-"),
+                    prompt=_prompt(row, self.metric, self.chat),
+                    target=row["test"],
+                    metadata={
+                        "prompt": row["prompt"],
+                        "entry_point": row["entry_point"],
+                        "solution": row["canonical_solution"],
+                    },
+                )
+                for row in rows[:wanted]
+            ],
             files=(file.source,),
             total=len(rows),
             deviation=(
@@ -187,16 +199,3 @@ def _prompt(row: dict[str, Any], metric: str, chat: bool) -> Prompt:
         return clean(row["prompt"]) if metric == ROUGE else str(row["prompt"])
     question = f"{INSTRUCTION}```python\n{row['prompt'].strip()}\n```"
     return (Message(role="user", content=question),)
-
-
-def _sample(row: dict[str, Any], prompt: Prompt) -> Sample:
-    return Sample(
-        id=row["task_id"].replace("/", "-"),
-        prompt=prompt,
-        target=row["test"],
-        metadata={
-            "prompt": row["prompt"],
-            "entry_point": row["entry_point"],
-            "solution": row["canonical_solution"],
-        },
-    )

@@ -299,7 +299,25 @@ class _Manner:
         if self.asks_all:
             told = f"LiveCodeBench is incomplete: {folder} has {len(problems)} problems"
             local.check_rows(roots, len(problems), wanted, told, SOURCE)
-        samples = [_sample(problem) for problem in problems[:wanted]]
+        samples = [
+            Sample(
+                id=f"{problem.platform}-{problem.number}",
+                prompt=(
+                    Message(role="system", content=SYSTEM),
+                    Message(
+                        role="user", content=prompt_text(problem.question, problem.starter_code)
+                    ),
+                ),
+                target=f"the tests of sha256 {problem.line.sha256}",
+                metadata={
+                    "difficulty": problem.difficulty,
+                    "platform": problem.platform,
+                    "subject": "stdin" if problem.function is None else "functional",
+                    "contest_date": f"{problem.date:%Y-%m-%d}",
+                },
+            )
+            for problem in problems[:wanted]
+        ]
         self.lines.update(
             (sample.id, (problem.line, problem.function))
             for sample, problem in zip(samples, problems, strict=False)
@@ -365,23 +383,6 @@ def prompt_text(question: str, starter_code: str) -> str:
         f"### Question:\n{question}\n\n### Format: {form}\n"
         f"{FENCE}python\n{starter_code or '# YOUR CODE HERE'}\n{FENCE}\n\n"
         "### Answer: (use the provided format with backticks)\n\n"
-    )
-
-
-def _sample(problem: ContestProblem) -> Sample:
-    return Sample(
-        id=f"{problem.platform}-{problem.number}",
-        prompt=(
-            Message(role="system", content=SYSTEM),
-            Message(role="user", content=prompt_text(problem.question, problem.starter_code)),
-        ),
-        target=f"the tests of sha256 {problem.line.sha256}",
-        metadata={
-            "difficulty": problem.difficulty,
-            "platform": problem.platform,
-            "subject": "stdin" if problem.function is None else "functional",
-            "contest_date": f"{problem.date:%Y-%m-%d}",
-        },
     )
 
 

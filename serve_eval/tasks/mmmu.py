@@ -39,6 +39,7 @@ from serve_eval.scorers._mmmu import PostProcess, apply_post_process
 from serve_eval.tasks._mmmu import (
     COLUMNS,
     SOURCE,
+    SUBJECTS,
     ByPostProcess,
     Interleaved,
     SingleImage,
@@ -49,7 +50,6 @@ from serve_eval.tasks._mmmu import (
     read_texts,
     turn,
 )
-from serve_eval.tasks._mmmu import SUBJECTS as SUBJECTS
 from serve_eval.tasks._samples import RandomSeed, break_down_by, read_entry, shuffle
 
 ROWS = 30

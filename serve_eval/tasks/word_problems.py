@@ -127,7 +127,7 @@ def task(
             **({"scoring": scoring} if likelihood else {}),
         },
         load=load,
-        score=score,
+        score=score if likelihood else score_last_line,
         answers=_answers,
         breakdown=break_down(STEPS),
         prompt_logprobs=likelihood,

@@ -112,7 +112,15 @@ def settle(
     compares answers, so that a missing one cannot show that all are equal.
     """
     if doubt.depends:
-        verdict = replace(verdict, warnings=(_describe_dependence(doubt), *verdict.warnings))
+        verdict = replace(
+            verdict,
+            warnings=(
+                f"{DEPENDENT}: the {doubt.count} samples whose first answers were lost are not a"
+                f" random part of the prompts, by the reference's scores (p {doubt.p:.2g}): the"
+                " endpoint loses some answers more often than others",
+                *verdict.warnings,
+            ),
+        )
     if verdict.outcome not in _DECIDED:
         return verdict
     if policy.repaired == "bound" and _are_few(verdict, doubt, policy, result, exact=exact):
@@ -221,11 +229,3 @@ def describe_doubt(doubt: Doubt) -> str:
     if doubt.unlisted:
         causes.append(f"{doubt.unlisted} ended with an unknown finish_reason")
     return f"{told}: {', '.join(causes)}"
-
-
-def _describe_dependence(doubt: Doubt) -> str:
-    return (
-        f"{DEPENDENT}: the {doubt.count} samples whose first answers were lost are not a random"
-        f" part of the prompts, by the reference's scores (p {doubt.p:.2g}): the endpoint loses"
-        " some answers more often than others"
-    )

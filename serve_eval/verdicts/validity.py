@@ -133,7 +133,7 @@ def add_effect(
     reference_cut: int | None,
     reference_answers: int | None,
     theirs: Callable[[], Verdict] | None,
-    reference_name: str = "the reference",
+    reference_name: str,
 ) -> Verdict:
     """Return the verdict with what cut answers could change, and a warning if they could turn it.
 

@@ -208,7 +208,21 @@ def make_document(findings: Sequence[DoctorFinding]) -> Document:
             Block(TextLines("To have what is absent", fixes)),
         ],
         commands=[FIRST_RUN] if works and not problems else [],
-        suites=[CiSuite("serve-eval setup doctor", [_make_case(one) for one in findings])],
+        suites=[
+            CiSuite(
+                "serve-eval setup doctor",
+                [
+                    CiCase(
+                        "doctor",
+                        one.name,
+                        state=_STATES[one.state][1],
+                        message=one.text,
+                        details=[f"fix: {one.fix}"] if one.fix else [],
+                    )
+                    for one in findings
+                ],
+            )
+        ],
     )
 
 
@@ -253,13 +267,3 @@ def _tabulate(findings: Sequence[DoctorFinding]) -> DataTable:
     ]
     names = ("outcome", "part", "found")
     return DataTable("Parts", columns=[DataColumn(name) for name in names], rows=rows)
-
-
-def _make_case(one: DoctorFinding) -> CiCase:
-    return CiCase(
-        "doctor",
-        one.name,
-        state=_STATES[one.state][1],
-        message=one.text,
-        details=[f"fix: {one.fix}"] if one.fix else [],
-    )

@@ -64,7 +64,15 @@ async def evaluate_with_events(
     `progress` and `notify` receive what they would receive without events.
     """
     reporter = _Reporter(on_event, progress, notify)
-    on_event(_start(plan, folder))
+    on_event(
+        RunStarted(
+            folder=str(folder),
+            model=plan.model,
+            launcher=plan.launcher.name,
+            base_url=address_of(plan).base_url or None,
+            tasks=tuple(task.name for task in plan.tasks),
+        )
+    )
     try:
         if launching is None and not run_folder.holds_run(folder):
             extensions.include(plan.include_path)
@@ -174,16 +182,6 @@ class _Reporter:
     def _report(self, state: TaskProgressed) -> None:
         self._states[state.task], self._said_s[state.task] = state, self._clock()
         self._on_event(state)
-
-
-def _start(plan: Plan, folder: Path) -> RunStarted:
-    return RunStarted(
-        folder=str(folder),
-        model=plan.model,
-        launcher=plan.launcher.name,
-        base_url=address_of(plan).base_url or None,
-        tasks=tuple(task.name for task in plan.tasks),
-    )
 
 
 def _finish_task(task: TaskReport) -> TaskFinished:

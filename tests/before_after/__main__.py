@@ -1,6 +1,6 @@
 """Compare two checkouts of this repository.
 
-The command is `python -m tests.before_after results|folders|speed|house BEFORE AFTER`.
+The command is `python -m tests.before_after results|folders|speed|house|walk BEFORE AFTER`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.before_after.data import plan, write_all
 from tests.before_after.difference import Renamed, compare, leaves, neutral, read
 from tests.before_after.house import print_house
 from tests.before_after.runs import RUNS
+from tests.before_after.walk import print_walks
 
 SHOWN = 40
 """Number of differences of a run that are printed."""
@@ -325,7 +326,10 @@ def main():
         "--samples", type=int, default=100_000, help="of the run whose peak memory is measured"
     )
     house = commands.add_parser("house", help="figures of the code, side by side")
-    house.add_argument("checkouts", type=_checkout, nargs="+", metavar="CHECKOUT")
+    walk = commands.add_parser("walk", help="files and calls that a sample and a plan pass")
+    walk.add_argument("--calls", action="store_true", help="list them by file and function")
+    for one in (house, walk):
+        one.add_argument("checkouts", type=_checkout, nargs="+", metavar="CHECKOUT")
     given = parser.parse_args()
     match given.command:
         case "results":
@@ -338,6 +342,8 @@ def main():
             )
         case "house":
             return print_house(given.checkouts)
+        case "walk":
+            return print_walks(given.checkouts, calls=given.calls)
     raise AssertionError(given.command)
 
 

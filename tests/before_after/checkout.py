@@ -224,7 +224,7 @@ NO_REFERENCE = 3
 
 def print_speed(before, after, *, rounds, samples):
     """Print one table: medians of both, and their ratio."""
-    with tempfile.TemporaryDirectory(prefix="before-after-") as name, _server(before) as url:
+    with tempfile.TemporaryDirectory(prefix="before-after-") as name, serve(before) as url:
         sides = [
             _side(root, Path(name) / side, url)
             for side, root in (("before", before), ("after", after))
@@ -327,7 +327,7 @@ def _run(side, name, count, *, in_flight):
 
 
 @contextmanager
-def _server(root):
+def serve(root):
     """Run the server of the benchmarks, which ends with its standard input."""
     command = [sys.executable, str(root / SERVER)]
     environ = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}

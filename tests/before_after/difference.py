@@ -27,6 +27,7 @@ FOLDERS = ("", "a/", "b/", "self/", "*/", "runs/*/", "lm-eval/", "lm-eval/*/")
 MASKED = {
     "started_at": "when the run began",
     "wall_s": "duration",
+    "served_s": "duration",
     "latency_s": "duration",
     "ttft_s": "duration",
     "tpot_s": "duration",

@@ -9,20 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format import wire
-from serve_eval.client.wire_format.answer import response, split_thinking
+from serve_eval.client.wire_format import bodies, wire
 from serve_eval.client.wire_format.bodies import (
     BAD_INDEX,
     NO_ID,
     NO_NAME,
     REPEATED_ID,
     SHARED_INDEX,
+    Said,
     ToolCalls,
+    response,
+    split_thinking,
 )
 from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
+from serve_eval.client.wire_format.refusal import InvalidResponse
 from serve_eval.client.wire_format.stream import StreamedAnswer
-from serve_eval.client.wire_format.wire import InvalidResponse, Said
-from serve_eval.evaluation.results.accumulator import score_response
+from serve_eval.evaluation.results.scoring import score_response
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.schema import (
     LOOPED,
@@ -282,7 +284,7 @@ def test_the_calls_of_a_whole_answer_are_kept(told, kept):
 @pytest.mark.parametrize("told", [None, {"name": "x"}, "x", 3, True])
 def test_what_are_no_calls_spoils_no_answer(told):
     choice = {"message": {"content": "7", "tool_calls": told}, "finish_reason": "stop"}
-    assert wire.decode(json.dumps({"choices": [choice]}).encode(), "") == wire.Said(
+    assert wire.decode(json.dumps({"choices": [choice]}).encode(), "") == bodies.Said(
         text="7", finish_reason="stop"
     )
 

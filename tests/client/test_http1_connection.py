@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from serve_eval.client.http1.connection import MAX_HEAD, Http1Connection
 from serve_eval.client.transport import BadHttp, CertificateRefused, Disconnected
+from serve_eval.client.wire_format.refusal import InvalidResponse
 from serve_eval.client.wire_format.reply import Reply, TooLarge
-from serve_eval.client.wire_format.wire import InvalidResponse
 
 BODY = b'{"id": "1", "choices": [{"text": "seven", "finish_reason": "stop"}]}'
 EVENTS = b'data: {"choices": [{"text": "seven", "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'

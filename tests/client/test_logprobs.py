@@ -8,7 +8,7 @@ import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format.logprobs import _offsets, decode
-from serve_eval.client.wire_format.wire import InvalidResponse
+from serve_eval.client.wire_format.refusal import InvalidResponse
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.schema import (
     Endpoint,

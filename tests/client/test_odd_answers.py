@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
+from serve_eval.client.wire_format.refusal import InvalidResponse
 from serve_eval.client.wire_format.stream import StreamedAnswer
-from serve_eval.client.wire_format.wire import InvalidResponse
 from serve_eval.schema import (
     Endpoint,
     Failure,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from serve_eval.client.client import Client
 from serve_eval.client.request import RequestEncoder
 from serve_eval.client.transport import Disconnected
-from serve_eval.client.wire_format import wire
+from serve_eval.client.wire_format import refusal, wire
 from serve_eval.client.wire_format.refusal import find_refused, shorten
 from serve_eval.client.wire_format.reply import Reply, TooLarge
 from serve_eval.client.wire_format.wire import NeutralField, NeutralFields
@@ -255,7 +255,7 @@ FASTAPI = (
 
 @pytest.mark.parametrize("body", [{"error": FASTAPI}, {"message": FASTAPI}, {"detail": FASTAPI}])
 def test_the_place_that_fastapi_adds_is_left_out(body):
-    told = wire.describe(json.dumps(body).encode())
+    told = refusal.describe(json.dumps(body).encode())
     assert told.endswith("'msg': 'Extra inputs are not permitted', 'input': ['text']}")
     found = find_refused(told, ["modalities"])
     assert (found.name, found.by_value) == ("modalities", False)
@@ -266,17 +266,17 @@ def test_a_traceback_keeps_its_words():
         'Traceback (most recent call last):\n  File "/srv/app.py", line 7, in answer\n    raise\n'
         "ValueError: no such model"
     )
-    told = wire.describe(text.encode())
+    told = refusal.describe(text.encode())
     assert ".py" not in told
     assert told.endswith("ValueError: no such model")
 
 
 def test_a_message_of_nothing_else_stays():
-    assert wire.describe(b'File "/srv/app.py", line 7') == 'File "/srv/app.py", line 7'
+    assert refusal.describe(b'File "/srv/app.py", line 7') == 'File "/srv/app.py", line 7'
 
 
 def test_a_file_that_a_request_names_stays():
-    told = wire.describe(b'{"error": "the prompt asks for File app.py, line 7"}')
+    told = refusal.describe(b'{"error": "the prompt asks for File app.py, line 7"}')
     assert told == "the prompt asks for File app.py, line 7"
 
 
@@ -286,6 +286,6 @@ def test_no_recorded_refusal_shows_a_place():
     refusals = [one for one in lines if one["status"] >= 400 and "File " in one["body"]]
     assert len(refusals) > 30
     for one in refusals:
-        told = wire.describe(one["body"].encode())
+        told = refusal.describe(one["body"].encode())
         assert ".py" not in told, one["case"]
         assert len(told) > 20

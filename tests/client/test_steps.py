@@ -14,7 +14,8 @@ from serve_eval.client.client import Client
 from serve_eval.client.http1 import connection
 from serve_eval.client.http1.connection import CHECK_EVERY
 from serve_eval.client.http1.transport import Http1Transport
-from serve_eval.client.transport import RequestIds, StepLedger
+from serve_eval.client.request import RequestIds
+from serve_eval.client.transport import StepLedger
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession

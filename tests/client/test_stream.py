@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_eval.client.wire_format.bodies import Said
+from serve_eval.client.wire_format.refusal import InvalidResponse, LostStream
 from serve_eval.client.wire_format.sse import EventLines
 from serve_eval.client.wire_format.stream import StreamedAnswer
-from serve_eval.client.wire_format.wire import InvalidResponse, LostStream, Said
 from serve_eval.schema import Usage
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.client import questions
-from serve_eval.client.wire_format import bodies, wire
+from serve_eval.client.wire_format import bodies, refusal, wire
 from serve_eval.schema import Message, Request, SamplingParams, Usage
 
 JSON = "application/json"
@@ -214,7 +214,7 @@ def test_an_empty_text_with_a_finish_reason_is_an_answer():
     ],
 )
 def test_a_body_without_an_answer_is_invalid_never_empty(body, content_type, message):
-    with pytest.raises(wire.InvalidResponse, match=message):
+    with pytest.raises(refusal.InvalidResponse, match=message):
         wire.decode(body, content_type)
 
 
@@ -248,16 +248,16 @@ def test_a_body_without_an_answer_is_invalid_never_empty(body, content_type, mes
     ],
 )
 def test_every_shape_of_error_body_gives_its_message(body, message):
-    assert wire.describe(body) == message
+    assert refusal.describe(body) == message
 
 
 def test_a_deeply_nested_error_is_text():
-    assert wire.describe(b"[" * 100_000) == "[" * wire.MAX_MESSAGE
+    assert refusal.describe(b"[" * 100_000) == "[" * refusal.MAX_MESSAGE
     assert questions.model_ids(b'{"data": ' + b"[" * 100_000) == []
 
 
 def test_a_long_error_is_cut():
-    assert len(wire.describe(b"x" * 100_000)) == wire.MAX_MESSAGE
+    assert len(refusal.describe(b"x" * 100_000)) == refusal.MAX_MESSAGE
 
 
 def test_model_lists_are_read_leniently():
@@ -278,9 +278,9 @@ def test_model_lists_are_read_leniently():
 
 @given(st.binary(max_size=300), st.sampled_from([JSON, "text/html", ""]))
 def test_any_bytes_give_an_answer_or_an_invalid_response(body, content_type):
-    with contextlib.suppress(wire.InvalidResponse):
+    with contextlib.suppress(refusal.InvalidResponse):
         wire.decode(body, content_type)
-    assert wire.describe(body)
+    assert refusal.describe(body)
 
 
 @given(
@@ -299,9 +299,9 @@ def test_any_bytes_give_an_answer_or_an_invalid_response(body, content_type):
 )
 def test_any_json_gives_an_answer_or_an_invalid_response(value):
     body = json.dumps(value).encode()
-    with contextlib.suppress(wire.InvalidResponse):
+    with contextlib.suppress(refusal.InvalidResponse):
         wire.decode(body, JSON)
-    assert isinstance(wire.describe(body), str)
+    assert isinstance(refusal.describe(body), str)
 
 
 def test_an_orchestrator_counts_what_it_asked_again():
@@ -343,7 +343,7 @@ def test_the_choice_with_the_index_0_counts_wherever_it_stands():
 )
 def test_without_one_choice_of_the_index_0_there_is_no_answer(indices, many):
     with pytest.raises(
-        wire.InvalidResponse, match=f"^{many} choices with the index 0 in the answer"
+        refusal.InvalidResponse, match=f"^{many} choices with the index 0 in the answer"
     ):
         _decoded(*({"index": index, "text": "7", "finish_reason": "stop"} for index in indices))
 
@@ -359,5 +359,5 @@ def test_without_one_choice_of_the_index_0_there_is_no_answer(indices, many):
     ids=["text", "message", "call"],
 )
 def test_a_whole_answer_without_a_finish_reason_is_none(said, more):
-    with pytest.raises(wire.InvalidResponse, match="no finish_reason"):
+    with pytest.raises(refusal.InvalidResponse, match="no finish_reason"):
         _decoded({**said, **more})

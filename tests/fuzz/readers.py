@@ -13,8 +13,8 @@ import atheris
 with atheris.instrument_imports():
     from serve_eval.client import questions
     from serve_eval.client.http1.connection import Http1Connection
-    from serve_eval.client.wire_format import wire
-    from serve_eval.client.wire_format.answer import split_thinking
+    from serve_eval.client.wire_format import refusal, wire
+    from serve_eval.client.wire_format.bodies import split_thinking
     from serve_eval.client.wire_format.reply import Reply
     from serve_eval.client.wire_format.sse import EventLines
     from serve_eval.client.wire_format.stream import StreamedAnswer
@@ -22,7 +22,7 @@ with atheris.instrument_imports():
 
 def _said(pieces):
     answer = StreamedAnswer()
-    with suppress(wire.InvalidResponse):
+    with suppress(refusal.InvalidResponse):
         for piece in pieces:
             answer.feed(piece, 0.0)
         return answer.finish()
@@ -52,10 +52,10 @@ def _reply(pieces):
 
 def one_input(data):
     """Read the bytes as a body, as a stream in one piece, and as a stream cut in two."""
-    with suppress(wire.InvalidResponse):
+    with suppress(refusal.InvalidResponse):
         said = wire.decode(data, "application/json")
         split_thinking(said.text)
-    assert wire.describe(data)
+    assert refusal.describe(data)
     questions.model_ids(data)
     questions.find_version(data)
     cut = data[0] % (len(data) + 1) if data else 0

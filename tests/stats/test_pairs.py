@@ -1,6 +1,7 @@
 """Test pairs of scores: their t-test and the bounds of their drop."""
 
 import math
+from dataclasses import replace
 
 import numpy
 import pytest
@@ -173,10 +174,14 @@ def test_clusters_give_the_standard_error_of_miller_times_the_small_sample_facto
     assert test.df == 5
 
 
-def test_equivalence_equals_two_one_sided_tests():
-    assert paired_t(DIFFERENCES).equivalence_p(2.571) == pytest.approx(
-        0.16508211427211825, abs=1e-9
-    )
+def _p_of_two_one_sided_tests(test, margin):
+    both = (test, replace(test, mean=-test.mean))
+    return max(side.noninferiority_p(margin) for side in both)
+
+
+def test_margins_in_both_directions_equal_two_one_sided_tests():
+    p = _p_of_two_one_sided_tests(paired_t(DIFFERENCES), 2.571)
+    assert p == pytest.approx(0.16508211427211825, abs=1e-9)
 
 
 def test_the_shared_vectors_hold_to_their_tolerance(vectors):
@@ -196,7 +201,7 @@ def test_the_shared_vectors_hold_to_their_tolerance(vectors):
         assert without_factor == pytest.approx(vector["expected"]["se"], abs=vector["tolerance"])
     for vector in vectors("tost"):
         test = paired_t(numpy.subtract(vector["inputs"]["test"], vector["inputs"]["reference"]))
-        p = test.equivalence_p(vector["inputs"]["margin"])
+        p = _p_of_two_one_sided_tests(test, vector["inputs"]["margin"])
         assert p == pytest.approx(vector["expected"]["p"], abs=vector["tolerance"])
 
 
@@ -264,7 +269,7 @@ def test_bounds_and_margins_check_their_parameters():
     with pytest.raises(ServeEvalError, match="alpha"):
         test.bounds(1.0)
     with pytest.raises(ServeEvalError, match="margin"):
-        test.equivalence_p(-1.0)
+        test.noninferiority_p(-1.0)
 
 
 def _right_or_wrong(down, up, n, missing=0):

@@ -99,7 +99,7 @@ async def stop(session: CheckSession) -> CheckResult:
     return pass_check(f"cut before {word!r}")
 
 
-def _stop_place(text: str, thoughts: str = "") -> tuple[int, int] | None:
+def _stop_place(text: str, thoughts: str) -> tuple[int, int] | None:
     """Return the span of the first word, after the first one, that is new in the text.
 
     It is not in the `thoughts` either. If the text has no such word, as with an untrained model,

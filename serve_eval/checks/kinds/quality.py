@@ -27,7 +27,7 @@ from serve_eval.checks.answer import (
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import TEMPLATE_TOKENS, Check, CheckSession, require_answer
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format.answer import CLOSE, OPEN, split_thinking
+from serve_eval.client.wire_format.bodies import CLOSE, OPEN, split_thinking
 from serve_eval.tasks._passkey import HEAD, NOISE, context
 
 QUESTIONS, ENOUGH = 20, 16

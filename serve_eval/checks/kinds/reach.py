@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_eval.checks.answer import Answer, short
+from serve_eval.checks.answer import short
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import Check, CheckSession, StillStarting, explain_unauthorized
 from serve_eval.client import questions
@@ -143,7 +143,12 @@ async def models(session: CheckSession) -> CheckResult:
         return report_unsupported(f"there is no /models{front}", found.sent)
     if found.status == 200 and isinstance(found.parsed.get("data"), list):
         return report_unsupported("the list is empty", found.sent)
-    return fail_check(_no_list(found), found.sent)
+    return fail_check(
+        f"HTTP 200 without a list of models: {short(found.told)}"
+        if found.status == 200
+        else found.told,
+        found.sent,
+    )
 
 
 def _check_name(listed: list[str], model: str) -> CheckResult:
@@ -151,14 +156,6 @@ def _check_name(listed: list[str], model: str) -> CheckResult:
         return pass_check(f"{len(listed)} listed, including {model}")
     return pass_check(
         f"{', '.join(listed)}; asked for {model!r}, which is not listed.{nearest(model, listed)}"
-    )
-
-
-def _no_list(found: Answer) -> str:
-    return (
-        f"HTTP 200 without a list of models: {short(found.told)}"
-        if found.status == 200
-        else found.told
     )
 
 

@@ -18,9 +18,8 @@ from serve_eval.checks.row import (
     report_unsupported,
 )
 from serve_eval.checks.session import Check, CheckSession, require_answer
-from serve_eval.client.wire_format import logprobs, wire
-from serve_eval.client.wire_format.refusal import find_refused
-from serve_eval.client.wire_format.wire import describe
+from serve_eval.client.wire_format import logprobs, refusal
+from serve_eval.client.wire_format.refusal import describe, find_refused
 from serve_eval.evaluation.capabilities import LIKELIEST, TEXT, find_misplaced
 from serve_eval.schema import PromptLogprobs
 
@@ -328,14 +327,14 @@ async def _in_form(session: CheckSession, form: str, fields: Mapping[str, object
         return replace(answer.instead(), told=f"{form}: {short(answer.told)}")
     try:
         told = _read(answer, TEXT)
-    except wire.InvalidResponse as error:
+    except refusal.InvalidResponse as error:
         return report_unsupported(f"{form}: {short(str(error))}", answer.sent)
     said = await session.post(session.body(TEXT, chat=False, max_tokens=LIKELIEST))
     if said.answered and said.first.text.strip():
         text = TEXT + said.first.text
         again = await _ask_weighed(session, text, fields)
         # As before an evaluation, too little data is no failure.
-        with suppress(wire.InvalidResponse):
+        with suppress(refusal.InvalidResponse):
             if wrong := find_misplaced(_read(again, text)):
                 return fail_check(f"{form}: {wrong}", again.sent)
     return pass_check(f"{form}: {len(told.values)} tokens")

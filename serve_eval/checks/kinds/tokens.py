@@ -15,7 +15,8 @@ from serve_eval.checks.answer import Answer
 from serve_eval.checks.kinds.answering import PROMPT
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import Check, CheckSession
-from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS, UNREADABLE
+from serve_eval.client.wire_format.refusal import UNREADABLE
+from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.evidence.prompt_audit import (
     INTERNAL,
     MOST_ANSWERS,
@@ -151,7 +152,9 @@ async def prompt_tokens(session: CheckSession, *, local: LocalTokenizer) -> Chec
     """Check that the server's tokens of each prompt are those of the files."""
     answered = [one for one in PROMPTS if (session.text if isinstance(one, str) else session.chat)]
     findings = await audit(_reader(session), local, answered, today=local.today)
-    wrong = [one for one in findings if _is_wrong(one)]
+    wrong = [
+        one for one in findings if one.same is False or one.cause is PromptCause.ROUTES_DISAGREE
+    ]
     if wrong:
         return fail_check(_join_findings(wrong))
     if all(one.cause is PromptCause.NOT_READ for one in findings):
@@ -163,10 +166,6 @@ async def prompt_tokens(session: CheckSession, *, local: LocalTokenizer) -> Chec
     if counted:
         told += f"{', ' if told else ''}{counted} their number of tokens (ids are not available)"
     return pass_check(f"{told}; {_join_findings(notes)}" if notes else told)
-
-
-def _is_wrong(finding: PromptFinding) -> bool:
-    return finding.same is False or finding.cause is PromptCause.ROUTES_DISAGREE
 
 
 def _join_findings(findings: list[PromptFinding]) -> str:

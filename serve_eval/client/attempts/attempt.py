@@ -10,6 +10,7 @@ from msgspec import UNSET
 from serve_eval.client.attempts.liveness import LivenessGuard
 from serve_eval.client.attempts.outcome import Missed, OutcomeReader
 from serve_eval.client.attempts.timing import STALL, Patience, Quota, StartRate, Wait
+from serve_eval.client.request import RequestIds
 from serve_eval.client.transport import (
     BadHttp,
     CannotConnect,
@@ -17,12 +18,10 @@ from serve_eval.client.transport import (
     Disconnected,
     ProxyRefused,
     RequestHead,
-    RequestIds,
     Transport,
 )
-from serve_eval.client.wire_format.answer import Echoes, microseconds, response
+from serve_eval.client.wire_format.bodies import Said, microseconds, response
 from serve_eval.client.wire_format.reply import Reply
-from serve_eval.client.wire_format.wire import Said
 from serve_eval.masking import Masking
 from serve_eval.schema import Attempt, FailureKind, Limits, LostAnswer, Request, Response, Route
 
@@ -70,6 +69,37 @@ class AttemptUnderWay:
         self.status: int | None = None
         self.end = 0.0
         self.used = self.named = self.unwanted = self.early = False
+
+
+class Echoes:
+    """Detects repeated answers by their ids, unless the server gives every answer the same id.
+
+    A proxy that answers twice puts the second answer before the reply to the next request on that
+    connection. From then on every sample would be scored with another sample's answer. HTTP/1.1
+    does not reveal it, but the ids of the answers do.
+    """
+
+    def __init__(self) -> None:
+        self._newest: tuple[str, Channel] | None = None
+        self._ids_tell = True
+
+    def is_echo(self, channel: Channel, said: Said) -> bool:
+        """Return True if a connection repeated its last answer: same id, text and tool calls."""
+        if said.id is None or not self._ids_tell:
+            return False
+        text = hash((said.text, said.tool_calls))
+        if said.id == channel.last_id and text == channel.last_text:
+            self._newest = said.id, channel
+            return True
+        elsewhere = (
+            self._newest is not None
+            and self._newest[0] == said.id
+            and self._newest[1] is not channel
+        )
+        if elsewhere or said.id == channel.last_id:
+            self._ids_tell = False
+        self._newest, channel.last_id, channel.last_text = (said.id, channel), said.id, text
+        return False
 
 
 class AttemptSender:

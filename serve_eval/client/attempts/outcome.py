@@ -16,10 +16,10 @@ from serve_eval.client.transport import (
     Disconnected,
     ProxyRefused,
 )
-from serve_eval.client.wire_format import logprobs, wire
+from serve_eval.client.wire_format import logprobs, refusal, wire
+from serve_eval.client.wire_format.bodies import Said
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.client.wire_format.response_head import read_retry_after
-from serve_eval.client.wire_format.wire import Said
 from serve_eval.masking import Masking
 from serve_eval.schema import Attempt, Failure, FailureKind, LostAnswer, Request, Route
 
@@ -91,7 +91,7 @@ class OutcomeReader:
                 return wire.decode(reply.content, reply.content_type)
             else:
                 said = reply.stream.finish()
-        except wire.InvalidResponse as error:
+        except refusal.InvalidResponse as error:
             raise self.of_error(error) from error
         # A secret may be spread over the pieces of a stream or the tokens of a prompt.
         return self._masking.value(said) if self._masking else said
@@ -141,7 +141,7 @@ class OutcomeReader:
             return Missed(FailureKind.DISCONNECTED, self.brief(str(error)), retryable=False)
         told = (
             error.describe(self._masking.message)
-            if isinstance(error, wire.InvalidResponse)
+            if isinstance(error, refusal.InvalidResponse)
             else str(error)
         )
         return Missed(
@@ -151,7 +151,7 @@ class OutcomeReader:
                 else FailureKind.INVALID_RESPONSE
             ),
             self.brief(told),
-            lost_stream=isinstance(error, wire.LostStream),
+            lost_stream=isinstance(error, refusal.LostStream),
         )
 
     def not_connected(self) -> Missed:
@@ -160,11 +160,11 @@ class OutcomeReader:
 
     def describe_body(self, body: bytes) -> str:
         """Return the message of an error body."""
-        return wire.describe(body, self._masking.message)
+        return refusal.describe(body, self._masking.message)
 
     def brief(self, text: str) -> str:
         """Return a message with secrets masked, cut to the maximum length."""
-        return self._masking.message(text)[: wire.MAX_MESSAGE]
+        return self._masking.message(text)[: refusal.MAX_MESSAGE]
 
 
 BASE_S = 0.5

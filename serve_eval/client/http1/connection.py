@@ -16,17 +16,18 @@ from typing import cast
 import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from serve_eval.client.request import RequestIds
 from serve_eval.client.tls import refusal
 from serve_eval.client.transport import (
     BadHttp,
     CertificateRefused,
     Disconnected,
-    RequestIds,
     StepLedger,
 )
+from serve_eval.client.wire_format.refusal import UNREADABLE
 from serve_eval.client.wire_format.reply import HEAD_FIELDS, Reply
 from serve_eval.client.wire_format.response_head import SERVER_FIELDS
-from serve_eval.client.wire_format.wire import EVENT_STREAM, UNREADABLE
+from serve_eval.client.wire_format.wire import EVENT_STREAM
 
 FIRST_CHECK, CHECK_EVERY = 8, 512
 """Answers on a connection before its first check, and before each further one. A check costs as

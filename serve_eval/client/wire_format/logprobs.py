@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.client.wire_format import bodies, wire
+from serve_eval.client.wire_format import bodies, refusal, wire
+from serve_eval.client.wire_format.bodies import Said
 from serve_eval.client.wire_format.odd_bodies import refuse_error
-from serve_eval.client.wire_format.wire import InvalidResponse, Said
+from serve_eval.client.wire_format.refusal import InvalidResponse
 from serve_eval.schema import LogprobsForm, PromptLogprobs
 
 FIELDS: Mapping[LogprobsForm, Mapping[str, object]] = {
@@ -60,11 +61,11 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
 
     Raises InvalidResponse if any are missing.
     """
-    body = body.removeprefix(wire.BOM)
+    body = body.removeprefix(bodies.BOM)
     try:
         refuse_error(wire.parse(body), body, answered=True)
         parsed = _read(body)
-    except wire.UNREADABLE as error:
+    except refusal.UNREADABLE as error:
         raise InvalidResponse(
             f"no log-probabilities ({content_type or 'no content type'})", body
         ) from error

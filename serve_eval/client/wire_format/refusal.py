@@ -173,14 +173,13 @@ def shorten(message: str) -> str:
 
 
 def _entries(message: str) -> list[_Entry]:
-    found = [_entry(*one) for one in _ENTRY.findall(message)]
+    found = [
+        _Entry(kind, _place(place), told[1:-1] or kind)
+        for kind, place, told in _ENTRY.findall(message)
+    ]
     return found or [
         _Entry(kind, _place(place), told) for place, told, kind in _LINES.findall(message)
     ]
-
-
-def _entry(kind: str, place: str, told: str) -> _Entry:
-    return _Entry(kind, _place(place), told[1:-1] or kind)
 
 
 def _place(told: str) -> tuple[str, ...]:

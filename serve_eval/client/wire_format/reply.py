@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from serve_eval.client.wire_format.refusal import InvalidResponse
 from serve_eval.client.wire_format.response_head import (
     CONTEXT_FIELD,
     FIELDS,
@@ -23,7 +24,7 @@ from serve_eval.client.wire_format.response_head import (
     read_servers,
 )
 from serve_eval.client.wire_format.stream import StreamedAnswer
-from serve_eval.client.wire_format.wire import EVENT_STREAM, InvalidResponse
+from serve_eval.client.wire_format.wire import EVENT_STREAM
 from serve_eval.schema import AnsweringServers, Route, ServerTiming
 
 if TYPE_CHECKING:

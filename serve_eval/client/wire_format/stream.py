@@ -11,10 +11,11 @@ from itertools import pairwise
 
 import msgspec
 
-from serve_eval.client.wire_format import bodies, odd_bodies, wire
+from serve_eval.client.wire_format import bodies, odd_bodies, refusal, wire
 from serve_eval.client.wire_format.bodies import (
     USUAL_OBJECTS,
     Body,
+    Said,
     ToolCalls,
     WireChoice,
     WireDelta,
@@ -23,9 +24,9 @@ from serve_eval.client.wire_format.bodies import (
 )
 from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
 from serve_eval.client.wire_format.odd_bodies import refuse_named, refuse_signs
+from serve_eval.client.wire_format.refusal import InvalidResponse, LostStream
 from serve_eval.client.wire_format.response_head import BehindDone
 from serve_eval.client.wire_format.sse import ERROR_EVENT, EventLines
-from serve_eval.client.wire_format.wire import InvalidResponse, LostStream, Said
 
 DONE = b"[DONE]"
 ERROR_TOLD = "the stream has an event that names an error"
@@ -145,7 +146,7 @@ class StreamedAnswer:
             payload = self._join(payload)
         try:
             parsed = read_chunk(payload)
-        except wire.UNREADABLE as error:
+        except refusal.UNREADABLE as error:
             if (mended := self._mend(payload, error)) is None:
                 return
             parsed = mended
@@ -187,7 +188,7 @@ class StreamedAnswer:
             self.done = True
             return None
         if isinstance(error, msgspec.ValidationError):
-            with suppress(*wire.UNREADABLE, odd_bodies.NoObject):
+            with suppress(*refusal.UNREADABLE, odd_bodies.NoObject):
                 return odd_bodies.mend(payload)
         self._lines_of_it = self._lines_of_it + 1 if self._unfinished else 1
         odd = payload[:1] != b"{" and payload is not ERROR_EVENT

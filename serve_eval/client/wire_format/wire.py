@@ -13,15 +13,15 @@ import msgspec
 from msgspec import UNSET
 
 from serve_eval.client.wire_format import bodies, odd_bodies
-from serve_eval.client.wire_format.bodies import BOM as BOM
 from serve_eval.client.wire_format.bodies import (
+    BOM,
     USUAL_OBJECTS,
+    Said,
     ToolCalls,
     WholeBody,
     WireChoice,
     read_whole,
 )
-from serve_eval.client.wire_format.bodies import Said as Said
 from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
 from serve_eval.client.wire_format.odd_bodies import (
     refuse_choice_error,
@@ -30,12 +30,10 @@ from serve_eval.client.wire_format.odd_bodies import (
     refuse_signs,
     refuse_status,
 )
-from serve_eval.client.wire_format.refusal import MAX_MESSAGE as MAX_MESSAGE
-from serve_eval.client.wire_format.refusal import UNREADABLE as UNREADABLE
-from serve_eval.client.wire_format.refusal import InvalidResponse as InvalidResponse
-from serve_eval.client.wire_format.refusal import LostStream as LostStream
-from serve_eval.client.wire_format.refusal import Mask as Mask
-from serve_eval.client.wire_format.refusal import describe as describe
+from serve_eval.client.wire_format.refusal import (
+    UNREADABLE,
+    InvalidResponse,
+)
 from serve_eval.schema import (
     CallMessage,
     Message,
@@ -90,7 +88,7 @@ def route(prompt: Prompt, by: Route = Route.CHAT) -> Route:
     return Route.COMPLETIONS if isinstance(prompt, str) else by
 
 
-def find_route(request: Request, by: Route = Route.CHAT) -> Route:
+def find_route(request: Request, by: Route) -> Route:
     """Return the path below the base URL for a request; messages go `by` that route."""
     return route(request.prompt, by) if request.recorded is UNSET else request.recorded.route
 

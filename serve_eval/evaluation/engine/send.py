@@ -22,8 +22,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format import wire
-from serve_eval.client.wire_format.answer import CLOSE, OPEN
+from serve_eval.client.wire_format import refusal, wire
+from serve_eval.client.wire_format.bodies import CLOSE, OPEN
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.schema import (
     Attempt,
@@ -260,7 +260,7 @@ async def _opens_thoughts(client: Client, request: Request) -> bool:
         return False
     try:
         text = wire.decode(reply.content, reply.content_type, client.chat_route).text
-    except wire.InvalidResponse:
+    except refusal.InvalidResponse:
         return False
     before, closed, _ = text.partition(CLOSE)
     return bool(closed) and OPEN not in before

@@ -26,8 +26,12 @@ from serve_eval.evaluation.results.sample_table import (
     UNLISTED_FINISH,
     SampleTable,
 )
-from serve_eval.evaluation.results.scoring import Grade, ScoredApart, ScorerErrors, try_grading
-from serve_eval.evaluation.results.scoring import score_response as score_response
+from serve_eval.evaluation.results.scoring import (
+    Grade,
+    ScoredApart,
+    ScorerErrors,
+    try_grading,
+)
 from serve_eval.evaluation.results.task_result import UnlistedFinishes, task_result
 from serve_eval.evidence.whole_answer import hash_answer
 from serve_eval.processes.bounded_call import Unfinished
@@ -65,24 +69,6 @@ def _find_cut(task: Task, sample: Sample, response: Response, score: Score) -> C
 
 def _repetitive(text: str) -> bool:
     return len(text) >= _TAIL and text.count(text[-_LOOP:], len(text) - _TAIL) >= _TIMES
-
-
-def _record(
-    sample: Sample, response: Response, score: Score, mode: str | None, cut: Cut | None
-) -> ScoreRecord:
-    """Return the line of a score in the file of scores."""
-    return ScoreRecord(
-        id=sample.id,
-        outcome=score.outcome,
-        value=score.value,
-        answer=score.answer,
-        target=sample.target,
-        truncated=response.truncated,
-        parts=score.parts,
-        mode=UNSET if mode is None else mode,
-        group=sample.group or UNSET,
-        cut=UNSET if cut is None else cut,
-    )
 
 
 class ScoreAccumulator(SampleTable):
@@ -249,7 +235,20 @@ class ScoreAccumulator(SampleTable):
         if mode is not None:
             self._count_mode(i, mode)
         if self._scores is not None and not self._counts_only:
-            self._scores.write(_record(sample, response, score, mode, cut))
+            self._scores.write(
+                ScoreRecord(
+                    id=sample.id,
+                    outcome=score.outcome,
+                    value=score.value,
+                    answer=score.answer,
+                    target=sample.target,
+                    truncated=response.truncated,
+                    parts=score.parts,
+                    mode=UNSET if mode is None else mode,
+                    group=sample.group or UNSET,
+                    cut=UNSET if cut is None else cut,
+                )
+            )
 
     def _find_flags(self, i: int, response: Response, cut: Cut | None) -> int:
         """Return the flags of an answer. Notes the finish reason of one that is not listed."""

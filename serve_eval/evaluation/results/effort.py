@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from serve_eval.protocol.presets import SWITCHES, TEMPLATE_FIELDS
-from serve_eval.schema import EffortSeen, Failure, ModelPreset, Response
+from serve_eval.schema import EffortSeen, ModelPreset, Response
 from serve_eval.storage.journal import Record
 
 NO_EFFORT = "none"
@@ -26,7 +26,10 @@ def see_effort(task: str, preset: ModelPreset, records: Iterator[Record]) -> Eff
         if record.response is not None:
             response = record.response
             answers[record.id] = thinks(response), response.usage.completion_tokens
-        elif record.failure is not None and _refuses(record.failure, fields):
+        elif record.failure is not None and (
+            record.failure.status in REFUSED
+            and any(name in record.failure.message for name in fields)
+        ):
             refusals[record.id] = record.failure.message
     tokens = [count for _, count in answers.values() if count]
     refused = [message for id_, message in refusals.items() if id_ not in answers]
@@ -43,10 +46,6 @@ def see_effort(task: str, preset: ModelPreset, records: Iterator[Record]) -> Eff
 def thinks(response: Response) -> bool:
     """Return True if an answer has thoughts, or tokens that the server counts as thoughts."""
     return bool((response.reasoning or "").strip() or response.usage.reasoning_tokens)
-
-
-def _refuses(failure: Failure, fields: Sequence[str]) -> bool:
-    return failure.status in REFUSED and any(name in failure.message for name in fields)
 
 
 def name_fields(values: Mapping[str, Any]) -> tuple[str, ...]:

@@ -58,8 +58,8 @@ def task_result(
     """
     metric, planned, n = table.task.metric, len(table.samples), table.scored
     aggregation, hooks = table.task.aggregation, _Hooks()
-    outcomes = Counter(table.outcomes)
-    failures = Counter(table.failures)
+    outcomes, failures = Counter(table.outcomes), Counter(table.failures)
+    flags = Counter(table.flags)
     total = math.fsum(table.values[i] for i in table.list_scored_places())
     scored = ((table.samples[i], table.values[i]) for i in table.list_scored_places())
     value = None
@@ -78,7 +78,7 @@ def task_result(
     cut = {
         str(kind): number
         for kind, flag in CUT_FLAGS.items()
-        if (number := _count_flagged(table, flag))
+        if (number := _count_flagged(flags, flag))
     }
     cut_value, cut_bounds = (None, None) if unknown or not cut else _judge_cuts_right(table)
     breakdown: Mapping[str, object] = {}
@@ -99,8 +99,8 @@ def task_result(
         scored=n,
         failed=table.failed if spared else planned - n,
         spared=planned - n - table.failed if spared else 0,
-        truncated=_count_flagged(table, TRUNCATED),
-        stopped_in_reasoning=_count_flagged(table, STOPPED_IN_REASONING),
+        truncated=_count_flagged(flags, TRUNCATED),
+        stopped_in_reasoning=_count_flagged(flags, STOPPED_IN_REASONING),
         outcomes={
             str(key): count for key, code in OUTCOME_CODES.items() if (count := outcomes[code])
         },
@@ -128,7 +128,7 @@ def task_result(
         restarted=sum(table.flags[i] & (REPAIRED | RESTARTED) == RESTARTED for i in doubted),
         unlisted=sum(not table.flags[i] & (REPAIRED | RESTARTED) for i in doubted),
         doubted_bounds=wider,
-        looping=_count_flagged(table, LOOPING),
+        looping=_count_flagged(flags, LOOPING),
         unlisted_finishes=unlisted,
         cut=cut,
         cut_value=cut_value,
@@ -155,8 +155,8 @@ def _aggregate(table: SampleTable) -> float:
     return value
 
 
-def _count_flagged(table: SampleTable, flag: int) -> int:
-    return sum(flags & flag for flags in table.flags) // flag
+def _count_flagged(flags: Counter[int], flag: int) -> int:
+    return sum(count for one, count in flags.items() if one & flag)
 
 
 def _bounds(table: SampleTable, total: float, value: float | None) -> tuple[float, float] | None:

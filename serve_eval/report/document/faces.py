@@ -14,7 +14,6 @@ from serve_eval.json_schema import Schema, describe_type, name_schema
 from serve_eval.report.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable, withhold_cases
 from serve_eval.report.document.document import (
     WARNINGS,
-    Conclusion,
     Depth,
     Document,
     Statement,
@@ -82,20 +81,19 @@ def _make_suite(document: Document) -> CiSuite:
     """Return the cases of a story without its own: one for each conclusion."""
     return CiSuite(
         f"serve-eval {name_command(document.story)}",
-        [_make_case(document, one) for one in document.conclusions],
+        [
+            CiCase(
+                document.story,
+                one.name,
+                state=STATES.get(one.outcome, CiState.SKIPPED),
+                message=one.cause,
+                line=document.make_line_of(one),
+                details=join_statements(one.statements),
+            )
+            for one in document.conclusions
+        ],
         host=document.endpoint,
         seconds=document.header.wall_s,
-    )
-
-
-def _make_case(document: Document, one: Conclusion) -> CiCase:
-    return CiCase(
-        document.story,
-        one.name,
-        state=STATES.get(one.outcome, CiState.SKIPPED),
-        message=one.cause,
-        line=document.make_line_of(one),
-        details=join_statements(one.statements),
     )
 
 
@@ -238,7 +236,18 @@ def describe_document(document: Document) -> JsonDocument:
         ),
         warnings=tuple(document.warnings),
         commands=tuple(document.commands),
-        cases=tuple(case for suite in shown.suites for case in _list_cases(suite)),
+        cases=tuple(
+            JsonCase(
+                suite=suite.name,
+                group=case.group,
+                name=case.name,
+                state=case.state.value,
+                message=case.said,
+                properties=dict(case.properties),
+            )
+            for suite in shown.suites
+            for case in suite.cases
+        ),
     )
 
 
@@ -253,20 +262,6 @@ def _list_plain(rows: Sequence[Statement]) -> tuple[JsonStatement, ...]:
     return tuple(
         JsonStatement(label=row.label, text=row.text) for row in rows if row.depth is not Depth.PAGE
     )
-
-
-def _list_cases(suite: CiSuite) -> list[JsonCase]:
-    return [
-        JsonCase(
-            suite=suite.name,
-            group=case.group,
-            name=case.name,
-            state=case.state.value,
-            message=case.said,
-            properties=dict(case.properties),
-        )
-        for case in suite.cases
-    ]
 
 
 FOLDED_WARNINGS = "Warnings"

@@ -67,9 +67,7 @@ class JsonListing:
     result: object
 
 
-def print_listing(
-    listing: Listing, console: Console, *, verbose: bool = False, brief: bool = False
-) -> None:
+def print_listing(listing: Listing, console: Console, *, verbose: bool, brief: bool) -> None:
     """Print a list: an entry a line if they fit, else their names; with `verbose` all of it.
 
     With `brief`, print one name a line and nothing else.

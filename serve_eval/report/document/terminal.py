@@ -70,7 +70,12 @@ class _Screen:
     def lay_out(self, document: Document) -> list[Text]:
         """Return all lines, in their order."""
         head = list(self._begin(document))
-        tail = self._list_commands(document.commands[:COMMANDS])
+        tail = [
+            Text()
+            .append(f" {'' if i else 'next':<{LABEL}}", style="dim")
+            .append(clean(command), style="bold")
+            for i, command in enumerate(document.commands[:COMMANDS])
+        ]
         room = LINES - len(head) - len(tail) - 1
         tables = list(self._list_blocks(document))
         kept = min(TABLE, sum(map(len, tables)))
@@ -226,15 +231,6 @@ class _Screen:
             return []
         left = len(lines) - room + 1
         return [*lines[: room - 1], Text(f" and {left} more rows with -v", style="dim")]
-
-    def _list_commands(self, commands: Sequence[str]) -> list[Text]:
-        """Return the commands that come next, each on a line from which it can be copied."""
-        return [
-            Text()
-            .append(f" {'' if i else 'next':<{LABEL}}", style="dim")
-            .append(clean(command), style="bold")
-            for i, command in enumerate(commands)
-        ]
 
     def _tell_rest(self) -> list[Text]:
         """Return the line about what -v adds."""

@@ -20,8 +20,7 @@ from serve_eval.report.samples.details import describe_attempts, describe_failur
 from serve_eval.report.samples.samples import RIGHT, WORDS, ShownSample
 from serve_eval.schema import MediaFile, MediaPart, Message, Prompt, PromptLogprobs, Response
 from serve_eval.schema.media import IMAGES, media_kind, media_url, recognise_media
-from serve_eval.stats.distances import PrefixHead
-from serve_eval.storage.prompts import find_media, list_media, read_media
+from serve_eval.storage.prompts import PrefixHead, find_media, list_media, read_media
 
 LEAST_SHARED = 64
 """Characters that two prompts must share before the second one leaves them out."""

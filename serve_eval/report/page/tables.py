@@ -17,7 +17,7 @@ from serve_eval.schema import MEAN, Metric
 
 
 def show_breakdown(
-    task: SummaryTask, fields: Collection[str], *, several: bool = False
+    task: SummaryTask, fields: Collection[str], *, several: bool
 ) -> Iterator[DataTable]:
     """Yield a table for each field of the breakdown, the worst slices first.
 

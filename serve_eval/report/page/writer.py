@@ -13,9 +13,10 @@ from pathlib import Path
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from serve_eval.report.drawing_process import lacks_library
 from serve_eval.report.page.columns import pack, shorten
 from serve_eval.report.page.content import PageContent, PictureSection, ScriptData, Section
-from serve_eval.report.pictures.picture import Picture, draw_all, lacks_library, name_extra
+from serve_eval.report.pictures.picture import draw_all, name_extra
 from serve_eval.report.text import reveal
 from serve_eval.storage.json_files import write_private
 
@@ -77,7 +78,7 @@ def _draw_sections(
     sections: Sequence[Section], notify: Callable[[str], object]
 ) -> Sequence[Section]:
     """Return the sections with drawings, all made by one process, and the extra named once."""
-    shown = [one for section in sections for one in _list_pictures(section)]
+    shown = [one for part in sections if isinstance(part, PictureSection) for one in part.pictures]
     drawn = iter(draw_all(shown, notify))
     wanting = lacks_library() and any(one.spec for one in shown)
     found: list[Section] = []
@@ -92,10 +93,6 @@ def _draw_sections(
             found.append(replace(section, pictures=kept, note=note))
             wanting = False
     return found
-
-
-def _list_pictures(section: Section) -> Sequence[Picture]:
-    return section.pictures if isinstance(section, PictureSection) else ()
 
 
 def _list_scripts(content: PageContent) -> Iterator[str]:

@@ -19,7 +19,6 @@ from serve_eval.report.pictures.picture import (
     WARN,
     WIDTH,
     Picture,
-    Ruler,
     RulerRow,
     axis,
     colours,
@@ -60,7 +59,17 @@ def draw_distribution(
         title,
         description,
         spec=_spec(known, unit, levels),
-        ruler=_rule(known, unit),
+        ruler=make_ruler(
+            [
+                RulerRow(
+                    f"{name} {key}" if len(known) > 1 else key,
+                    _say(quantile(values, q), unit),
+                    value=quantile(values, q),
+                )
+                for name, values in known.items()
+                for key, q in QUANTILES.items()
+            ]
+        ),
     )
 
 
@@ -76,20 +85,6 @@ def _say(value: float, unit: str) -> str:
 def _describe(name: str, values: Sequence[float], unit: str) -> str:
     told = ", ".join(f"{key} {_say(quantile(values, q), unit)}" for key, q in QUANTILES.items())
     return f"{name}: {count(len(values), 'value')}, {told}, largest {_say(values[-1], unit)}"
-
-
-def _rule(known: Mapping[str, Sequence[float]], unit: str) -> Ruler | None:
-    return make_ruler(
-        [
-            RulerRow(
-                f"{name} {key}" if len(known) > 1 else key,
-                _say(quantile(values, q), unit),
-                value=quantile(values, q),
-            )
-            for name, values in known.items()
-            for key, q in QUANTILES.items()
-        ]
-    )
 
 
 def _spec(

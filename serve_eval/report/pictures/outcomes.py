@@ -70,7 +70,11 @@ def draw_order(
     present = {name: colour for name, colour in COLOURS.items() if totals[name]}
     title = f"{shorten(task)}: outcomes in the order of starts"
     said = ", ".join(f"{totals[name]:,} {name}" for name in present)
-    alarms = " ".join(_describe(one) for one in degradations)
+    alarms = " ".join(
+        f"Alarm: from request {one.since:,} of {one.of:,} on, {what(one)} rose from"
+        f" {one.before:.1%} to {one.after:.1%}; it was noticed at request {one.noticed:,}."
+        for one in degradations
+    )
     if not degradations:
         alarms = "No alarm about the course of the run."
     drawn = f"{n:,} of " if n < requests else ""
@@ -132,13 +136,6 @@ def _columns(
 def _requests(field: str, n: int, **more: object) -> dict[str, object]:
     scale = {"domain": [0, n], "nice": False}
     return axis(field, "request, in the order of starts", scale=scale, **more)
-
-
-def _describe(one: Degradation) -> str:
-    return (
-        f"Alarm: from request {one.since:,} of {one.of:,} on, {what(one)} rose from"
-        f" {one.before:.1%} to {one.after:.1%}; it was noticed at request {one.noticed:,}."
-    )
 
 
 def _alarm(one: Degradation, n: int) -> dict[str, object]:

@@ -25,7 +25,6 @@ from typing import Any
 from serve_eval.frozen import freeze, freeze_places
 from serve_eval.processes.child_process import LimitedEnd
 from serve_eval.report.drawing_process import can_draw, draw_lines
-from serve_eval.report.drawing_process import lacks_library as lacks_library
 from serve_eval.report.text import clean
 
 STEPS = 10
@@ -219,12 +218,12 @@ def shorten(text: str, longest: int = LONGEST) -> str:
     return flat if len(flat) <= longest else f"{flat[: longest - 3]}..."
 
 
-def shorten_all(texts: Sequence[str], longest: int = LONGEST) -> list[str]:
+def shorten_all(texts: Sequence[str]) -> list[str]:
     """Return short texts that stay different: those that became equal are numbered."""
     found: list[str] = []
     taken: set[str] = set()
     for text in texts:
-        short, number = shorten(text, longest) or "(no name)", 1
+        short, number = shorten(text) or "(no name)", 1
         free = short
         while free in taken:
             number += 1

@@ -63,7 +63,18 @@ def draw_intervals(
         title,
         description,
         spec=_spec(names, shown, sides),
-        ruler=_rule(names, shown, metric),
+        ruler=make_ruler(
+            [
+                RulerRow(
+                    name,
+                    _say(row.value, row.interval, metric),
+                    value=row.value,
+                    interval=row.interval,
+                    reference=row.before,
+                )
+                for name, row in zip(names, shown, strict=True)
+            ]
+        ),
     )
 
 
@@ -119,21 +130,6 @@ def _pair(name: str, row: IntervalRow, sides: tuple[str, str]) -> Iterator[dict[
         if value is not None:
             low, high = ends or (value, value)
             yield {"name": name, "side": side, "value": value, "low": low, "high": high}
-
-
-def _rule(names: Sequence[str], rows: Sequence[IntervalRow], metric: Metric) -> Ruler | None:
-    return make_ruler(
-        [
-            RulerRow(
-                name,
-                _say(row.value, row.interval, metric),
-                value=row.value,
-                interval=row.interval,
-                reference=row.before,
-            )
-            for name, row in zip(names, rows, strict=True)
-        ]
-    )
 
 
 def bound_mean(value: float, n: int, metric: Metric) -> tuple[float, float] | None:

@@ -16,7 +16,6 @@ from serve_eval.report.pictures.picture import (
     WARN,
     WIDTH,
     Picture,
-    Ruler,
     RulerRow,
     axis,
     colours,
@@ -71,7 +70,20 @@ def draw_trend(
         title,
         description,
         spec=_spec(ordered, unit, band),
-        ruler=_rule(ordered, band),
+        ruler=make_ruler(
+            [
+                RulerRow(
+                    _date(one.at),
+                    f"{one.value:.4g}{f' {one.verdict}' if one.verdict else ''}"
+                    f"{' ALARM' if one.alarm else ''}",
+                    value=one.value,
+                    interval=one.interval,
+                    reference=None if band is None else band.reference,
+                    threshold=None if band is None else band.threshold,
+                )
+                for one in ordered[-MOST_RULED:]
+            ]
+        ),
     )
 
 
@@ -96,8 +108,12 @@ def _describe(points: Sequence[TrendPoint], unit: str, band: TrendBand | None) -
     return " ".join(said)
 
 
-def _rows(points: Sequence[TrendPoint]) -> list[dict[str, object]]:
-    return [
+_COLOURS = {"PASS": GOOD, "FAIL": BAD, "ERROR": BAD, "INCONCLUSIVE": WARN}
+"""The colours of verdicts; others have the colour of a series."""
+
+
+def _spec(points: Sequence[TrendPoint], unit: str, band: TrendBand | None) -> dict[str, object]:
+    rows = [
         {
             "time": one.at.timestamp() * 1000.0,
             "value": one.value,
@@ -107,14 +123,7 @@ def _rows(points: Sequence[TrendPoint]) -> list[dict[str, object]]:
         }
         for one in points
     ]
-
-
-_COLOURS = {"PASS": GOOD, "FAIL": BAD, "ERROR": BAD, "INCONCLUSIVE": WARN}
-"""The colours of verdicts; others have the colour of a series."""
-
-
-def _spec(points: Sequence[TrendPoint], unit: str, band: TrendBand | None) -> dict[str, object]:
-    rows, x = _rows(points), _times(points)
+    x = _times(points)
     kinds = {shorten(one.verdict): _COLOURS.get(one.verdict, FIRST) for one in points}
     colour = colours(kinds, shown=set(kinds) != {""})
     alarmed = [row for row, one in zip(rows, points, strict=True) if one.alarm]
@@ -204,23 +213,6 @@ def _alarms(
     ]
 
 
-def _rule(points: Sequence[TrendPoint], band: TrendBand | None) -> Ruler | None:
-    return make_ruler(
-        [
-            RulerRow(
-                _date(one.at),
-                f"{one.value:.4g}{f' {one.verdict}' if one.verdict else ''}"
-                f"{' ALARM' if one.alarm else ''}",
-                value=one.value,
-                interval=one.interval,
-                reference=None if band is None else band.reference,
-                threshold=None if band is None else band.threshold,
-            )
-            for one in points[-MOST_RULED:]
-        ]
-    )
-
-
 PANEL_WIDTH, PANEL_HEIGHT = 520, 110
 HOLDS, BROKEN, OTHER_STATE = "holds", "broken", "not decided"
 PANELS = {
@@ -304,7 +296,15 @@ def _panel(rows: Sequence[dict[str, object]], field: str, *, last: bool) -> dict
         "width": PANEL_WIDTH,
         "height": PANEL_HEIGHT,
         "data": data([row for row in rows if row[field] is not None]),
-        "encoding": {"x": _loads(rows, titled=last)},
+        "encoding": {
+            "x": {
+                "field": "load",
+                "type": "ordinal",
+                "title": "requests in flight" if last else None,
+                "scale": {"domain": [row["load"] for row in rows]},
+                "axis": {"labelAngle": 0},
+            }
+        },
         "layer": list(_layers(field, kinds)),
     }
 
@@ -323,15 +323,4 @@ def _layers(field: str, kinds: Sequence[str]) -> Iterator[dict[str, object]]:
     yield {
         "mark": {"type": "point", "size": 60},
         "encoding": {"y": axis(field, title, **scale), "color": colour},
-    }
-
-
-def _loads(rows: Sequence[dict[str, object]], *, titled: bool) -> dict[str, object]:
-    """Return the channel of the loads, at equal steps, since they are mostly powers of a number."""
-    return {
-        "field": "load",
-        "type": "ordinal",
-        "title": "requests in flight" if titled else None,
-        "scale": {"domain": [row["load"] for row in rows]},
-        "axis": {"labelAngle": 0},
     }

@@ -312,7 +312,9 @@ def _draw_row(
     yield _text(MARGIN, top + 14, _cut(name, room), "")
     yield _text(WIDTH - MARGIN, top + 14, figures, "", end=True)
     if cell is not None and cell.value is not None:
-        colour = _PROVEN.get(cell.change) or _colour(cell)
+        colour = _PROVEN.get(cell.change) or (
+            _COLOUR if cell.signed else _COLOURS.get(cell.outcome, _COLOUR)
+        )
         y = top + 26
         if cell.interval is not None:
             low, high = map(ruler.place, cell.interval)
@@ -323,11 +325,6 @@ def _draw_row(
         fill = "#fff" if cell.estimate else colour
         yield _draw_point(ruler.place(cell.value), y, cell.change, fill, colour)
     yield "</g>"
-
-
-def _colour(cell: ResultCell) -> str:
-    """Return the colour of a verdict; a difference has none."""
-    return _COLOUR if cell.signed else _COLOURS.get(cell.outcome, _COLOUR)
 
 
 def _draw_point(across: float, down: int, change: str, fill: str, colour: str) -> str:

@@ -215,7 +215,7 @@ def make_lines(report: Report, causes: Mapping[str, str] | None = None) -> list[
     return lead_tasks(lines, [task.verdict.outcome for task in report.tasks])
 
 
-def list_cases(report: Report, causes: Mapping[str, str] | None = None) -> list[CiCase]:
+def list_cases(report: Report, causes: Mapping[str, str] | None) -> list[CiCase]:
     """Return the test cases of a run: its tasks, and each part of the path that was expected."""
     led = make_lines(report, causes)
     tasks = [_describe_task(task, line) for task, line in zip(report.tasks, led, strict=True)]

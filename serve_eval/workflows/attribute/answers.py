@@ -105,7 +105,9 @@ def judge_phase(
         joined=sum(not failed for _, _, failed in answers.failed),
         planned=len(answers.failed),
         alpha=alpha,
-        rows=tuple(_as_server(row) for row in rows) if servers else rows,
+        rows=tuple(replace(row, role=SERVER) if row.role == GENERATION else row for row in rows)
+        if servers
+        else rows,
     )
 
 
@@ -116,7 +118,7 @@ def add_times(
     of_each: PhaseAnswers,
     of_pairs: PhaseAnswers,
     at_a_time: int,
-    cores_busy: float | None = None,
+    cores_busy: float | None,
 ) -> tuple[Attribution, Attribution | None, list[str]]:
     """Add the slow workers, and return a sentence about each.
 
@@ -177,10 +179,6 @@ def text_of(response: Response) -> str:
 def prompt_name(task: Task, sample: Sample) -> str:
     """Return the name of a prompt within this package."""
     return f"{task.name}/{sample.id}"
-
-
-def _as_server(row: WorkerShare) -> WorkerShare:
-    return replace(row, role=SERVER) if row.role == GENERATION else row
 
 
 def _cells(answers: Iterable[tuple[tuple[str | None, str | None], str, bool]]) -> list[Cell]:

@@ -25,7 +25,7 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.client.engine_metrics import VLLM_ROUTE
-from serve_eval.client.wire_format import wire
+from serve_eval.client.wire_format import refusal, wire
 from serve_eval.evaluation.engine.send import send_to_thinker
 from serve_eval.launchers._trtllm import kv_transfer
 from serve_eval.schema import Endpoint, Failure, FailureKind, Request, Response
@@ -149,7 +149,7 @@ async def _first_leg(
     reply = await client.exchange("POST", path, body, timeout_s=client.limits.stall_timeout_s)
     if isinstance(reply, Failure):
         return reply
-    told = wire.describe(reply.content, client.masking.message)
+    told = refusal.describe(reply.content, client.masking.message)
     if reply.error is not None or reply.status != 200:
         why = str(reply.error) if reply.error is not None else told
         message = f"context server: HTTP {reply.status}: {why}"

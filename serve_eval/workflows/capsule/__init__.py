@@ -164,7 +164,16 @@ def write(one: Packed, place: Path, mask: SecretMask) -> Path:
             "curl.sh": script_of(one, bodies),
             "expected.json": _mask(_describe_expected(one), mask),
             "actual.json": _mask(_actual(one), mask),
-            "versions.json": _mask(_versions(one), mask),
+            "versions.json": _mask(
+                {
+                    "session": one.session.stored,
+                    "model": one.plan.model,
+                    "launcher": one.plan.launcher,
+                    "connection": one.plan.connection,
+                    "fingerprint": one.p.fingerprint,
+                },
+                mask,
+            ),
             "README.md": mask(_readme(one, list(bodies), logs)),
         }
         for name, data in {
@@ -237,16 +246,6 @@ def _actual(one: Packed) -> dict[str, Any]:
         ),
         "failures": [record.failure for record in one.records if record.failure is not None],
     } | {"attempts": one.attempts}
-
-
-def _versions(one: Packed) -> dict[str, Any]:
-    return {
-        "session": one.session.stored,
-        "model": one.plan.model,
-        "launcher": one.plan.launcher,
-        "connection": one.plan.connection,
-        "fingerprint": one.p.fingerprint,
-    }
 
 
 def _logs(one: Packed, folder: Path, mask: SecretMask) -> str:

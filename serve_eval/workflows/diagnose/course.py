@@ -304,7 +304,15 @@ def find_repaired(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     change = [_CHANGES.get(kind, "read the server's log of that time")]
     if task.outcome is VerdictOutcome.INCONCLUSIVE:
         change.append(TRUST_HINT)
-    yield about(task, "repaired", told, change, _order(found), of=len(task.asked), log=log)
+    yield about(
+        task,
+        "repaired",
+        told,
+        change,
+        sorted(found, key=lambda one: one.started_s),
+        of=len(task.asked),
+        log=log,
+    )
 
 
 def _name(attempt: Attempt) -> str:
@@ -326,11 +334,6 @@ def _describe_servers(lost: Sequence[Attempt]) -> str:
         return ""
     most = ", ".join(f"{name} ({count})" for name, count in servers.most_common(MOST_SERVERS))
     return f"; their replies name {most}"
-
-
-def _order(found: Sequence[AskedSample]) -> list[AskedSample]:
-    """Return the samples in the order of their starts."""
-    return sorted(found, key=lambda one: one.started_s)
 
 
 RULE = "unfinished"

@@ -64,7 +64,25 @@ def make_document(found: Diagnosis, outcomes: FolderOutcomes, folder: Path) -> D
         commands=commands,
         counted_as=outcomes.counted_as,
     )
-    return document.with_suites([_make_suite(document)])
+    return document.with_suites(
+        [
+            CiSuite(
+                "serve-eval diagnose",
+                [
+                    CiCase(
+                        "diagnose",
+                        one.name,
+                        state=_choose_state(one.outcome),
+                        message=one.cause,
+                        line=line,
+                        details=[f"{row.label}: {row.text}" for row in one.statements],
+                    )
+                    for one, line in zip(document.conclusions, document.make_lines(), strict=True)
+                ],
+                host=document.endpoint,
+            )
+        ]
+    )
 
 
 def _conclude(told: ExplainedTask, page: str, commands: Sequence[str]) -> Conclusion:
@@ -135,25 +153,6 @@ def _choose_commands(outcomes: FolderOutcomes, told: Sequence[ExplainedTask]) ->
     rounds = zip_longest(*(one.list_commands() for one in told))
     every = chain(outcomes.commands, chain.from_iterable(rounds))
     return list(dict.fromkeys(one for one in every if one is not None))[:MOST_COMMANDS]
-
-
-def _make_suite(document: Document) -> CiSuite:
-    """Return a case for each outcome; one that decided nothing is skipped."""
-    return CiSuite(
-        "serve-eval diagnose",
-        [
-            CiCase(
-                "diagnose",
-                one.name,
-                state=_choose_state(one.outcome),
-                message=one.cause,
-                line=line,
-                details=[f"{row.label}: {row.text}" for row in one.statements],
-            )
-            for one, line in zip(document.conclusions, document.make_lines(), strict=True)
-        ],
-        host=document.endpoint,
-    )
 
 
 def _choose_state(outcome: str) -> CiState:

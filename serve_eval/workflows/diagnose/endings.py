@@ -170,7 +170,7 @@ def find_truncated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         told += f" max_tokens={task.max_tokens}: {beside}"
         change = (
             "trtllm-serve ... --max_seq_len N (prompt and answer together; vLLM --max-model-len)",
-            *_shorter(task),
+            *((f"--set {task.word}.num_fewshot=0",) if task.option("num_fewshot") else ()),
         )
     else:
         told += f" exactly max_tokens={task.max_tokens}: {beside}"
@@ -183,10 +183,6 @@ def find_truncated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 def _is_cut_by_window(one: AskedSample, task: TaskEvidence) -> bool:
     asked = SamplingParams(max_tokens=task.max_tokens)
     return find_cut(_response(one), Outcome.WRONG, asked) is Cut.WINDOW
-
-
-def _shorter(task: TaskEvidence) -> tuple[str, ...]:
-    return (f"--set {task.word}.num_fewshot=0",) if task.option("num_fewshot") else ()
 
 
 def find_unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
@@ -268,12 +264,15 @@ def stop_string(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         )
         told += f"{len(others)} others: the string may occur in the middle of an answer"
         left = [one for one in task.option("stop") or () if one != stop]
-        yield about(task, "stop_string", told, (_stops(task, left),), shown, of=len(answers), p=p)
-
-
-def _stops(task: TaskEvidence, left: list[str]) -> str:
-    """Return the option that sets the stop strings, as JSON: valid YAML on one line."""
-    return f"--set {quote_word(f'{task.name}.stop={json.dumps(left, ensure_ascii=False)}')}"
+        yield about(
+            task,
+            "stop_string",
+            told,
+            (f"--set {quote_word(f'{task.name}.stop={json.dumps(left, ensure_ascii=False)}')}",),
+            shown,
+            of=len(answers),
+            p=p,
+        )
 
 
 def empty(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:

@@ -67,7 +67,17 @@ def foreign_answers(run: Evidence) -> Iterator[Finding]:
     """
     if not run.in_random_order:
         return
-    asked = _list_asked(run)
+    asked = [
+        _Asked(
+            task,
+            one,
+            one.response.text,
+            _normalise(one.line.target.rpartition("####")[2]),
+        )
+        for task in run.tasks
+        for one in task.texts
+        if one.line is not None and one.response is not None and one.attempts
+    ]
     pairs = _pair(asked)
     if len({i for i, _ in pairs}) < LEAST:
         return
@@ -126,20 +136,6 @@ def _report(
 
 def _overlap_s(one: _Asked, other: _Asked) -> float:
     return min(one.span[1], other.span[1]) - max(one.span[0], other.span[0])
-
-
-def _list_asked(run: Evidence) -> list[_Asked]:
-    return [
-        _Asked(
-            task,
-            one,
-            one.response.text,
-            _normalise(one.line.target.rpartition("####")[2]),
-        )
-        for task in run.tasks
-        for one in task.texts
-        if one.line is not None and one.response is not None and one.attempts
-    ]
 
 
 def _normalise(text: str) -> str:

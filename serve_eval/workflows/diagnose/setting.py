@@ -330,7 +330,7 @@ SAME = (
 _BY_REFERENCE = "the reference's servers added the same, by name: it records no values"
 
 
-def find_added(run: Evidence, other: Evidence | None = None, name: str = "") -> Iterator[Finding]:
+def find_added(run: Evidence, other: Evidence | None, name: str) -> Iterator[Finding]:
     """Yield a finding per task if the server adds fields that change its answers.
 
     Fields that the servers of the reference added too, or those of the `other` side of a

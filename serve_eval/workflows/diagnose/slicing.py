@@ -70,9 +70,7 @@ SERVING = {
 """Slices by how the requests were served. Such a slice says where, and another rule how."""
 
 
-def find_slices(
-    run: Evidence, found: Collection[Finding] = (), data: Data | None = None
-) -> Iterator[Finding]:
+def find_slices(run: Evidence, found: Collection[Finding], data: Data | None) -> Iterator[Finding]:
     """Yield a finding for each task whose score is lost in a slice of its samples.
 
     `found` has the findings of other rules. `data` are the data sets, if they are already read.
@@ -91,7 +89,7 @@ def find_slices(
 
 
 def compare_slices(
-    a: Evidence, b: Evidence, found: Collection[Finding] = (), data: Data | None = None
+    a: Evidence, b: Evidence, found: Collection[Finding], data: Data | None = None
 ) -> Iterator[Finding]:
     """Yield a finding for each task in which B loses score against A in a slice of the samples."""
     others = {task.name: task for task in a.tasks}

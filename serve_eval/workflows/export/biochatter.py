@@ -75,8 +75,8 @@ def export_biochatter(
     folders: Sequence[Path],
     to: Path,
     *,
-    more: Sequence[Path] = (),
-    include_path: Sequence[str] = (),
+    more: Sequence[Path],
+    include_path: Sequence[str],
 ) -> Exported:
     """Write the files of all finished runs in or below some folders.
 

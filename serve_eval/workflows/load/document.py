@@ -86,7 +86,13 @@ def make_document(found: LoadSurface, out_dir: Path) -> Document:
         result=out_dir / LOAD.result,
     )
     suites = [
-        _make_suite(document, task, one) for task, one in zip(found.tasks, conclusions, strict=True)
+        CiSuite(
+            f"serve-eval check load {task.task}",
+            [_describe_point(document, task, point, one) for point in task.points],
+            host=document.endpoint,
+            seconds=document.header.wall_s / len(document.conclusions),
+        )
+        for task, one in zip(found.tasks, conclusions, strict=True)
     ]
     return replace(document, suites=suites)
 
@@ -282,7 +288,25 @@ def _list_blocks(found: LoadSurface) -> Iterator[Block]:
         yield Block(_tabulate(task), depth=Depth.FIRST if first else Depth.MORE)
         bracket = _find_bracket(found, task)
         if bracket is not None and bracket.steps:
-            yield Block(_tabulate_steps(bracket))
+            yield Block(
+                DataTable(
+                    f"{bracket.task}: loads of the bisection",
+                    columns=[DataColumn(name, number=0 < i < 4) for i, name in enumerate(_STEPS)],
+                    rows=[
+                        [
+                            DataCell(str(step.load), order=float(step.load)),
+                            DataCell(str(step.askings)),
+                            *(
+                                DataCell(f"lost {lost}, won {won}")
+                                for lost, won in (step.against_good, step.against_bad)
+                            ),
+                            DataCell(step.finding),
+                        ]
+                        for step in bracket.steps
+                    ],
+                    caption="lost, won: scores that fell and rose over all askings of a load",
+                )
+            )
         for point in task.points:
             if point.outcome in _DIFFERENT and point.places is not None:
                 title = f"{task.task} at {point.load}: first different {point.places.unit}"
@@ -329,36 +353,6 @@ def _describe_value(point: LoadPoint) -> str:
         return f"{point.value:.1f}"
     low, high = point.interval
     return f"{point.value:.1f} ({low:.0f}-{high:.0f})"
-
-
-def _tabulate_steps(bracket: LoadBracket) -> DataTable:
-    return DataTable(
-        f"{bracket.task}: loads of the bisection",
-        columns=[DataColumn(name, number=0 < i < 4) for i, name in enumerate(_STEPS)],
-        rows=[
-            [
-                DataCell(str(step.load), order=float(step.load)),
-                DataCell(str(step.askings)),
-                *(
-                    DataCell(f"lost {lost}, won {won}")
-                    for lost, won in (step.against_good, step.against_bad)
-                ),
-                DataCell(step.finding),
-            ]
-            for step in bracket.steps
-        ],
-        caption="lost, won: scores that fell and rose over all askings of a load",
-    )
-
-
-def _make_suite(document: Document, task: LoadTask, one: Conclusion) -> CiSuite:
-    """Return a case for each load."""
-    return CiSuite(
-        f"serve-eval check load {task.task}",
-        [_describe_point(document, task, point, one) for point in task.points],
-        host=document.endpoint,
-        seconds=document.header.wall_s / len(document.conclusions),
-    )
 
 
 def _describe_point(

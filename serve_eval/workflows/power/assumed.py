@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -198,7 +198,9 @@ def measure_run(run: Path) -> list[Measured]:
         share = mean / scale if scale else 0.0
         flip_rate, flips_of = _measure_flips(task)
         effect, effect_of = _measure_design_effect(
-            report.plan, task, list(_take_first(scores).values())
+            report.plan,
+            task,
+            [line for name, line in scores.items() if not _REPEAT.fullmatch(name)],
         )
         found.append(
             Measured(
@@ -216,11 +218,6 @@ def measure_run(run: Path) -> list[Measured]:
             )
         )
     return found
-
-
-def _take_first(scores: Mapping[str, ScoreRecord]) -> dict[str, ScoreRecord]:
-    """Return the scores of the first answers to each prompt."""
-    return {name: line for name, line in scores.items() if not _REPEAT.fullmatch(name)}
 
 
 def _measure_design_effect(

@@ -18,7 +18,6 @@ from serve_eval.workflows.power.answers import (
     Needed,
     SizeRow,
     TaskPower,
-    ThetaSize,
 )
 from serve_eval.workflows.power.assumed import DEFAULT, Assumed
 from serve_eval.workflows.power.question import PowerQuestion
@@ -216,7 +215,12 @@ def explain(one: TaskPower) -> Iterator[tuple[str, str]]:
         about = f"for a drop of {write_points(one.detection.drop)}: "
         yield from _explain_detection(one.detection, about)
     if one.theta is not None:
-        yield "theta", _explain_theta(one.theta, one.assumed)
+        yield (
+            "theta",
+            f"{write_points(one.theta.theta)} take {count_samples(one.theta.n)} by the classic rule"
+            f" (sigma {one.assumed.sigma:g}, alpha {one.assumed.alpha:g}, beta"
+            f" {one.assumed.beta:g}); row of the table: {one.theta.row}",
+        )
     yield from _describe_measured(one)
     yield from _describe_assumed(one.assumed)
 
@@ -266,14 +270,6 @@ def _describe_needed(one: Needed) -> str:
         return f"{samples} {one.purpose}"
     time = f"{one.seconds:,.0f}" if one.seconds >= LONG_S else f"{one.seconds:.2g}"
     return f"{samples} {one.purpose}; {time} s at the measured throughput"
-
-
-def _explain_theta(found: ThetaSize, planned: Assumed) -> str:
-    return (
-        f"{write_points(found.theta)} take {count_samples(found.n)} by the classic rule (sigma"
-        f" {planned.sigma:g}, alpha {planned.alpha:g}, beta {planned.beta:g}); row of the table:"
-        f" {found.row}"
-    )
 
 
 def _describe_measured(one: TaskPower) -> Iterator[tuple[str, str]]:

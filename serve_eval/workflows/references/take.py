@@ -45,7 +45,6 @@ from serve_eval.storage.report_file import has_report, read_report
 from serve_eval.storage.story_files import TAKE
 from serve_eval.verdicts.reference_noise import describe_one_seed
 from serve_eval.workflows.references import (
-    WANTED_RUNS,
     Registered,
     register,
     without_missing_folder,
@@ -77,13 +76,13 @@ async def take_reference(
     out_dir: Path,
     references_dir: Path,
     *,
-    runs: int = WANTED_RUNS,
-    hardware: str | None = None,
-    reason: str | None = None,
-    probes: int = 0,
-    progress: Progress | None = None,
+    runs: int,
+    hardware: str | None,
+    reason: str | None,
+    probes: int,
+    progress: Progress | None,
     environ: Mapping[str, str] = os.environ,
-    notify: Callable[[str], None] = ignore,
+    notify: Callable[[str], None],
 ) -> TakenReference:
     """Ask what is left to ask, and register the runs as the reference of every task.
 

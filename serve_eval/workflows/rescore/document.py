@@ -41,7 +41,15 @@ def make_document(
     `to` is the new run folder, if one was written; else `again` is the command that writes one.
     `flags` are the permissions that commands on these folders need again.
     """
-    conclusions = [_conclude(one) for one in found]
+    conclusions = [
+        Conclusion(
+            one.task,
+            _name_outcome(one),
+            figures=_describe_value(one),
+            statements=list(_describe_changes(one)),
+        )
+        for one in found
+    ]
     document = Document(
         "rescore",
         f"serve-eval judge --rescore {quote_path(run)}",
@@ -71,15 +79,6 @@ def make_document(
         document,
         suites=[CiSuite("serve-eval judge --rescore", cases)],
         line=lines[ranks.index(min(ranks))],
-    )
-
-
-def _conclude(one: Rescored) -> Conclusion:
-    return Conclusion(
-        one.task,
-        _name_outcome(one),
-        figures=_describe_value(one),
-        statements=list(_describe_changes(one)),
     )
 
 

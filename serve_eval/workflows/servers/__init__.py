@@ -258,7 +258,9 @@ def identity(plan: Plan) -> str:
     options = {name: option.default for name, option in launcher.options.items()} | given
     loaded = options.pop("model", None) or plan.model
     served = {
-        name: _convert_structure(value) for name, value in options.items() if name not in WAITING
+        name: (asdict(value) if is_dataclass(value) and not isinstance(value, type) else value)
+        for name, value in options.items()
+        if name not in WAITING
     }
     content = {
         "launcher": plan.launcher.name,
@@ -269,14 +271,6 @@ def identity(plan: Plan) -> str:
     if (code := extensions.list_loaded().get(f"launchers.{plan.launcher.name}")) is not None:
         content["code"] = code.sha256
     return hashlib.sha256(canonical(content).encode()).hexdigest()[:ID_CHARS]
-
-
-def _convert_structure(value: object) -> object:
-    """Return a structure as a mapping with all of its fields.
-
-    msgspec omits a default that it did not have to set when it made the structure.
-    """
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _with_files(options: object, name: str = "") -> object:

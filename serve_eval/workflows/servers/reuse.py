@@ -125,12 +125,12 @@ CONNECT_S = 1.0
 _REASON = ". Its log is "
 
 
-def explain_lost(error: EndpointError, registry: Path | None = None) -> EndpointError:
+def explain_lost(error: EndpointError) -> EndpointError:
     """Return an error with how the kept servers that it names have ended, or the error as it is.
 
     Waits up to LATER_S for their holder to report. Servers that still listen are not explained.
     """
-    folder = registry or servers.find_folder()
+    folder = servers.find_folder()
     if _REASON in str(error) or not folder.is_dir():
         return error
     entry = next((one for one in servers.list_all(folder) if _names(error, one)), None)

@@ -95,7 +95,10 @@ def judge(
 
     With `strict`, undecided rows count as failed, and so do those that pass but decide nothing.
     """
-    runs = {one.run.name: _with_model(one) for one in ended}
+    runs = {
+        one.run.name: (one.run if one.report is None else replace(one.run, plan=one.report.plan))
+        for one in ended
+    }
     found = correct_rows([row for one in ended for row in rows(one)])
     uses = [_use(waiver, found, runs, today) for waiver in waivers]
     valid = [use.waiver for use in uses if use.state is WaiverState.APPLIED]
@@ -334,11 +337,6 @@ def _unproven(row: SuiteRow) -> SuiteRow:
         others = tuple(warning for warning in row.warnings if not warning.startswith("small_drop"))
         return replace(row, finding="PASS", warnings=(*others, f"small drop {why}"))
     return row
-
-
-def _with_model(one: EndedRun) -> SuiteRun:
-    """Return the run with the plan of its report, which includes the model of the endpoint."""
-    return one.run if one.report is None else replace(one.run, plan=one.report.plan)
 
 
 def _is_named(waiver: Waiver, row: SuiteRow, runs: dict[str, SuiteRun]) -> bool:

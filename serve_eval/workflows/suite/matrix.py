@@ -145,13 +145,11 @@ def _mixes(axis: str, value: Mapping[str, Any]) -> str:
     )
 
 
-def _keys(value: Mapping[str, Any]) -> bool:
-    return any(key in value for key in (*KEYS, LABEL, ATTRIBUTES))
-
-
 def _fragment(axis: str, i: int, value: Any, document: YamlDocument) -> AxisValue | list[Problem]:
     own = axis not in AXES
-    if not isinstance(value, Mapping) or not _keys(value):
+    if not isinstance(value, Mapping) or not any(
+        key in value for key in (*KEYS, LABEL, ATTRIBUTES)
+    ):
         if own:
             known = (
                 f" Did you mean the axis `protocol: [{{{axis}: {value}}}]`?"

@@ -31,7 +31,6 @@ from serve_eval.evaluation.earlier_run import Rerun
 from serve_eval.evaluation.launch import check_launcher
 from serve_eval.evaluation.preflight import check_margins
 from serve_eval.evaluation.prepare import join_errors, prepare
-from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.shared_server import server_key
 from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
@@ -114,9 +113,7 @@ def check_tasks(plan: Plan) -> CheckedRun:
 
 
 @with_scope
-def check_suite(
-    suite: Suite, out_dir: Path, rerun: Rerun, notify: Callable[[str], None] = ignore
-) -> None:
+def check_suite(suite: Suite, out_dir: Path, rerun: Rerun, notify: Callable[[str], None]) -> None:
     """Check the unfinished runs of a suite before anything starts.
 
     Raises PlanError, with every run, if a plan is wrong. Missing data and references stop only

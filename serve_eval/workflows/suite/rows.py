@@ -173,7 +173,7 @@ def describe_proven(row: SuiteRow) -> str:
     moved, *ends = split_change(row.difference, row.difference_interval, points=points)
     around = f" ({' to '.join(ends)}, 95 %)" if ends else ""
     known = row.evaluated is not None and row.reference is not None
-    sides = f"{_write(row, row.evaluated)} against {_write(row, row.reference)}"
+    sides = f"{_number(row, row.evaluated)} against {_number(row, row.reference)}"
     values = f", {sides}" if known else ""
     p = row.p if row.proven == "drop" else row.p_rise
     tests = "" if p is None else f", {p_in_words(p)}"
@@ -190,19 +190,15 @@ def _say_why(row: SuiteRow) -> str:
         if row.threshold is None:
             return ""
         side = "below" if row.higher_is_better else "above"
-        return f"; it passes because classic fails only values {side} {_write(row, row.threshold)}"
+        return f"; it passes because classic fails only values {side} {_number(row, row.threshold)}"
     if row.margin is None:
         return ""
     default = " (the default)" if row.default_margin else ""
     unit = " points" if row.in_points else ""
     return (
-        f"; it passes because a drop of the margin, {_write(row, row.margin)}{unit}{default}, is"
+        f"; it passes because a drop of the margin, {_number(row, row.margin)}{unit}{default}, is"
         " excluded"
     )
-
-
-def _write(row: SuiteRow, value: float | None) -> str:
-    return "-" if value is None else write_figure(value, points=row.in_points)
 
 
 MOST_NAMED = 3

@@ -121,7 +121,7 @@ def matches(pattern: Mapping[str, Any], run: SuiteRun, task: str | None = None) 
         "name": (run.name,),
         "task": (task,),
         "model": (plan.model,),
-        "endpoint": _endpoint(plan),
+        "endpoint": (plan.launcher.name, plan.launcher.options.get("base_url")),
     }
     for key, wanted in pattern.items():
         if key == "accuracy_spec":
@@ -182,10 +182,6 @@ def _alike(wanted: Any, value: object) -> bool:
         one is value or (None not in (one, value) and str(one) == str(value))
         for one in _each(wanted)
     )
-
-
-def _endpoint(plan: Plan) -> tuple[object, ...]:
-    return plan.launcher.name, plan.launcher.options.get("base_url")
 
 
 def _same_address(url: object, plan: Plan) -> bool:

@@ -240,7 +240,14 @@ def compare_passes(
         yield _compare(LOST_PART, other, against, worse, better, len(sides))
     yield _count_differences(PROMPT_COUNT, other, against, _differ_in_prompts(sides), len(sides))
     if against != "reference":  # Engines count the end of an answer differently.
-        differing = _differ_in_counts(sides)
+        differing = [
+            s
+            for s in sides
+            if s[1].meant == s[2].meant
+            and s[1].usage.completion_tokens
+            and s[2].usage.completion_tokens
+            and abs(s[1].usage.shown_tokens - s[2].usage.shown_tokens) > SLACK_TOKENS
+        ]
         yield _count_differences(ANSWER_COUNT, other, against, differing, len(sides))
 
 
@@ -297,17 +304,6 @@ def _differ_in_prompts(sides: Sides) -> Sides:
         if s[1].usage.prompt_tokens
         and s[2].usage.prompt_tokens
         and s[1].usage.prompt_tokens != s[2].usage.prompt_tokens
-    ]
-
-
-def _differ_in_counts(sides: Sides) -> Sides:
-    return [
-        s
-        for s in sides
-        if s[1].meant == s[2].meant
-        and s[1].usage.completion_tokens
-        and s[2].usage.completion_tokens
-        and abs(s[1].usage.shown_tokens - s[2].usage.shown_tokens) > SLACK_TOKENS
     ]
 
 

@@ -90,7 +90,7 @@ def make_document(
 
 
 def make_registered(
-    made: VerificationReference, file: Path, address: str = "", model: str = ""
+    made: VerificationReference, file: Path, address: str, model: str = ""
 ) -> Document:
     """Return the document of a new reference.
 
@@ -172,7 +172,11 @@ def _describe_figures(found: Verification, side: VerifiedSide) -> Iterator[State
     if side.excluded_share is not None:
         yield Statement("sure", _tell_share(found, side))
     if side.needed is not None:
-        yield Statement("probes", _tell_needed(side))
+        yield Statement(
+            "probes",
+            f"answers of siblings are far away too, so a fault in {FAULT_SHARE:.0%} of the"
+            f" requests shows in about {side.needed:,} probes (--probes {side.needed})",
+        )
     yield from (Statement("fault", line) for line in _tell_fault(found, side))
     if side.compared:
         many = "the sibling" if found.siblings == 1 else "each sibling"
@@ -209,14 +213,6 @@ def _tell_share(found: Verification, side: VerifiedSide) -> str:
     return (
         f"a fault of more than {write_nats(least)} nat in {side.excluded_share:.1%} of the requests"
         f" or more would have been seen, with {1 - EVIDENCE_ALPHA:.0%} confidence"
-    )
-
-
-def _tell_needed(side: VerifiedSide) -> str:
-    """Return how many probes show a fault of few requests where healthy answers are far away."""
-    return (
-        f"answers of siblings are far away too, so a fault in {FAULT_SHARE:.0%} of the requests"
-        f" shows in about {side.needed:,} probes (--probes {side.needed})"
     )
 
 

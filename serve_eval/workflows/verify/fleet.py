@@ -156,7 +156,7 @@ def rebase(
     probes: Sequence[Probe],
     readings: Sequence[Readings],
     middle: int,
-    siblings: Sequence[int] = (),
+    siblings: Sequence[int],
     begin: int = 0,
 ) -> list[Probe]:
     """Return the probes from `begin` on with a server's answers as the reference.

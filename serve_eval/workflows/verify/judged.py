@@ -51,7 +51,7 @@ class JudgedServer:
         self.thorough = True
         self.prompt_gaps: list[int] = []
 
-    def is_decided(self, probes: int, tokens: int | None = None) -> bool:
+    def is_decided(self, probes: int, tokens: int | None) -> bool:
         """Return True if the outcome is clear, a budget is spent, or the server is lost."""
         if self.lost or (tokens is not None and self.server.tokens >= tokens):
             return True

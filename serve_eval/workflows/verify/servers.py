@@ -46,7 +46,6 @@ from serve_eval.schema import (
     ProbeReading,
     ProbeRoute,
     Progress,
-    SamplingDefaults,
     VerificationOutcome,
     VerificationReference,
     VerifiedSide,
@@ -136,7 +135,7 @@ def check_route(route: ProbeRoute | None, known: VerificationReference, source: 
 
 @asynccontextmanager
 async def open_server(
-    named: NamedPlan, session: VerifySession, *, route: ProbeRoute | None = None
+    named: NamedPlan, session: VerifySession, *, route: ProbeRoute | None
 ) -> AsyncIterator[AskedServer]:
     """Launch or reach a server, and find out which questions it takes.
 
@@ -153,7 +152,7 @@ async def open_servers(
     session: VerifySession,
     stack: AsyncExitStack,
     *,
-    route: ProbeRoute | None = None,
+    route: ProbeRoute | None,
 ) -> list[AskedServer]:
     """Launch or reach servers, and find out of all together which questions they take.
 
@@ -243,7 +242,7 @@ def _show_progress(server: AskedServer, session: VerifySession) -> Iterator[None
         shown.end(server.name)
 
 
-async def settle_server(server: AskedServer, *, route: ProbeRoute | None = None) -> bool:
+async def settle_server(server: AskedServer, *, route: ProbeRoute | None) -> bool:
     """Find out which questions a server takes, and return True. `route` is that of settle.
 
     Raises EndpointError if it takes none.
@@ -297,17 +296,16 @@ def warn_of_unseen(known: VerificationReference, sides: Sequence[VerifiedSide]) 
             " (register it again)"
         ]
     found = []
-    for name, one in (("the reference", known.sampling_defaults), *_list_known(wholes)):
+    for name, one in (
+        ("the reference", known.sampling_defaults),
+        *[(one.name, one.sampling_defaults) for one in wholes if one.sampling_defaults is not None],
+    ):
         if fields := [field.sent_as for field in one.possible]:
             why = f" ({one.unknown})" if one.unknown else ""
             found.append(
                 f"it is not known whether {name} adds {', '.join(fields)} to requests{why}"
             )
     return found
-
-
-def _list_known(sides: Sequence[VerifiedSide]) -> list[tuple[str, SamplingDefaults]]:
-    return [(one.name, one.sampling_defaults) for one in sides if one.sampling_defaults is not None]
 
 
 def compare_counts(gaps: Sequence[int]) -> tuple[str, ...]:

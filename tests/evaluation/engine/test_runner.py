@@ -13,8 +13,9 @@ from serve_eval.errors import EndpointError
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import START, LoadSession
 from serve_eval.evaluation.engine.runner import DEAD_AFTER, CircuitBreaker, ask
-from serve_eval.evaluation.results.accumulator import ScoreAccumulator, score_response
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.sample_table import UNLISTED_FINISH
+from serve_eval.evaluation.results.scoring import score_response
 from serve_eval.evaluation.task_run import replay
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, _Simulator, create_app
 from serve_eval.schema import (
