@@ -437,7 +437,12 @@ def test_a_run_that_fails_too_often_is_stopped_with_the_one_cause(flags, tmp_pat
     assert "resume the run. --set limits.max_error_rate=SHARE allows more." in done.stderr
     assert "Bad Request" in done.stderr
     assert f"--resume {tmp_path / 'out'}" in done.stderr
-    assert 50 <= len(_records(tmp_path)) < 100
+    before = _records(tmp_path)
+    assert 50 <= len(before) < 100
+    more = ["--rerun", "never", "--set", "limits.max_error_rate=1"]
+    _run("--resume", str(tmp_path / "out"), *more)
+    asked = [record["id"] for record in _records(tmp_path)]
+    assert (len(asked), len(set(asked))) == (300, 300), "failures stand"
 
 
 def test_truncated_answers_are_scored_and_counted(flags, tmp_path):
