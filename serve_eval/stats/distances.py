@@ -146,6 +146,33 @@ def farther_than_own(measures: ArrayLike, own: int, *, seed: int = 0) -> Farther
     return FartherTest(p=p, each=tuple(map(float, each[:, 0])), excess=observed)
 
 
+def farther_in_each(
+    measures: ArrayLike, own: int, partitions: Iterable[Sequence[int]]
+) -> FartherTest:
+    """Test as `farther_than_own` does, with the prompts of a unit labelled together; return max p.
+
+    A partition has the number of the unit of each prompt. The answers to prompts of one unit may
+    depend on each other, because the labels of a unit are drawn once. If it is not known which do,
+    the level holds as long as any of the partitions has them in one unit, since the largest p is
+    at least as large as that one's. `excess` is that of the first partition, by unit.
+    """
+    import numpy
+
+    given = numpy.asarray(measures, dtype=numpy.float64)
+    found = []
+    for partition in partitions:
+        _, units = numpy.unique(numpy.asarray(partition), return_inverse=True)
+        summed = numpy.zeros((len(given), units.max(initial=0) + 1, *given.shape[2:]))
+        for one, sums in zip(given, summed, strict=True):
+            numpy.add.at(sums, units, one)
+        found.append(farther_than_own(summed, own))
+    return FartherTest(
+        p=max(one.p for one in found),
+        each=tuple(map(max, zip(*(one.each for one in found), strict=True))),
+        excess=found[0].excess,
+    )
+
+
 def _list_labels(answers: int, own: int, random: object) -> IntArray:
     """Return rows of 1 for an own answer and 0 for another one, the observed row first."""
     import numpy

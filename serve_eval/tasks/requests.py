@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import UNSET
 
 from serve_eval.cases.case_scorers import list_versions, scorer_of, spec_of
@@ -156,12 +157,37 @@ def _make_samples(log: RecordedLog, paths: Sequence[tuple[str, ...]]) -> tuple[l
         found.append(
             _make_sample(one, body, None if not timed else (one.at_s or 0.0) - start, whole=whole)
         )
-    times_of = Counter(hash_body(one.recorded) for one in found if one.recorded is not UNSET)
-    groups = [hash_body(one.recorded) for one in found if one.recorded is not UNSET]
+    groups = find_groups([one.recorded for one in found if one.recorded is not UNSET])
+    times_of = Counter(groups)
     return [
         replace(one, group=f"request {group}") if times_of[group] > 1 else one
         for one, group in zip(found, groups, strict=True)
     ], masked
+
+
+def find_groups(bodies: Sequence[RecordedBody]) -> list[str]:
+    """Return a name for each body that equal ones, and the turns of its conversation, share.
+
+    A body is a later turn if its messages begin with all those of another body.
+    """
+    openings = [list(_hash_openings(one)) for one in bodies]
+    first: dict[str, str] = {}
+    names = [hash_body(one) for one in bodies]
+    for place in sorted(range(len(bodies)), key=lambda place: len(openings[place])):
+        *earlier, whole = openings[place] or [names[place]]
+        known = next((first[one] for one in reversed(earlier) if one in first), names[place])
+        first.setdefault(whole, known)
+        names[place] = first[whole]
+    return names
+
+
+def _hash_openings(body: RecordedBody) -> Iterator[str]:
+    """Yield a hash of the first message of a body, of the first two, and so on."""
+    turns = body.fields.get("messages", body.fields.get("input"))
+    read = hashlib.sha256(body.route.encode())
+    for turn in turns if isinstance(turns, list) else ():
+        read.update(msgspec.json.encode(turn, order="sorted"))
+        yield read.hexdigest()[:16]
 
 
 def _make_sample(

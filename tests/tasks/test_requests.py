@@ -9,7 +9,7 @@ import pytest
 from serve_eval.errors import PlanError
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import RecordedBody, Response, Route, Spec, ToolCall
-from serve_eval.tasks.requests import find_fault, show_prompt
+from serve_eval.tasks.requests import find_fault, find_groups, show_prompt
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
 from tests.scripted_server import ScriptedServer, answer, fail, models
@@ -169,3 +169,23 @@ def test_readers_see_the_texts_of_a_body_and_the_types_of_the_rest():
         ("user", "What?\n[image_url]"),
         ("assistant", ""),
     ]
+
+
+def test_equal_bodies_and_the_turns_of_a_conversation_form_a_group():
+    few = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]
+    first, other = [*few, {"role": "user", "content": "2+2"}], [{"role": "user", "content": "Hi"}]
+    later = [*first, {"role": "assistant", "content": "4"}, {"role": "user", "content": "Sure?"}]
+    last = [*later, {"role": "assistant", "content": "Yes"}, {"role": "user", "content": "Why?"}]
+    shared = [*few, {"role": "user", "content": "3+3"}]
+    bodies = [
+        *({"messages": turns, "seed": 1} for turns in (last, first, other, later, shared, first)),
+        *({"prompt": text} for text in ("Hi", "Hi", "Hi there")),
+    ]
+    names = find_groups(
+        [
+            RecordedBody(route=Route.COMPLETIONS if "prompt" in one else Route.CHAT, fields=one)
+            for one in bodies
+        ]
+    )
+    places = [names.index(name) for name in names]
+    assert places == [0, 0, 2, 0, 4, 0, 6, 6, 8]
