@@ -117,7 +117,9 @@ def rank_distances(distances: ArrayLike) -> FloatArray:
     return found + found.transpose(0, 2, 1)
 
 
-def farther_than_own(measures: ArrayLike, own: int, *, seed: int = 0) -> FartherTest:
+def farther_than_own(
+    measures: ArrayLike, own: int, *, seed: int = 0, draws: int = DRAWS
+) -> FartherTest:
     """Test if the answers after the first `own` ones are farther from these than these are apart.
 
     `measures` has the distances by measure, prompt, answer and answer. The p counts the observed
@@ -138,7 +140,7 @@ def farther_than_own(measures: ArrayLike, own: int, *, seed: int = 0) -> Farther
     excess = numpy.stack([_measure_excess(one, labels, own) for one in given])
     moved = numpy.ptp(excess, axis=2).max(axis=0) > _ROUNDING
     observed = excess[:, :, 0]
-    sums = _draw_sums(excess[:, moved], random)
+    sums = _draw_sums(excess[:, moved], random, draws)
     sums[:, 0] = observed[:, moved].sum(axis=1)
     each = numpy.stack([_share_at_least(one) for one in sums])
     least = each.min(axis=0)
@@ -147,7 +149,7 @@ def farther_than_own(measures: ArrayLike, own: int, *, seed: int = 0) -> Farther
 
 
 def farther_in_each(
-    measures: ArrayLike, own: int, partitions: Iterable[Sequence[int]]
+    measures: ArrayLike, own: int, partitions: Iterable[Sequence[int]], *, draws: int = DRAWS
 ) -> FartherTest:
     """Test as `farther_than_own` does, with the prompts of a unit labelled together; return max p.
 
@@ -165,7 +167,7 @@ def farther_in_each(
         summed = numpy.zeros((len(given), units.max(initial=0) + 1, *given.shape[2:]))
         for one, sums in zip(given, summed, strict=True):
             numpy.add.at(sums, units, one)
-        found.append(farther_than_own(summed, own))
+        found.append(farther_than_own(summed, own, draws=draws))
     return FartherTest(
         p=max(one.p for one in found),
         each=tuple(map(max, zip(*(one.each for one in found), strict=True))),
@@ -205,15 +207,15 @@ def _measure_excess(distances: FloatArray, labels: IntArray, own: int) -> FloatA
     return numpy.concatenate(found) if found else numpy.zeros((0, len(labels)))
 
 
-def _draw_sums(excess: FloatArray, random: object) -> FloatArray:
+def _draw_sums(excess: FloatArray, random: object, draws: int) -> FloatArray:
     """Return the sums over prompts by measure and draw; column 0 is left for the observed ones."""
     import numpy
 
     assert isinstance(random, numpy.random.Generator)
     count, prompts, labels = excess.shape
-    sums = numpy.zeros((count, DRAWS + 1))
+    sums = numpy.zeros((count, draws + 1))
     for place in range(prompts):
-        sums += excess[:, place, random.integers(labels, size=DRAWS + 1)]
+        sums += excess[:, place, random.integers(labels, size=draws + 1)]
     return sums
 
 

@@ -25,6 +25,7 @@ from serve_eval.datasets.recorded_requests import (
     RecordedLog,
     RecordedRequest,
     hash_body,
+    list_uncompared,
     read_log,
     refuse_broken,
 )
@@ -92,12 +93,13 @@ def task(
             refuse_broken(log)
         samples, masked = _make_samples(log, paths)
         notes = [f"masked texts, which are neither sent nor kept: {masked}"]
+        uncompared = list_uncompared([one.body for one in log.requests])
         skipped = [f"line {one.line} is left out: {one.reason}" for one in log.broken]
         return Dataset(
             samples=samples,
             files=(log.source,),
             total=len(samples),
-            notes=(*(notes if masked else []), *skipped),
+            notes=(*(notes if masked else []), *uncompared, *skipped),
         )
 
     def score(sample: Sample, response: Response) -> Score:

@@ -65,8 +65,7 @@ def describe(number, model, temperature, found, took_s):
 
 def main(log, first=1, sound=20, damaged="int4", many=DAMAGED_REQUESTS, few=SOUND_REQUESTS):
     jobs = [
-        (number, "twin", few, None if number % 2 else 0.8)
-        for number in range(first, first + sound)
+        (number, "twin", few, None if number % 2 else 0.8) for number in range(first, first + sound)
     ]
     jobs += [(name, name, many, None) for name in damaged.split(",") if name]
     print("| pair | B | temperature | requests | differ (A from itself) | p | verdict | time |")
