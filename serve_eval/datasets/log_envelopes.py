@@ -30,16 +30,16 @@ _TIMES = (
     *("timestamp", "time", "ts", "recorded_at", "received_at", "arrival_time", "startTime"),
     *("start_time", "request_created_at", "created_at", "createdAt", "requestedAt", "@timestamp"),
     *("started_at", "startedDateTime", "timestamp_ms", "time_iso8601", "msec", "time_local"),
-    *("request_timestamp", "request_time", "created"),
+    *("request_timestamp", "event_time_unix_ms", "request_time", "created"),
 )
 _LEAST_TIME = 1e8
 """Least number of a `request_time` that is a date; nginx has a duration there."""
 _ANSWERS = (
     *("response_body", "responseBody", "response", "output", "outputs", "answer", "completion"),
-    *("payload", "result", "resp", "choices"),
+    *("resp", "choices", "payload", "result"),
 )
 _PARAMETERS = ("model_parameters", "modelParameters", "optional_params", "invocation_params")
-_UNSEARCHED = {*_ANSWERS, *_PARAMETERS, "headers", "request_headers", "requestHeaders", "tools"}
+_UNSEARCHED = {*_ANSWERS, *_PARAMETERS, "tools"} - {"payload", "result"}
 _SIGNS = (
     ("messages", Route.CHAT),
     ("prompt", Route.COMPLETIONS),
@@ -127,7 +127,7 @@ def _order(level: Level) -> list[tuple[str, Any]]:
     rest = [
         (name, value)
         for name, value in level.items()
-        if name not in _BODIES and name not in _UNSEARCHED
+        if name not in _BODIES and name not in _UNSEARCHED and not name.lower().endswith("headers")
     ]
     return usual + rest
 

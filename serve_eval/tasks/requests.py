@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,13 @@ import msgspec
 from msgspec import UNSET
 
 from serve_eval.cases.case_scorers import list_versions, scorer_of, spec_of
-from serve_eval.datasets.masked_fields import USUAL_FIELDS, mask_body, read_paths
+from serve_eval.datasets.masked_fields import (
+    USUAL_FIELDS,
+    Steps,
+    mask_body,
+    read_paths,
+    read_patterns,
+)
 from serve_eval.datasets.recorded_requests import (
     RecordedLog,
     RecordedRequest,
@@ -70,6 +77,10 @@ def task(
             f" {', '.join(USUAL_FIELDS)}."
         ),
     ] = None,
+    mask_patterns: Annotated[
+        list[str] | None,
+        Setting("Regular expressions: what they match in texts is neither sent nor kept."),
+    ] = None,
     skip_broken: Annotated[bool, Setting("Leave out lines that are no request.")] = False,
     scorer: Annotated[
         str | dict[str, dict[str, Any] | None] | None,
@@ -78,9 +89,10 @@ def task(
 ) -> Task:
     """Return the task with its options.
 
-    Raises PlanError for a wrong path of a field, or a wrong scorer.
+    Raises PlanError for a wrong path of a field, a wrong pattern, or a wrong scorer.
     """
     paths = read_paths(USUAL_FIELDS if mask_fields is None else mask_fields)
+    patterns = read_patterns(mask_patterns or ())
     spec = spec_of(scorer)
     chosen = None if spec is None else scorer_of(spec)
     ask = None if chosen is None else chosen.questions
@@ -91,7 +103,7 @@ def task(
         log = read_log(_find(path, roots))
         if not skip_broken:
             refuse_broken(log)
-        samples, masked = _make_samples(log, paths)
+        samples, masked = _make_samples(log, paths, patterns)
         notes = [f"masked texts, which are neither sent nor kept: {masked}"]
         uncompared = list_uncompared([one.body for one in log.requests])
         skipped = [f"line {one.line} is left out: {one.reason}" for one in log.broken]
@@ -126,7 +138,11 @@ def task(
         metric=Metric(name="answers in form") if chosen is None else Metric(),
         hypothesis=Hypothesis(),
         sampling=SamplingParams(max_tokens=USUAL_TOKENS, temperature=None, top_p=None),
-        protocol={"mask_fields": mask_fields, **scoring},
+        protocol={
+            "mask_fields": mask_fields,
+            **({"mask_patterns": mask_patterns} if mask_patterns else {}),
+            **scoring,
+        },
         load=load,
         score=score,
         answers=_answers,
@@ -145,7 +161,9 @@ def _find(path: str, roots: DataRoots) -> Path:
     return next((place for place in places if place.is_file()), places[0])
 
 
-def _make_samples(log: RecordedLog, paths: Sequence[tuple[str, ...]]) -> tuple[list[Sample], int]:
+def _make_samples(
+    log: RecordedLog, paths: Sequence[Steps], patterns: Sequence[re.Pattern[str]]
+) -> tuple[list[Sample], int]:
     """Return the samples of a log in the order of their arrival, and how much was masked."""
     masked = 0
     found = []
@@ -154,7 +172,7 @@ def _make_samples(log: RecordedLog, paths: Sequence[tuple[str, ...]]) -> tuple[l
     start = min(times, default=0.0)
     whole = all(one.answer is not None for one in log.requests)
     for one in sorted(log.requests, key=lambda one: one.at_s or 0.0) if timed else log.requests:
-        body, count = mask_body(one.body, paths)
+        body, count = mask_body(one.body, paths, patterns)
         masked += count
         found.append(
             _make_sample(one, body, None if not timed else (one.at_s or 0.0) - start, whole=whole)

@@ -12,7 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.datasets.masked_fields import mask_body, read_paths
+from serve_eval.datasets.masked_fields import (
+    USUAL_FIELDS,
+    mask_body,
+    read_paths,
+    read_patterns,
+)
 from serve_eval.datasets.recorded_requests import (
     hash_body,
     list_uncompared,
@@ -81,6 +86,19 @@ OTHER_ENVELOPES = [
             "extra": {"invocation_params": {"model": "m", "max_tokens": 5, "stream": True}},
             "outputs": TOLD,
             "start_time": "2026-11-30T10:00:00",
+        },
+        *(CHAT, ASKED, AT, "Hello"),
+    ),
+    (  # Dynamo
+        {
+            "event_type": "request_payload",
+            "event_time_unix_ms": 1796032800000,
+            "payload": {
+                "endpoint": "openai.chat_completions",
+                "request": BODY,
+                "response": TOLD,
+                "http_request_headers": {"messages": []},
+            },
         },
         *(CHAT, ASKED, AT, "Hello"),
     ),
@@ -326,6 +344,44 @@ def test_a_key_is_masked_wherever_it_stands():
     masked, count = mask_body(body, ())
     assert masked.fields["messages"][0]["content"] == "use *** please"
     assert count == 1
+
+
+CALL = {"function": {"name": "send", "arguments": '{"to": "ann@x.org", "n": 2}'}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+TALK = {
+    "messages": [
+        {"role": "assistant", "tool_calls": [CALL]},
+        {"role": "user", "content": [{"type": "text", "text": "Write to bob@x.org."}, IMAGE]},
+    ],
+    "extra_headers": {"Authorization": "Bearer x"},
+    "api_key": "local",
+}
+
+
+@pytest.mark.parametrize(
+    ("paths", "patterns", "gone"),
+    [
+        (["messages[*].tool_calls[*].function.arguments.to"], [], ["ann@x.org"]),
+        (["messages[*].content[*].image_url.url"], [], ["iVBOR"]),
+        ([], [r"[\w.]+@[\w.]+\w"], ["ann@x.org", "bob@x.org"]),
+        (USUAL_FIELDS, [], ["Bearer x", "local"]),
+    ],
+)
+def test_what_is_masked_is_gone_and_the_rest_stays(paths, patterns, gone):
+    before = RecordedBody(route=CHAT, fields=TALK)
+    body, count = mask_body(before, read_paths(paths), read_patterns(patterns))
+    marks = ["ann@x.org", "bob@x.org", "iVBOR", "Bearer x", "local", "send", "Write to"]
+    kept = json.dumps(body.fields)
+    assert [mark for mark in marks if mark not in kept] == gone
+    assert count == len(gone)
+    arguments = body.fields["messages"][0]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(arguments)["n"] == 2
+
+
+@pytest.mark.parametrize("pattern", ["(", "a*"])
+def test_a_pattern_that_is_none_or_matches_nothing_is_refused(pattern):
+    with pytest.raises(PlanError, match="mask_patterns"):
+        read_patterns([pattern])
 
 
 @pytest.mark.parametrize("path", ["", "a..b", "[*", "a b", ".a"])

@@ -80,13 +80,44 @@ def test_what_the_plan_sets_replaces_fields_and_null_leaves_them_out(tmp_path):
     assert all("logit_bias" not in body for body in bodies.values())
 
 
-def test_no_prompts_keeps_none_of_the_recorded_texts(tmp_path):
-    rows = [{"request": TEXT, "response": {"choices": [{"text": "secret words"}]}}]
-    _, out = run(tmp_path, rows, "--set", "no_prompts=true")
-    kept = "".join(file.read_text(errors="ignore") for file in out.rglob("*") if file.is_file())
-    assert "One, two," not in kept
-    assert "secret words" not in kept
-    assert "as recorded" in kept
+MARK = "Zanzibar"
+MARKED = [
+    {
+        "timestamp": 5,
+        "headers": {"x-user": MARK},
+        "request": {
+            "messages": [
+                {"role": "system", "content": f"You serve {MARK}."},
+                {"role": "user", "name": MARK, "content": "Hi ***"},
+                {"role": "tool", "tool_call_id": "1", "content": json.dumps({"city": MARK})},
+            ],
+            "tools": [{"type": "function", "function": {"name": "f", "description": MARK}}],
+            "metadata": {"who": MARK},
+            "user": MARK,
+            "extra_headers": {"x-user": MARK},
+        },
+        "response": {"choices": [{"message": {"content": MARK}}]},
+    },
+    {"timestamp": 6, "url": "/v1/completions", "body": {**TEXT, "suffix": MARK}},
+    {"timestamp": 7, "url": "/v1/responses", "body": {"input": MARK, "instructions": MARK}},
+]
+
+
+def test_no_prompts_keeps_nothing_of_a_body_in_any_file(tmp_path):
+    done = []
+
+    def reply(asked):
+        return fail(400, "no suffix") if "suffix" in asked.body else answer("Yes")
+
+    for more in ((), ("--set", "no_prompts=true")):
+        folder = tmp_path / str(len(done))
+        folder.mkdir()
+        _, out = run(folder, MARKED, *more, reply=reply)
+        serve_eval(f"show {out} line-1 line-2 --capsule", exits=2 if more else 0)
+        texts = [file.read_text(errors="ignore") for file in out.rglob("*") if file.is_file()]
+        done.append(sum(MARK in text for text in texts))
+    assert done[0] > 0
+    assert done[1] == 0
 
 
 @pytest.mark.parametrize(
