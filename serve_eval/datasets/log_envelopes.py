@@ -30,10 +30,11 @@ _TIMES = (
     *("timestamp", "time", "ts", "recorded_at", "received_at", "arrival_time", "startTime"),
     *("start_time", "request_created_at", "created_at", "createdAt", "requestedAt", "@timestamp"),
     *("started_at", "startedDateTime", "timestamp_ms", "time_iso8601", "msec", "time_local"),
-    *("request_timestamp", "event_time_unix_ms", "request_time", "created"),
+    *("request_timestamp", "event_time_unix_ms", "timestamp_utc", "timestamp_rel_s"),
+    *("datetime", "date", "created", "request_time"),
 )
 _LEAST_TIME = 1e8
-"""Least number of a `request_time` that is a date; nginx has a duration there."""
+"""Least number of seconds since 1970: smaller ones are offsets, or durations of requests."""
 _ANSWERS = (
     *("response_body", "responseBody", "response", "output", "outputs", "answer", "completion"),
     *("resp", "choices", "payload", "result"),
@@ -67,7 +68,7 @@ def open_line(parsed: Level) -> tuple[RecordedBody, str | None, float | None, st
     path = next((p for one in reversed(levels) if (p := _find_path(one))), "")
     route = _find_route(path, fields)
     model = next((m for one in (fields, *levels) if isinstance(m := one.get("model"), str)), None)
-    at_s = next((at for one in levels if (at := _find_time(one)) is not None), None)
+    at_s = _find_time(levels)
     answer = next((said for one in levels if (said := find_answer(one)) is not None), None)
     kept = {name: value for name, value in fields.items() if name != "model"}
     return RecordedBody(route=route, fields=kept), model, at_s, answer
@@ -199,13 +200,17 @@ def _find_body(levels: Sequence[Level]) -> Level:
     parameters = next(
         (one for at in around for name in _PARAMETERS if (one := open_text(at.get(name)))), None
     )
-    if _REDACTED in str(level.get("messages", ""))[:1000]:
+    turns = level.get("messages") or ()
+    if _REDACTED in str(turns)[:1000]:
         raise ValueError("its messages are redacted")
+    if not all(isinstance(one, dict) and "role" in one for one in turns):
+        raise ValueError("its messages are not all objects with a role")
     if "anthropic_version" in level or ("messages" in level and "system" in level):
         raise ValueError("a body of Anthropic's Messages, which OpenAI's routes do not take")
     given = {name: one for name, one in (parameters or {}).items() if one is not None}
     if not _is_logged(level):
-        return {**given, **level}
+        ours = {name: one for name, one in level.items() if name not in (*_TIMES, *_PATHS)}
+        return {**given, **ours}
     sign = next((name for name, _ in _SIGNS if level.get(name)), "")
     if not sign:
         raise ValueError("its prompt is empty")
@@ -237,7 +242,8 @@ def _find_path(level: Level) -> str:
         if isinstance(value, str) and len(value) < 2048 and "/" in value and "{" not in value:
             words = value.split()
             found = words[1] if len(words) > 1 and words[0].isupper() else value
-            return found.partition("?")[0].rstrip("/")
+            plain = found.partition("?")[0].rstrip("/")
+            return plain if plain.startswith("/") or "://" in plain else f"/{plain}"
     return ""
 
 
@@ -256,13 +262,13 @@ def _find_route(path: str, fields: Level) -> Route:
     return found
 
 
-def _find_time(level: Level) -> float | None:
-    """Return the time of a level in seconds, from a number in any usual unit or a date."""
-    for name in _TIMES:
-        at = _read_time(level.get(name))
-        if at is not None and (name != "request_time" or at >= _LEAST_TIME):
-            return at
-    return None
+def _find_time(levels: Sequence[Level]) -> float | None:
+    """Return the time of a request in seconds, a date if there is one, or else an offset."""
+    read = ((name, _read_time(one.get(name))) for one in levels for name in _TIMES)
+    found = [
+        at for name, at in read if at is not None and (at >= _LEAST_TIME or name != "request_time")
+    ]
+    return next((at for at in found if at >= _LEAST_TIME), next(iter(found), None))
 
 
 def _read_time(value: object) -> float | None:

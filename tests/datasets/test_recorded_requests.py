@@ -89,6 +89,11 @@ OTHER_ENVELOPES = [
         },
         *(CHAT, ASKED, AT, "Hello"),
     ),
+    (  # a gateway with relative paths, and a line of AIPerf
+        {"path": "chat/completions", "request": json.dumps(BODY), "response": json.dumps(TOLD)},
+        *(CHAT, ASKED, None, "Hello"),
+    ),
+    ({"timestamp": 250, **BODY}, CHAT, ASKED, 250, None),
     (  # Dynamo
         {
             "event_type": "request_payload",
@@ -117,6 +122,7 @@ OTHER_ENVELOPES = [
     ),
     (  # one entry of a HAR file, and a recording of a test
         {
+            "time": 50,
             "startedDateTime": "2026-11-30T10:00:00Z",
             "request": {"url": f"http://h{HTTP}", "postData": {"text": json.dumps(BODY)}},
         },
@@ -225,6 +231,7 @@ def test_a_request_is_found_in_every_envelope(line, route, fields, at_s, answer)
         ),
         (json.dumps({**BODY, "system": "Be brief."}), "Anthropic"),
         (json.dumps({"messages": [{"content": "redacted-by-litellm"}]}), "are redacted"),
+        (json.dumps({"messages": [[{"content": "Hi"}]]}), "objects with a role"),
         ('{"input": "Hi", "output": "Hello"}', "no route is logged: add a url"),
         ("INFO 11-30 Received request cmpl-1: prompt: 'A'", "not valid JSON"),
         ('{"url": "/v1/embeddings", "body": {"input": "A"}}', "/v1/embeddings is not the route"),

@@ -24,7 +24,7 @@ from serve_eval.schema import Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from tests.scripted_server import serve_in_thread
 
-SOUND_REQUESTS, DAMAGED_REQUESTS = 30, 100
+SOUND_REQUESTS, DAMAGED_REQUESTS = 60, 100
 MODELS = {"embedded": "none", "twin": "none", "int8": "int8", "int4": "int4-g32", "int3": "int3"}
 
 

@@ -20,7 +20,7 @@ PAIRS, DAMAGED_PAIRS = 2000, 200
 """Pairs of a cell, and of one with damage."""
 FEWER = 4
 """Pairs of a cell with 1,000 requests are so many times fewer."""
-SIZES = (30, 100, 300, 1000)
+SIZES = (50, 100, 300, 1000)
 RUNS = 4
 """Answers to a request: two of A, then two of B."""
 LABELS = 999

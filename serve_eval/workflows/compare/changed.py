@@ -47,6 +47,8 @@ ALPHA = 0.05
 IN_BLOCKS, LEAST_BLOCKS = (16, 64), 5
 """Numbers of answers in a row that may depend on each other, as those of a batch do, and least
 number of such blocks."""
+LEAST_FOR_FAIL = 48
+"""Least number of requests of a FAIL: fewer may be two batches, each of which flips as one."""
 MOST_EXAMPLES = 20
 """Places that are kept at which answers part."""
 Name = Literal["text", "length", "ending", "calls", "score"]
@@ -268,7 +270,7 @@ def _count(name: Name, distances: FloatArray, own: int, p: float) -> AnswerMeasu
 def judge_answers(a: TaskAnswers, b: TaskAnswers, found: ChangedAnswers | None) -> Verdict:
     """Return the verdict of recorded requests: FAIL if B differs more than A from itself.
 
-    INCONCLUSIVE: no side was asked twice, or too few requests have all their answers.
+    INCONCLUSIVE: no side was asked twice, or too few requests were compared or have all answers.
     """
     lacking = [
         had.task.verdict for had in (a, b) if had.task.verdict.outcome is VerdictOutcome.UNSUPPORTED
@@ -294,7 +296,11 @@ def _decide(
     a: TaskAnswers, b: TaskAnswers, found: ChangedAnswers | None
 ) -> tuple[VerdictOutcome, str]:
     if found is not None and found.more:
-        return VerdictOutcome.FAIL, f"answers_differ: {describe_changed(found)}"
+        told = describe_changed(found)
+        if found.requests < LEAST_FOR_FAIL:
+            need = f"a FAIL needs {LEAST_FOR_FAIL} requests, which are more than two batches"
+            return VerdictOutcome.INCONCLUSIVE, f"few_requests: {told}; {need}"
+        return VerdictOutcome.FAIL, f"answers_differ: {told}"
     if a.task.result.value is None or b.task.result.value is None:
         side = "A" if a.task.result.value is None else "B"
         return VerdictOutcome.ERROR, f"nothing_scored: no answer of {side} could be scored"
