@@ -1,8 +1,9 @@
 """Mask personal fields and secrets in recorded bodies, before they are sent or kept. Pure.
 
 A path such as `metadata.email` or `messages[*].name` names fields: `*` stands for any key, and
-`[*]` for every item of a list. A masked text becomes ***, a masked number 0. The body keeps its
-structure.
+`[*]` for every item of a list. It goes on in a text of JSON, such as the arguments of a call. A
+masked text becomes ***, a masked number 0. The body keeps its structure. Patterns mask what they
+match in all texts.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from serve_eval.errors import PlanError
 from serve_eval.masking import HIDDEN
 from serve_eval.schema import RecordedBody
 from serve_eval.secret_signs import hide
 
-USUAL_FIELDS = ("user", "safety_identifier", "metadata.*")
-"""Fields that name people, and that change no answer."""
+USUAL_FIELDS = ("user", "safety_identifier", "metadata.*", "api_key", "extra_headers.*")
+"""Fields that name people or hold keys, and that change no answer."""
 ITEMS = "[*]"
 _STEP = re.compile(r"(?:^|\.)(\*|[A-Za-z_][\w-]*)|(\[\*\]|\[\d+\])")
 Steps = tuple[str, ...]
@@ -38,8 +41,25 @@ def read_paths(paths: Iterable[str]) -> tuple[Steps, ...]:
     return tuple(found)
 
 
-def mask_body(body: RecordedBody, paths: Sequence[Steps]) -> tuple[RecordedBody, int]:
-    """Return a body without the fields of the paths and without known forms of keys.
+def read_patterns(patterns: Iterable[str]) -> tuple[re.Pattern[str], ...]:
+    """Return compiled regular expressions. Raises PlanError for an invalid or an empty one."""
+    found, wrong = [], []
+    for pattern in patterns:
+        try:
+            found.append(re.compile(pattern))
+        except re.error as error:
+            wrong.append(f"mask_patterns: {pattern!r} is no regular expression: {error}")
+    if any(one.match("") for one in found):
+        wrong.append("mask_patterns: a pattern matches the empty text")
+    if wrong:
+        raise PlanError(wrong)
+    return tuple(found)
+
+
+def mask_body(
+    body: RecordedBody, paths: Sequence[Steps], patterns: Sequence[re.Pattern[str]] = ()
+) -> tuple[RecordedBody, int]:
+    """Return a body without the fields of the paths, what patterns match, and forms of keys.
 
     The number counts the texts and numbers that were replaced.
     """
@@ -47,7 +67,7 @@ def mask_body(body: RecordedBody, paths: Sequence[Steps]) -> tuple[RecordedBody,
     fields: Any = body.fields
     for steps in paths:
         fields = _mask_at(fields, steps, count)
-    fields = _hide_secrets(fields, count)
+    fields = _hide_secrets(fields, patterns, count)
     return RecordedBody(route=body.route, fields=fields), count.masked
 
 
@@ -74,7 +94,19 @@ def _mask_at(value: Any, steps: Steps, count: _Count) -> Any:
             _mask_at(inner, rest, count) if every or step == f"[{place}]" else inner
             for place, inner in enumerate(value)
         ]
-    return value
+    return _mask_inside(value, steps, count) if isinstance(value, str) else value
+
+
+def _mask_inside(text: str, steps: Steps, count: _Count) -> str:
+    """Return a text of JSON with what a path leads to replaced; other texts stay as they are."""
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        opened = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    masked = _mask_at(opened, steps, count)
+    return text if masked == opened else msgspec.json.encode(masked).decode()
 
 
 def _blank(value: Any, count: _Count) -> Any:
@@ -89,13 +121,16 @@ def _blank(value: Any, count: _Count) -> Any:
     return HIDDEN if isinstance(value, str) else 0
 
 
-def _hide_secrets(value: Any, count: _Count) -> Any:
-    """Return a value without the keys that known forms show in its texts."""
+def _hide_secrets(value: Any, patterns: Sequence[re.Pattern[str]], count: _Count) -> Any:
+    """Return a value without what patterns match, and the keys that known forms show."""
     if isinstance(value, Mapping):
-        return {name: _hide_secrets(inner, count) for name, inner in value.items()}
+        return {name: _hide_secrets(inner, patterns, count) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_hide_secrets(inner, count) for inner in value]
-    if isinstance(value, str) and (hidden := hide(value, HIDDEN)) != value:
-        count.masked += 1
-        return hidden
-    return value
+        return [_hide_secrets(inner, patterns, count) for inner in value]
+    if not isinstance(value, str):
+        return value
+    hidden = hide(value, HIDDEN)
+    for pattern in patterns:
+        hidden = pattern.sub(HIDDEN, hidden)
+    count.masked += hidden != value
+    return hidden

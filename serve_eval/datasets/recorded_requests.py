@@ -1,52 +1,28 @@
 """Read the requests that gateways log, one JSON object a line, in any of their envelopes.
 
-A line is a bare body, or an envelope with the body in it: OpenAI's batch files (`url`, `body`),
-request traces of trtllm-serve (`route`, `body`, `recorded_at`), LiteLLM (`messages`,
-`model_parameters`, `response`), Helicone (`request_path`, `request_body`, `response_body`) and
-Langfuse (`input`, `modelParameters`, `output`). Headers are never read: keys stand in them.
+A line is a bare body, or an envelope with the body in it (`datasets.log_envelopes`), as OpenAI's
+batch files, trtllm-serve, LiteLLM, Helicone, Langfuse, and gateways that log bodies have it. A file
+may also be one JSON array of such objects.
 """
 
 from __future__ import annotations
 
+import codecs
 import hashlib
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
+from serve_eval.datasets.log_envelopes import find_answer, open_line
 from serve_eval.errors import DatasetError
 from serve_eval.frozen import freeze_places
-from serve_eval.schema import RecordedBody, Route, SourceFile
+from serve_eval.schema import RecordedBody, SourceFile
 
 MOST_SHOWN = 10
 """Broken lines that an error names."""
-_MOST_LEVELS = 4
-"""Envelopes within envelopes that are opened."""
-_BODIES = ("body", "request_body", "requestBody", "request", "input", "kwargs")
-_PATHS = ("url", "route", "path", "request_path", "endpoint", "target")
-_TIMES = (
-    *("timestamp", "time", "ts", "recorded_at", "received_at", "arrival_time", "startTime"),
-    *("start_time", "request_created_at", "created_at", "createdAt", "requestedAt"),
-)
-_ANSWERS = (
-    "response_body",
-    "responseBody",
-    "response",
-    "output",
-    "answer",
-    "completion",
-    "payload",
-)
-_PARAMETERS = ("model_parameters", "modelParameters", "optional_params")
-_SIGNS = (
-    ("messages", Route.CHAT),
-    ("prompt", Route.COMPLETIONS),
-    ("input", Route.RESPONSES),
-)
-_UNITS_PER_S = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
-"""Least value of a time since 1970 in nanoseconds, microseconds and milliseconds."""
 
 
 @freeze_places
@@ -95,15 +71,14 @@ def read_log(path: Path) -> RecordedLog:
     content = hashlib.sha256()
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                content.update(line)
+            for number, line in enumerate(_split(file, content), 1):
                 if not line.strip():
                     continue
                 try:
                     parsed = _parse(line)
                     trace = str(parsed.get("trace_id", ""))
                     if parsed.get("event") == "response" and trace:
-                        answers[trace] = _find_answer(parsed)
+                        answers[trace] = find_answer(parsed)
                         continue
                     found.append(read_request(parsed, number))
                     traces[number] = trace
@@ -112,16 +87,38 @@ def read_log(path: Path) -> RecordedLog:
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read: {error.strerror}") from error
     if not found:
-        raise DatasetError(
-            f"{path}: no line is a request{_name_lines(broken)}",
-            hint="Each line is a JSON object: a body with messages, prompt or input, or an"
-            " envelope with such a body.",
-        )
+        raise DatasetError(f"{path}: no line is a request{_name_lines(broken)}", hint=LINES)
     if answers:
         found = [_join(one, answers.get(traces[one.line])) for one in found]
     return RecordedLog(
         tuple(found), tuple(broken), SourceFile(path=str(path), sha256=content.hexdigest())
     )
+
+
+LINES = (
+    "Each line is a JSON object with the whole body of a request, under any name. Write another"
+    " form as lines: jq -c '.[]' FILE, or jq -c '{body: PATH}' FILE. A server's own text log has no"
+    " bodies: log them at a gateway."
+)
+
+
+def _split(file: BinaryIO, content: hashlib._Hash) -> Iterator[bytes]:
+    """Yield the lines of a file, or the items of the JSON array that it is; `content` hashes it."""
+    first = file.readline()
+    content.update(first)
+    first = first.removeprefix(codecs.BOM_UTF8)
+    if first.lstrip().startswith(b"["):
+        rest = file.read()
+        content.update(rest)
+        with suppress(msgspec.DecodeError):
+            yield from map(bytes, msgspec.json.decode(first + rest, type=list[msgspec.Raw]))
+            return
+        yield from (first + rest).splitlines(keepends=True)
+        return
+    yield first
+    for line in file:
+        content.update(line)
+        yield line
 
 
 def refuse_broken(log: RecordedLog) -> None:
@@ -141,6 +138,28 @@ def _name_lines(broken: tuple[BrokenLine, ...] | list[BrokenLine]) -> str:
     return f":{told}\n  and {more} more" if more > 0 else f":{told}" if told else ""
 
 
+def list_uncompared(bodies: Sequence[RecordedBody]) -> list[str]:
+    """Return what of the answers to recorded requests is not read, with the number of requests."""
+    several = sum(_asks_for_several(one.fields) for one in bodies)
+    logprobs = sum(_asks_for_logprobs(one.fields) for one in bodies)
+    found = {
+        f"requests for several answers: {several}; only the first is compared": several,
+        f"requests for log-probabilities: {logprobs}; only texts are compared": logprobs,
+    }
+    return [line for line, count in found.items() if count]
+
+
+def _asks_for_several(fields: Mapping[str, Any]) -> bool:
+    prompt = fields.get("prompt")
+    batch = isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
+    return batch or (isinstance(n := fields.get("n"), int) and n > 1)
+
+
+def _asks_for_logprobs(fields: Mapping[str, Any]) -> bool:
+    asked = (fields.get("echo"), fields.get("logprobs"), fields.get("prompt_logprobs"))
+    return any(one not in (None, False) for one in asked)
+
+
 def hash_body(body: RecordedBody) -> str:
     """Return a hash of what a request asks, whatever the order of its fields."""
     return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()[:16]
@@ -148,18 +167,12 @@ def hash_body(body: RecordedBody) -> str:
 
 def read_request(parsed: Mapping[str, Any], number: int) -> RecordedRequest:
     """Return the request of a parsed line. Raises ValueError with the reason if it has none."""
-    levels = list(_list_levels(parsed))
-    fields = _find_body(levels)
-    path = next((p for one in levels if (p := _find_path(one))), "")
-    route = _find_route(path, fields)
-    model = next((m for one in (fields, *levels) if isinstance(m := one.get("model"), str)), None)
-    at_s = next((at for one in levels if (at := _find_time(one)) is not None), None)
-    answer = next((said for one in levels if (said := _find_answer(one)) is not None), None)
-    kept = {name: value for name, value in fields.items() if name != "model"}
-    return RecordedRequest(number, RecordedBody(route=route, fields=kept), model, at_s, answer)
+    return RecordedRequest(number, *open_line(parsed))
 
 
 def _parse(line: bytes) -> Mapping[str, Any]:
+    if line.startswith(b"\x1f\x8b"):
+        raise ValueError("compressed; unpack the file: gunzip FILE")
     try:
         parsed = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -167,134 +180,6 @@ def _parse(line: bytes) -> Mapping[str, Any]:
     if not isinstance(parsed, dict):
         raise ValueError("not a JSON object")
     return parsed
-
-
-def _list_levels(parsed: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield an object and the envelopes within it, the outermost first."""
-    level: Any = parsed
-    for _ in range(_MOST_LEVELS):
-        yield level
-        if _is_body(level):
-            return
-        inner = next((one for name in _BODIES if (one := _open(level.get(name)))), None)
-        if inner is None:
-            return
-        level = inner
-
-
-def _open(value: object) -> Mapping[str, Any] | None:
-    """Return an object, also one that is logged as the text of its JSON."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError):
-            return None
-    return value if isinstance(value, dict) else None
-
-
-def _is_body(level: Mapping[str, Any]) -> bool:
-    """Return True if an object has a prompt; the `input` of Langfuse may be an envelope."""
-    if isinstance(level.get("messages"), list) or isinstance(level.get("prompt"), str | list):
-        return True
-    given = level.get("input")
-    return isinstance(given, list) or (isinstance(given, str) and _open(given) is None)
-
-
-def _find_body(levels: list[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the fields of the innermost body. Raises ValueError if none has a prompt."""
-    level = levels[-1]
-    if not _is_body(level):
-        raise ValueError("no messages, prompt or input in it")
-    parameters = next((one for name in _PARAMETERS if (one := _open(level.get(name)))), None)
-    if parameters is None and not _is_logged(level):
-        return level
-    sign = next(name for name, _ in _SIGNS if level.get(name))
-    if sign == "input" and _holds_turns(level["input"]) and not _find_path(level):
-        sign, value = "messages", level["input"]
-    else:
-        value = level[sign]
-    streamed = {"stream": True} if level.get("stream") is True else {}
-    tools = {name: level[name] for name in ("tools", "response_format") if level.get(name)}
-    given = {name: one for name, one in (parameters or {}).items() if one is not None}
-    return {sign: value, **streamed, **tools, **given}
-
-
-def _is_logged(level: Mapping[str, Any]) -> bool:
-    """Return True if fields of a log stand next to a prompt, which no server would take."""
-    return any(name in level for name in (*_ANSWERS, *_PARAMETERS, "startTime", "call_type"))
-
-
-def _holds_turns(value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(one, dict) and "role" in one and "type" not in one for one in value
-    )
-
-
-def _find_path(level: Mapping[str, Any]) -> str:
-    found = (level.get(name) for name in _PATHS)
-    return next((one for one in found if isinstance(one, str) and "/" in one), "")
-
-
-def _find_route(path: str, fields: Mapping[str, Any]) -> Route:
-    """Return the route of a body, by its path or else by its keys. Raises ValueError."""
-    plain = path.partition("?")[0].rstrip("/")
-    for _, route in _SIGNS:
-        if plain.endswith(route) and (
-            route is not Route.COMPLETIONS or not plain.endswith(Route.CHAT)
-        ):
-            return route
-    if plain:
-        raise ValueError(f"{plain} is not the route of chat, completions or responses")
-    return next(route for name, route in _SIGNS if fields.get(name) is not None)
-
-
-def _find_time(level: Mapping[str, Any]) -> float | None:
-    """Return the time of a level in seconds, from a number in any usual unit or a date."""
-    for name in _TIMES:
-        value = level.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return next((value / per_s for least, per_s in _UNITS_PER_S if value >= least), value)
-        if isinstance(value, str) and value:
-            try:
-                at = datetime.fromisoformat(value)
-            except ValueError:
-                continue
-            return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-    return None
-
-
-def _find_answer(level: Mapping[str, Any]) -> str | None:
-    """Return the text of the answer that a level holds, or None."""
-    for name in _ANSWERS:
-        value = level.get(name)
-        if isinstance(value, str) and _open(value) is None:
-            return value
-        if (answer := _open(value)) is not None:
-            inner = answer.get("body")
-            return _read_answer(inner if isinstance(inner, dict) else answer)
-    return None
-
-
-def _read_answer(answer: Mapping[str, Any]) -> str | None:
-    """Return the text of an answer in the form of any of the routes, or None."""
-    match answer:
-        case {"choices": [{"message": {"content": str(said)}}, *_]}:
-            return said
-        case {"choices": [{"message": {}}, *_]}:
-            return ""
-        case {"choices": [{"text": str(said)}, *_]} | {"output_text": str(said)}:
-            return said
-        case {"content": str(said)}:
-            return said
-        case {"output": [*items]}:
-            parts = (part for one in items if isinstance(one, dict) for part in _list_parts(one))
-            return "".join(text for part in parts if isinstance(text := part.get("text"), str))
-    return None
-
-
-def _list_parts(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    content = item.get("content")
-    return [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
 
 
 def _join(request: RecordedRequest, answer: str | None) -> RecordedRequest:

@@ -234,7 +234,7 @@ def _prepare(
         notes = (f"num_samples is {n}, not the task's registered {usual}{judged}",)
     if full.deviation is not None:
         notes = (*notes, f"{OTHER_DATA}: {full.deviation}")
-    shared = warn_of_shared_texts(task.name, dataset.samples)
+    shared = None if task.recorded else warn_of_shared_texts(task.name, dataset.samples)
     notes = (*notes, *full.notes, *([] if shared is None else [shared]))
     if found is not None:
         found, moved = pairing.on_these_prompts(task, dataset, found)

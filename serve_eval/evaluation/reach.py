@@ -214,6 +214,7 @@ HARMLESS_OPTIONS = frozenset(
         "lm_eval.prefix",
         "requests.path",
         "requests.mask_fields",
+        "requests.mask_patterns",
     }
 )
 """Texts and lists among our tasks' options that are sent with the prompts, or that name files which

@@ -10,7 +10,7 @@ from serve_eval.frozen import freeze
 from serve_eval.schema.plan import Spec
 from serve_eval.schema.report import Attribution
 from serve_eval.schema.result import ResultHeader, TaskResult
-from serve_eval.schema.traffic import Traffic
+from serve_eval.schema.traffic import ArrivalLateness, Traffic
 from serve_eval.schema.verdict import Verdict
 
 
@@ -313,7 +313,8 @@ class ComparedSide:
     `version` is the version of the software that the server reports; `per_second` the requests
     answered per second in the last session with requests (None: not known). `servers` describes
     each kind of server behind the endpoint. `hidden_retries` counts, by kind, the requests that its
-    orchestrator repeated to them, if it counts them.
+    orchestrator repeated to them, if it counts them. `lateness` exists if requests started at
+    recorded times.
     """
 
     folder: str
@@ -324,6 +325,7 @@ class ComparedSide:
     servers: Mapping[str, str] = field(default_factory=dict)
     hidden_retries: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    lateness: ArrivalLateness | None = None
 
 
 @freeze

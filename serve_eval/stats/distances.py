@@ -91,7 +91,9 @@ def rank_distances(distances: ArrayLike) -> FloatArray:
     return found + found.transpose(0, 2, 1)
 
 
-def farther_than_own(measures: ArrayLike, own: int, *, seed: int = 0) -> FartherTest:
+def farther_than_own(
+    measures: ArrayLike, own: int, *, seed: int = 0, draws: int = DRAWS
+) -> FartherTest:
     """Test if the answers after the first `own` ones are farther from these than these are apart.
 
     `measures` has the distances by measure, prompt, answer and answer. The p counts the observed
@@ -112,12 +114,39 @@ def farther_than_own(measures: ArrayLike, own: int, *, seed: int = 0) -> Farther
     excess = numpy.stack([_measure_excess(one, labels, own) for one in given])
     moved = numpy.ptp(excess, axis=2).max(axis=0) > _ROUNDING
     observed = excess[:, :, 0]
-    sums = _draw_sums(excess[:, moved], random)
+    sums = _draw_sums(excess[:, moved], random, draws)
     sums[:, 0] = observed[:, moved].sum(axis=1)
     each = numpy.stack([_share_at_least(one) for one in sums])
     least = each.min(axis=0)
     p = float((least <= least[0] + _ROUNDING).mean())
     return FartherTest(p=p, each=tuple(map(float, each[:, 0])), excess=observed)
+
+
+def farther_in_each(
+    measures: ArrayLike, own: int, partitions: Iterable[Sequence[int]], *, draws: int = DRAWS
+) -> FartherTest:
+    """Test as `farther_than_own` does, with the prompts of a unit labelled together; return max p.
+
+    A partition has the number of the unit of each prompt. The answers to prompts of one unit may
+    depend on each other, because the labels of a unit are drawn once. If it is not known which do,
+    the level holds as long as any of the partitions has them in one unit, since the largest p is
+    at least as large as that one's. `excess` is that of the first partition, by unit.
+    """
+    import numpy
+
+    given = numpy.asarray(measures, dtype=numpy.float64)
+    found = []
+    for partition in partitions:
+        _, units = numpy.unique(numpy.asarray(partition), return_inverse=True)
+        summed = numpy.zeros((len(given), units.max(initial=0) + 1, *given.shape[2:]))
+        for one, sums in zip(given, summed, strict=True):
+            numpy.add.at(sums, units, one)
+        found.append(farther_than_own(summed, own, draws=draws))
+    return FartherTest(
+        p=max(one.p for one in found),
+        each=tuple(map(max, zip(*(one.each for one in found), strict=True))),
+        excess=found[0].excess,
+    )
 
 
 def _list_labels(answers: int, own: int, random: object) -> IntArray:
@@ -152,15 +181,15 @@ def _measure_excess(distances: FloatArray, labels: IntArray, own: int) -> FloatA
     return numpy.concatenate(found) if found else numpy.zeros((0, len(labels)))
 
 
-def _draw_sums(excess: FloatArray, random: object) -> FloatArray:
+def _draw_sums(excess: FloatArray, random: object, draws: int) -> FloatArray:
     """Return the sums over prompts by measure and draw; column 0 is left for the observed ones."""
     import numpy
 
     assert isinstance(random, numpy.random.Generator)
     count, prompts, labels = excess.shape
-    sums = numpy.zeros((count, DRAWS + 1))
+    sums = numpy.zeros((count, draws + 1))
     for place in range(prompts):
-        sums += excess[:, place, random.integers(labels, size=DRAWS + 1)]
+        sums += excess[:, place, random.integers(labels, size=draws + 1)]
     return sums
 
 

@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import UNSET
 
 from serve_eval.cases.case_scorers import list_versions, scorer_of, spec_of
-from serve_eval.datasets.masked_fields import USUAL_FIELDS, mask_body, read_paths
+from serve_eval.datasets.masked_fields import (
+    USUAL_FIELDS,
+    Steps,
+    mask_body,
+    read_paths,
+    read_patterns,
+)
 from serve_eval.datasets.recorded_requests import (
     RecordedLog,
     RecordedRequest,
     hash_body,
+    list_uncompared,
     read_log,
     refuse_broken,
 )
@@ -68,6 +77,10 @@ def task(
             f" {', '.join(USUAL_FIELDS)}."
         ),
     ] = None,
+    mask_patterns: Annotated[
+        list[str] | None,
+        Setting("Regular expressions: what they match in texts is neither sent nor kept."),
+    ] = None,
     skip_broken: Annotated[bool, Setting("Leave out lines that are no request.")] = False,
     scorer: Annotated[
         str | dict[str, dict[str, Any] | None] | None,
@@ -76,9 +89,10 @@ def task(
 ) -> Task:
     """Return the task with its options.
 
-    Raises PlanError for a wrong path of a field, or a wrong scorer.
+    Raises PlanError for a wrong path of a field, a wrong pattern, or a wrong scorer.
     """
     paths = read_paths(USUAL_FIELDS if mask_fields is None else mask_fields)
+    patterns = read_patterns(mask_patterns or ())
     spec = spec_of(scorer)
     chosen = None if spec is None else scorer_of(spec)
     ask = None if chosen is None else chosen.questions
@@ -89,14 +103,15 @@ def task(
         log = read_log(_find(path, roots))
         if not skip_broken:
             refuse_broken(log)
-        samples, masked = _make_samples(log, paths)
+        samples, masked = _make_samples(log, paths, patterns)
         notes = [f"masked texts, which are neither sent nor kept: {masked}"]
+        uncompared = list_uncompared([one.body for one in log.requests])
         skipped = [f"line {one.line} is left out: {one.reason}" for one in log.broken]
         return Dataset(
             samples=samples,
             files=(log.source,),
             total=len(samples),
-            notes=(*(notes if masked else []), *skipped),
+            notes=(*(notes if masked else []), *uncompared, *skipped),
         )
 
     def score(sample: Sample, response: Response) -> Score:
@@ -123,7 +138,11 @@ def task(
         metric=Metric(name="answers in form") if chosen is None else Metric(),
         hypothesis=Hypothesis(),
         sampling=SamplingParams(max_tokens=USUAL_TOKENS, temperature=None, top_p=None),
-        protocol={"mask_fields": mask_fields, **scoring},
+        protocol={
+            "mask_fields": mask_fields,
+            **({"mask_patterns": mask_patterns} if mask_patterns else {}),
+            **scoring,
+        },
         load=load,
         score=score,
         answers=_answers,
@@ -142,7 +161,9 @@ def _find(path: str, roots: DataRoots) -> Path:
     return next((place for place in places if place.is_file()), places[0])
 
 
-def _make_samples(log: RecordedLog, paths: Sequence[tuple[str, ...]]) -> tuple[list[Sample], int]:
+def _make_samples(
+    log: RecordedLog, paths: Sequence[Steps], patterns: Sequence[re.Pattern[str]]
+) -> tuple[list[Sample], int]:
     """Return the samples of a log in the order of their arrival, and how much was masked."""
     masked = 0
     found = []
@@ -151,17 +172,42 @@ def _make_samples(log: RecordedLog, paths: Sequence[tuple[str, ...]]) -> tuple[l
     start = min(times, default=0.0)
     whole = all(one.answer is not None for one in log.requests)
     for one in sorted(log.requests, key=lambda one: one.at_s or 0.0) if timed else log.requests:
-        body, count = mask_body(one.body, paths)
+        body, count = mask_body(one.body, paths, patterns)
         masked += count
         found.append(
             _make_sample(one, body, None if not timed else (one.at_s or 0.0) - start, whole=whole)
         )
-    times_of = Counter(hash_body(one.recorded) for one in found if one.recorded is not UNSET)
-    groups = [hash_body(one.recorded) for one in found if one.recorded is not UNSET]
+    groups = find_groups([one.recorded for one in found if one.recorded is not UNSET])
+    times_of = Counter(groups)
     return [
         replace(one, group=f"request {group}") if times_of[group] > 1 else one
         for one, group in zip(found, groups, strict=True)
     ], masked
+
+
+def find_groups(bodies: Sequence[RecordedBody]) -> list[str]:
+    """Return a name for each body that equal ones, and the turns of its conversation, share.
+
+    A body is a later turn if its messages begin with all those of another body.
+    """
+    openings = [list(_hash_openings(one)) for one in bodies]
+    first: dict[str, str] = {}
+    names = [hash_body(one) for one in bodies]
+    for place in sorted(range(len(bodies)), key=lambda place: len(openings[place])):
+        *earlier, whole = openings[place] or [names[place]]
+        known = next((first[one] for one in reversed(earlier) if one in first), names[place])
+        first.setdefault(whole, known)
+        names[place] = first[whole]
+    return names
+
+
+def _hash_openings(body: RecordedBody) -> Iterator[str]:
+    """Yield a hash of the first message of a body, of the first two, and so on."""
+    turns = body.fields.get("messages", body.fields.get("input"))
+    read = hashlib.sha256(body.route.encode())
+    for turn in turns if isinstance(turns, list) else ():
+        read.update(msgspec.json.encode(turn, order="sorted"))
+        yield read.hexdigest()[:16]
 
 
 def _make_sample(

@@ -18,7 +18,7 @@ import msgspec
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.datasets.masked_fields import Steps, mask_body
-from serve_eval.datasets.recorded_requests import RecordedLog
+from serve_eval.datasets.recorded_requests import RecordedLog, list_uncompared
 from serve_eval.errors import EndpointError
 from serve_eval.frozen import freeze_places
 from serve_eval.report.document.listing import ListEntry, Listing
@@ -121,6 +121,8 @@ def _describe(log: RecordedLog) -> Iterator[tuple[str, str]]:
         span = max(times) - min(times)
         rate = f", {len(times) / span:.3g} per second" if span > 0 else ""
         yield "arrivals", f"{len(times)} of {total} have a time: {span:,.1f} s in all{rate}"
+    for line in list_uncompared([one.body for one in asked]):
+        yield "compared", line
     names = Counter(name for found in count_fields(log).values() for name in found.elements())
     yield "fields", ", ".join(f"{name} {count}" for name, count in names.most_common())
 

@@ -1,11 +1,11 @@
 """Compare the embedded model with itself and with damaged weights, on recorded requests.
 
-    python -m tests.recorded.pair_trials LOG.jsonl [FIRST] [SOUND] [DAMAGED]
+    python -m tests.recorded.pair_trials LOG.jsonl [FIRST] [SOUND] [DAMAGED] [MANY] [FEW]
 
 LOG is a file of tests.recorded.make_requests. One server has the model under several names: the
-sound pairs, numbered from FIRST, are two names of the same weights, asked SOUND_REQUESTS each, half
+sound pairs, numbered from FIRST, are two names of the same weights, asked FEW requests each, half
 of them with the recorded sampling and half at temperature .8 without a seed. Pairs with the DAMAGED
-weights, such as int4,int3, are asked DAMAGED_REQUESTS.
+weights, such as int4,int3, are asked MANY.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from serve_eval.schema import Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from tests.scripted_server import serve_in_thread
 
-SOUND_REQUESTS, DAMAGED_REQUESTS = 30, 100
+SOUND_REQUESTS, DAMAGED_REQUESTS = 60, 100
 MODELS = {"embedded": "none", "twin": "none", "int8": "int8", "int4": "int4-g32", "int3": "int3"}
 
 
@@ -63,12 +63,11 @@ def describe(number, model, temperature, found, took_s):
     )
 
 
-def main(log, first=1, sound=20, damaged="int4"):
+def main(log, first=1, sound=20, damaged="int4", many=DAMAGED_REQUESTS, few=SOUND_REQUESTS):
     jobs = [
-        (number, "twin", SOUND_REQUESTS, None if number % 2 else 0.8)
-        for number in range(first, first + sound)
+        (number, "twin", few, None if number % 2 else 0.8) for number in range(first, first + sound)
     ]
-    jobs += [(name, name, DAMAGED_REQUESTS, None) for name in damaged.split(",") if name]
+    jobs += [(name, name, many, None) for name in damaged.split(",") if name]
     print("| pair | B | temperature | requests | differ (A from itself) | p | verdict | time |")
     print("|---|---|---|---|---|---|---|---|")
     accused = 0

@@ -35,6 +35,7 @@ MODULES = (
     "flips",
     "batches",
     "repaired",
+    "requests",
     "rules",
     "siblings",
 )

@@ -21,6 +21,7 @@ from tests.stats import (
     calibrate_onset,
     calibrate_paired,
     calibrate_repeats,
+    calibrate_requests,
     calibrate_watch,
     calibrate_workers,
 )
@@ -132,6 +133,17 @@ def test_the_page_has_rows_for_the_same_endpoints(monkeypatch):
         page = (MEASURED / file).read_text()
         for row in write_table().splitlines():
             assert "|".join(row.split("|")[:-3]) in page
+
+
+def test_the_page_has_rows_for_the_same_requests(monkeypatch):
+    page = (MEASURED / "recorded-requests.md").read_text()
+    monkeypatch.setattr(calibrate_requests, "SIZES", (100,))
+    monkeypatch.setattr(calibrate_requests, "PAIRS", 4)
+    monkeypatch.setattr(calibrate_requests, "DAMAGED_PAIRS", 1)
+    rows = calibrate_requests.tables().splitlines()
+    assert len(rows) == 2 + 9 + 4 + 1 + 2 + 16
+    for row in rows:
+        assert "|".join(row.split("|")[:3]) in page
 
 
 PAGE_CALIBRATE_ONSET = (MEASURED / "method-onset.md").read_text()

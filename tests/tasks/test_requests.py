@@ -9,10 +9,10 @@ import pytest
 from serve_eval.errors import PlanError
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import RecordedBody, Response, Route, Spec, ToolCall
-from serve_eval.tasks.requests import find_fault, show_prompt
+from serve_eval.tasks.requests import find_fault, find_groups, show_prompt
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
-from tests.scripted_server import ScriptedServer, answer, fail, models
+from tests.scripted_server import ScriptedServer, answer, fail, json_reply, models
 
 KEY = "sk-proj-9aB3dE7fG1hJ5kL2mN8pQ"
 CHAT = {
@@ -27,6 +27,12 @@ TEXT = {"model": "old", "prompt": "One, two,", "max_tokens": 4, "stop": ["."]}
 OURS = "--set server_defaults=keep --set limits.order=natural --concurrency 1"
 
 
+SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Yes"}]}
+ITEMS = {
+    "/v1/responses": json_reply({"object": "response", "status": "completed", "output": [SAID]})
+}
+
+
 def write_log(folder, *rows):
     file = folder / "log.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -36,7 +42,7 @@ def write_log(folder, *rows):
 def run(folder, rows, *more, reply=None, exits=3, tells=""):
     """Run the command with a log of these rows; return the requests for them, and the folder."""
     said = reply or answer("Yes", usage=(3, 1))
-    server = ScriptedServer(said, routes={"/v1/models": models("new")})
+    server = ScriptedServer(said, routes={"/v1/models": models("new"), **ITEMS})
     log, out = write_log(folder, *rows), folder / "out"
     with server.serve_in_thread() as url:
         serve_eval(
@@ -46,7 +52,7 @@ def run(folder, rows, *more, reply=None, exits=3, tells=""):
             tells=tells,
         )
     texts = ("Hi ***", '"Go"', "One, two,")
-    return [one for one in server.asked if any(t in json.dumps(one.body) for t in texts)], out
+    return [one for one in server.requests if any(t in json.dumps(one.body) for t in texts)], out
 
 
 def test_each_body_is_sent_as_it_was_but_for_the_name_of_the_model(tmp_path):
@@ -80,13 +86,44 @@ def test_what_the_plan_sets_replaces_fields_and_null_leaves_them_out(tmp_path):
     assert all("logit_bias" not in body for body in bodies.values())
 
 
-def test_no_prompts_keeps_none_of_the_recorded_texts(tmp_path):
-    rows = [{"request": TEXT, "response": {"choices": [{"text": "secret words"}]}}]
-    _, out = run(tmp_path, rows, "--set", "no_prompts=true")
-    kept = "".join(file.read_text(errors="ignore") for file in out.rglob("*") if file.is_file())
-    assert "One, two," not in kept
-    assert "secret words" not in kept
-    assert "as recorded" in kept
+MARK = "Zanzibar"
+MARKED = [
+    {
+        "timestamp": 5,
+        "headers": {"x-user": MARK},
+        "request": {
+            "messages": [
+                {"role": "system", "content": f"You serve {MARK}."},
+                {"role": "user", "name": MARK, "content": "Hi ***"},
+                {"role": "tool", "tool_call_id": "1", "content": json.dumps({"city": MARK})},
+            ],
+            "tools": [{"type": "function", "function": {"name": "f", "description": MARK}}],
+            "metadata": {"who": MARK},
+            "user": MARK,
+            "extra_headers": {"x-user": MARK},
+        },
+        "response": {"choices": [{"message": {"content": MARK}}]},
+    },
+    {"timestamp": 6, "url": "/v1/completions", "body": {**TEXT, "suffix": MARK}},
+    {"timestamp": 7, "url": "/v1/responses", "body": {"input": MARK, "instructions": MARK}},
+]
+
+
+def test_no_prompts_keeps_nothing_of_a_body_in_any_file(tmp_path):
+    done = []
+
+    def reply(asked):
+        return fail(400, "no suffix") if "suffix" in asked.body else answer("Yes")
+
+    for more in ((), ("--set", "no_prompts=true")):
+        folder = tmp_path / str(len(done))
+        folder.mkdir()
+        _, out = run(folder, MARKED, *more, reply=reply)
+        serve_eval(f"show {out} line-1 line-2 --capsule", exits=2 if more else 0)
+        texts = [file.read_text(errors="ignore") for file in out.rglob("*") if file.is_file()]
+        done.append(sum(MARK in text for text in texts))
+    assert done[0] > 0
+    assert done[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -169,3 +206,59 @@ def test_readers_see_the_texts_of_a_body_and_the_types_of_the_rest():
         ("user", "What?\n[image_url]"),
         ("assistant", ""),
     ]
+
+
+def test_equal_bodies_and_the_turns_of_a_conversation_form_a_group():
+    few = [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]
+    first, other = [*few, {"role": "user", "content": "2+2"}], [{"role": "user", "content": "Hi"}]
+    later = [*first, {"role": "assistant", "content": "4"}, {"role": "user", "content": "Sure?"}]
+    last = [*later, {"role": "assistant", "content": "Yes"}, {"role": "user", "content": "Why?"}]
+    shared = [*few, {"role": "user", "content": "3+3"}]
+    bodies = [
+        *({"messages": turns, "seed": 1} for turns in (last, first, other, later, shared, first)),
+        *({"prompt": text} for text in ("Hi", "Hi", "Hi there")),
+    ]
+    names = find_groups(
+        [
+            RecordedBody(route=Route.COMPLETIONS if "prompt" in one else Route.CHAT, fields=one)
+            for one in bodies
+        ]
+    )
+    places = [names.index(name) for name in names]
+    assert places == [0, 0, 2, 0, 4, 0, 6, 6, 8]
+
+
+def send_with_the_sdk(url):
+    """Send one request of each kind that clients send."""
+    import openai
+
+    client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+    function = {"name": "add", "parameters": {"type": "object"}}
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    text = {"type": "text", "text": "Hi ***"}
+    schema = {"name": "s", "schema": {"type": "object"}, "strict": True}
+    for more in (
+        {"tools": [{"type": "function", "function": function}], "tool_choice": "auto"},
+        {"response_format": {"type": "json_schema", "json_schema": schema}},
+        {"stream": True, "stream_options": {"include_usage": True}},
+        {"n": 2, "logprobs": True, "seed": 5, "extra_body": {"top_k": 4}},
+        {"messages": [{"role": "user", "content": [text, image]}]},
+    ):
+        turns = [{"role": "user", "content": "Hi ***"}]
+        client.chat.completions.create(**{"model": "old", "messages": turns, **more})
+    client.completions.create(model="old", prompt=["Hi ***", "Hi *** again"], max_tokens=5)
+    client.responses.create(model="old", input="Hi ***", instructions="Go", store=False)
+
+
+def test_what_the_sdk_sends_is_sent_again_as_it_was(tmp_path):
+    server = ScriptedServer(answer("Yes"), routes=ITEMS)
+    with server.serve_in_thread() as url:
+        send_with_the_sdk(url)
+    sent = [one.body for one in server.requests]
+    assert len(sent) == 7
+    asked, out = run(tmp_path, sent)
+    again = [one.body for one in asked]
+    assert all({**body, "model": "new"} in again for body in sent)
+    notes = (out / "report.json").read_text()
+    assert "requests for several answers: 2; only the first is compared" in notes
+    assert "requests for log-probabilities: 1; only texts are compared" in notes

@@ -132,7 +132,7 @@ def _describe_run(report: Report, out_dir: Path) -> Iterator[Row]:
     for load in report.loads[-1:]:
         yield "speed", _describe_load(load, report)
         if load.lateness is not None:
-            yield "pace", _describe_lateness(load.lateness)
+            yield "pace", describe_lateness(load.lateness)
     for line in lines.describe_preset(report.plan):
         yield "preset", line.removeprefix("preset ")
     spec = spec_text(report.plan.accuracy_spec)
@@ -161,7 +161,8 @@ def _describe_flaky(report: Report) -> Statement:
     return Statement("flaky", "; ".join(told), depth=Depth.MORE, keep=True)
 
 
-def _describe_lateness(late: ArrivalLateness) -> str:
+def describe_lateness(late: ArrivalLateness) -> str:
+    """Return how late requests started after their recorded times."""
     worst = ", ".join(
         f"{lines.seconds(value)} ({name})"
         for name, value in (("median", late.median_s), ("p99", late.p99_s), ("worst", late.worst_s))

@@ -64,10 +64,15 @@ def capsules(
 
     `include_path` lists folders with code that may be loaded; the saved plan alone does not permit
     that. Raises PlanError for a sample that the run does not have, or that belongs to a hold-out
-    set unless `allow_holdout`; DatasetError if the data differs from that of the run;
-    RunFolderError for a folder that exists and holds something else.
+    set unless `allow_holdout`, and if `to` is in a run without prompts; DatasetError if the data
+    differs from that of the run; RunFolderError for a folder that exists and holds something else.
     """
     plan = to_read(run, include_path)
+    if plan.no_prompts and to.resolve().is_relative_to(run.resolve()):
+        raise PlanError(
+            f"{run} keeps no prompts, and a capsule has one",
+            hint="Write it to another folder: -o DIR",
+        )
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|", plan.connection.api_key_env):
         raise RunFolderError(f"{run}: api_key_env of its plan is not the name of a variable")
     prints, sessions = run_folder.read_fingerprints(run), read_sessions(run)

@@ -4,6 +4,10 @@ Answers differ by their texts, lengths, endings, tool calls and scores; a score 
 answer, or what a judge says of it. On a sound pair, all answers to a request are drawn alike, so
 that any of them could be A's own. One test of all measures together looks if answers of B and of A
 are farther apart than two of A (`stats.distances`), and its p is corrected for the measures.
+
+Requests may depend on each other: equal ones and turns of a conversation share their near ties, and
+a batch is computed as one. The test is repeated with the labels of each group drawn together, and
+with those of answers that came in a row, in A's first run and in its second; the largest p counts.
 """
 
 from __future__ import annotations
@@ -40,6 +44,11 @@ RULE = "answers"
 """Name of the rule of recorded requests in a verdict."""
 ALPHA = 0.05
 """Chance that a sound pair is accused, over all tasks of a comparison together."""
+IN_BLOCKS, LEAST_BLOCKS = (16, 64), 5
+"""Numbers of answers in a row that may depend on each other, as those of a batch do, and least
+number of such blocks."""
+LEAST_FOR_FAIL = 48
+"""Least number of requests of a FAIL: fewer may be two batches, each of which flips as one."""
 MOST_EXAMPLES = 20
 """Places that are kept at which answers part."""
 Name = Literal["text", "length", "ending", "calls", "score"]
@@ -154,7 +163,7 @@ def _test(
 ) -> ChangedAnswers | None:
     import numpy
 
-    from serve_eval.stats.distances import farther_than_own
+    from serve_eval.stats.distances import farther_in_each
 
     runs = [*own, *others]
     prompts = [prompt for prompt in own[0] if all(prompt in run for run in runs)]
@@ -164,8 +173,9 @@ def _test(
     measures = {one: _measure(said, distance) for one, distance in DISTANCES.items()}
     varied = [one for one, found in measures.items() if found.any()] or ["text"]
     units = _number([groups.get(prompt, prompt) for prompt in prompts])
-    tested = farther_than_own(
-        numpy.stack([_sum_units(_rank(measures[one]), units) for one in varied]), len(own)
+    blocks = cut_all([_find_places(run, prompts) for run in own[:2]])
+    tested = farther_in_each(
+        numpy.stack([_rank(measures[one]) for one in varied]), len(own), [units, *blocks]
     )
     counted = [
         _count(one, measures[one], len(own), p) for one, p in zip(varied, tested.each, strict=True)
@@ -223,13 +233,22 @@ def _number(groups: Sequence[str]) -> list[int]:
     return [numbers[group] for group in groups]
 
 
-def _sum_units(distances: FloatArray, units: Sequence[int]) -> FloatArray:
-    """Return the sums of the distances of equal requests, whose labels are drawn together."""
-    import numpy
+def _find_places(run: Answers, prompts: Sequence[str]) -> list[int]:
+    """Return the place of each prompt in the order in which a run answered them."""
+    wanted = {*prompts}
+    places = {name: place for place, name in enumerate(one for one in run if one in wanted)}
+    return [places[prompt] for prompt in prompts]
 
-    found = numpy.zeros((max(units) + 1, *distances.shape[1:]))
-    numpy.add.at(found, numpy.asarray(units), distances)
-    return found
+
+def cut_all(orders: Iterable[Sequence[int]]) -> list[list[int]]:
+    """Return the blocks of the answers, by their places in each order and by each size."""
+    return [cut_blocks(places, size) for places in orders for size in IN_BLOCKS]
+
+
+def cut_blocks(places: Sequence[int], size: int) -> list[int]:
+    """Return the block of each answer, by its place among all answers of a run."""
+    count = max(LEAST_BLOCKS, -(-len(places) // size))
+    return [place * count // len(places) for place in places]
 
 
 def _count(name: Name, distances: FloatArray, own: int, p: float) -> AnswerMeasure:
@@ -251,7 +270,7 @@ def _count(name: Name, distances: FloatArray, own: int, p: float) -> AnswerMeasu
 def judge_answers(a: TaskAnswers, b: TaskAnswers, found: ChangedAnswers | None) -> Verdict:
     """Return the verdict of recorded requests: FAIL if B differs more than A from itself.
 
-    INCONCLUSIVE: no side was asked twice, or too few requests have all their answers.
+    INCONCLUSIVE: no side was asked twice, or too few requests were compared or have all answers.
     """
     lacking = [
         had.task.verdict for had in (a, b) if had.task.verdict.outcome is VerdictOutcome.UNSUPPORTED
@@ -277,7 +296,11 @@ def _decide(
     a: TaskAnswers, b: TaskAnswers, found: ChangedAnswers | None
 ) -> tuple[VerdictOutcome, str]:
     if found is not None and found.more:
-        return VerdictOutcome.FAIL, f"answers_differ: {describe_changed(found)}"
+        told = describe_changed(found)
+        if found.requests < LEAST_FOR_FAIL:
+            need = f"a FAIL needs {LEAST_FOR_FAIL} requests, which are more than two batches"
+            return VerdictOutcome.INCONCLUSIVE, f"few_requests: {told}; {need}"
+        return VerdictOutcome.FAIL, f"answers_differ: {told}"
     if a.task.result.value is None or b.task.result.value is None:
         side = "A" if a.task.result.value is None else "B"
         return VerdictOutcome.ERROR, f"nothing_scored: no answer of {side} could be scored"

@@ -11,7 +11,12 @@ from serve_eval.evidence.answer_texts import (
     read_first_divergences,
 )
 from serve_eval.evidence.self_flips import conclusion, describe_repeated, name_p
-from serve_eval.report.lines import anchors_text, describe_agreement, describe_repeats, seconds
+from serve_eval.report.lines import (
+    anchors_text,
+    describe_agreement,
+    describe_repeats,
+    seconds,
+)
 from serve_eval.report.summary import Row, SummaryTask, brief, describe_answers, name_expected
 from serve_eval.schema import (
     Agreement,
@@ -71,6 +76,10 @@ def describe_sides(comparison: Comparison) -> Iterator[Row]:
     a, b = comparison.a, comparison.b
     for name, side in (("A", a), ("B", b)):
         yield name, _side(side)
+        if side.lateness is not None:
+            from serve_eval.report.run.document import describe_lateness
+
+            yield name, describe_lateness(side.lateness)
     for name, side, other in (("A", a, b), ("B", b, a)):
         yield from (
             (name, f"{kind}: {what}")

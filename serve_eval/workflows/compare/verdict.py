@@ -238,6 +238,7 @@ def _side(folder: Path, report: Report, said: Sequence[str]) -> ComparedSide:
         servers=deployment.describe(report.endpoint.info),
         hidden_retries=dict(_count_hidden_retries(folder)),
         warnings=tuple(line for line in report.warnings if line not in said),
+        lateness=None if load is None else load.lateness,
     )
 
 

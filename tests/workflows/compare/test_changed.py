@@ -51,7 +51,7 @@ SAME = {prompt: give() for prompt in PROMPTS}
     ],
 )
 def test_a_change_of_each_kind_in_a_sixth_of_the_answers_is_found_and_named(name, other):
-    b = {prompt: other if number < 10 else give() for number, prompt in enumerate(PROMPTS)}
+    b = {prompt: other if number % 6 == 0 else give() for number, prompt in enumerate(PROMPTS)}
     found = judge([SAME, SAME], [b, b])
     assert found.more
     assert [(one.name, one.own, one.other) for one in found.measures] == [(name, 0, 40)]
@@ -60,27 +60,42 @@ def test_a_change_of_each_kind_in_a_sixth_of_the_answers_is_found_and_named(name
 
 def test_sound_pairs_that_draw_their_answers_are_accused_as_rarely_as_promised():
     accused = 0
-    for seed in range(60):
+    for seed in range(20):
         rng = random.Random(seed)
         runs = [draw(rng) for _ in range(4)]
         accused += judge(runs[:2], runs[2:]).more
-    assert accused <= acceptance_region(60, ALPHA)[1]
+    assert accused <= acceptance_region(20, ALPHA)[1]
 
 
 def test_a_fault_in_noisy_answers_is_found():
     rng = random.Random(1)
     a, b = [draw(rng), draw(rng)], [draw(rng), draw(rng)]
     for run in b:
-        run |= {prompt: give("q r s") for prompt in PROMPTS[:24]}
+        run |= {prompt: give("q r s") for prompt in PROMPTS[::2]}
     assert judge(a, b).more
 
 
 def test_one_request_a_hundred_times_is_one_unit():
-    b = {**SAME, **{prompt: give("a b d") for prompt in PROMPTS[:12]}}
-    groups = dict.fromkeys(PROMPTS[:12], "request 1")
+    b = {**SAME, **{prompt: give("a b d") for prompt in PROMPTS[::5]}}
+    groups = dict.fromkeys(PROMPTS[::5], "request 1")
     assert judge([SAME, SAME], [b, b]).more
     found = judge([SAME, SAME], [b, b], groups)
     assert (found.units, found.more) == (49, False)
+
+
+def draw_in_batches(rng):
+    """Return an answer to each prompt, equal for all twelve of a batch."""
+    states = [rng.choice("ab") for _ in range(5)]
+    return {prompt: give(states[place // 12]) for place, prompt in enumerate(PROMPTS)}
+
+
+def test_batches_whose_answers_flip_together_accuse_no_sound_pair():
+    accused = 0
+    for seed in range(30):
+        rng = random.Random(seed)
+        runs = [draw_in_batches(rng) for _ in range(4)]
+        accused += judge(runs[:2], runs[2:]).more
+    assert accused <= acceptance_region(30, ALPHA)[1]
 
 
 def test_the_order_of_keys_of_a_call_is_no_difference():
@@ -93,13 +108,13 @@ def test_the_order_of_keys_of_a_call_is_no_difference():
     assert changed._write_calls([Call]) == changed._write_calls([Other])
 
 
-def compare(folder, reply_a, reply_b, exits, **more):
-    """Compare two servers by forty requests, half of which ask for JSON."""
+def compare(folder, reply_a, reply_b, exits, count=60, **more):
+    """Compare two servers by requests, half of which ask for JSON."""
     rows = [
         {"messages": [{"role": "user", "content": f"Say {n}."}], "max_tokens": 9, "temperature": 0}
-        for n in range(40)
+        for n in range(count)
     ]
-    for row in rows[:20]:
+    for row in rows[: count // 2]:
         row["response_format"] = {"type": "json_object"}
     log, out = folder / "log.jsonl", folder / "out"
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -129,6 +144,13 @@ def test_broken_json_is_a_fail_with_its_measures(tmp_path):
     assert (task["a"]["value"], task["b"]["value"]) == (100.0, 50.0)
 
 
+def test_a_difference_in_few_requests_may_be_that_of_two_batches(tmp_path):
+    def other(asked):
+        return answer("No", usage=(5, 3))
+
+    compare(tmp_path, say, other, 3, count=40, prints="a FAIL needs 48 requests")
+
+
 def test_a_sound_pair_passes(tmp_path):
     found = compare(tmp_path, say, say, 0, prints="PASS   requests")
     assert found["tasks"][0]["changed"]["p"] == 1.0
@@ -136,7 +158,7 @@ def test_a_sound_pair_passes(tmp_path):
 
 def test_requests_that_one_side_refuses_leave_the_verdict_open(tmp_path):
     def refuse(asked):
-        return fail(400, "no JSON mode") if asked.prompt == "Say 3." else say(asked)
+        return fail(400, "no JSON mode") if asked.prompt in ("Say 3.", "Say 4.") else say(asked)
 
-    found = compare(tmp_path, say, refuse, 3, prints="too_many_missing: 1 of 40")
-    assert found["tasks"][0]["b"]["failed"] == 1
+    found = compare(tmp_path, say, refuse, 3, prints="too_many_missing: 2 of 60")
+    assert found["tasks"][0]["b"]["failed"] == 2
