@@ -287,6 +287,7 @@ talk:
     ("asked", "why"),
     [
         (f"{TASK} --set connection.route=responses", "the Responses route gives no"),
+        (f"{TASK} --set connection.route=responses_by_id", "the Responses route gives no"),
         ("--model m --cases TALK", "conversations, whose later turns depend"),
     ],
 )

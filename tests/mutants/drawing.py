@@ -46,7 +46,6 @@ PACKAGES = {
     "step proofs": (
         "serve_eval/client/transport.py",
         "serve_eval/client/http1/connection.py",
-        "serve_eval/client/http1/connection.py",
     ),
     "suite": tuple(
         f"serve_eval/workflows/suite/{name}.py"
