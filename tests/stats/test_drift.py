@@ -269,6 +269,12 @@ def test_no_flip_in_two_runs_does_not_mean_that_there_are_none():
     assert limit_for(none) > 10.0
 
 
+def test_a_flip_of_four_runs_is_a_third_of_its_square_in_variance():
+    """Two runs of four differ from the others: their sample variance is 1/3."""
+    none = measure_scale(0.0, None, runs=4, prompts=198, used=1 / 198, n=198, change=1.0)
+    assert none.ratio == pytest.approx(numpy.var([1.0, 1.0, 0.0, 0.0], ddof=1))
+
+
 def test_a_variance_of_many_flips_is_known_well():
     """m prompts of two runs disagree.
 

@@ -433,3 +433,9 @@ def test_single_options_and_those_up_to_each_can_be_tested_among_many(count):
     for useful in ({1 << i for i in range(count)}, {(1 << i) - 1 for i in range(count)}):
         assert useful <= configurations
         assert {full ^ one for one in useful} <= configurations
+
+
+@pytest.mark.parametrize(("count", "largest"), [(8, 8), (16, 3), (17, 2)])
+def test_sets_that_fail_only_together_are_the_smaller_the_more_options_there_are(count, largest):
+    sizes = {len(one.members) for one in space_of_options(count).suspects if one.kind == "together"}
+    assert sizes == {*range(1, largest + 1), count}

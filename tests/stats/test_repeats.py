@@ -11,7 +11,7 @@ from scipy.stats import binom
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats import drop
 from serve_eval.stats.bounds import BoundsMethod, bounds, equivalence, noninferiority
-from serve_eval.stats.distances import farther_than_own, rank_distances
+from serve_eval.stats.distances import farther_in_each, farther_than_own, rank_distances
 from serve_eval.stats.drop import Method, drop_test, equal_accuracy_test
 from serve_eval.stats.multiplicity import acceptance_region
 from serve_eval.stats.paired_t import average_largest_gain
@@ -150,6 +150,17 @@ def test_the_smallest_p_of_two_measures_is_corrected_for_both():
     assert min(both.each) <= both.p <= 2.2 * min(both.each) + 0.0002
     again = farther_than_own([scores, texts], 3)
     assert (again.p, again.each) == (both.p, both.each)
+
+
+def test_the_p_over_groups_of_prompts_is_the_largest_and_each_is_that_of_its_sums():
+    rng = numpy.random.default_rng(5)
+    given = numpy.stack(_answer(rng, 2, 2, 0.3)[:1])
+    count = given.shape[1]
+    alone, pairs = list(range(count)), [place // 2 for place in range(count)]
+    summed = given[:, ::2] + given[:, 1::2]
+    ps = [farther_than_own(one, 2).p for one in (given, summed)]
+    assert [farther_in_each(given, 2, [one]).p for one in (alone, pairs)] == pytest.approx(ps)
+    assert farther_in_each(given, 2, [alone, pairs]).p == max(ps)
 
 
 def test_ranks_keep_two_kinds_of_distances_as_far_apart_in_each_prompt():

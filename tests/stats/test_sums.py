@@ -71,6 +71,14 @@ def test_speakers_are_exchanged_as_a_whole():
     assert drop_test(grouped).p_exact == pytest.approx(0.5**4)
 
 
+def test_a_prompt_that_lacks_a_part_in_one_of_three_runs_counts_by_the_others():
+    before = numpy.array([[[1.0, 2.0, 3.0, 4.0], [8.0] * 4]] * 3)
+    before[0, 0, 1] = math.nan
+    pairs = pair_sums(before, before + 1.0, _rate, higher_is_better=False)
+    assert pairs.missing == 1
+    assert len(pairs.differences) == 3
+
+
 def _kinked(sums):
     a, b = sums
     return float(min(1.0, a / b) + a * a / (a * a + b * b))

@@ -21,6 +21,7 @@ from serve_eval.schema import (
     Ability,
     Attempt,
     Endpoint,
+    Exchange,
     Failure,
     FailureKind,
     Limits,
@@ -34,6 +35,7 @@ from serve_eval.storage.journal import (
     StoredResponses,
     index_lines,
     read_at,
+    read_exchanges,
     scan,
     withdrawals,
 )
@@ -121,6 +123,27 @@ def test_each_record_is_found_at_its_offset_even_if_it_was_withdrawn(tmp_path):
     ]
     offsets = [start for _, start, _ in found]
     assert list(read_at(path, reversed(offsets))) == records[::-1]
+
+
+def test_exchanges_come_back_unless_their_conversation_was_withdrawn(tmp_path):
+    path = tmp_path / "j"
+    turns = [Exchange(turn=turn, response=ANSWER) for turn in range(3)]
+    with Journal(path) as journal:
+        journal.append(Record(id="1", exchange=turns[0]))
+        journal.append(Record(id="1", response=ANSWER))
+        journal.append(Record(id="1", withdrawn="why"))
+        journal.append(Record(id="1", exchange=turns[1]))
+        journal.append(Record(id="2", exchange=turns[2]))
+    assert list(read_exchanges(path)) == [("1", turns[1]), ("2", turns[2])]
+    path.write_bytes(path.read_bytes() + b'{"id":"3","exchange":7}\n')
+    with pytest.raises(RunFolderError, match=r"/j:6: a damaged record"):
+        list(read_exchanges(path))
+
+
+def test_a_text_that_looks_like_an_exchange_is_none(tmp_path):
+    path = tmp_path / "j"
+    path.write_bytes(b'{"id":"1","response":null,"exchange":null}\n')
+    assert list(read_exchanges(path)) == []
 
 
 def test_a_damaged_withdrawal_is_named(tmp_path):
