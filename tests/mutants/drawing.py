@@ -284,7 +284,13 @@ CONCERNING = {
         "tests/storage/test_run_folder.py",
         "tests/cli/test_trust.py",
     ),
-    "early stop": ("tests/evaluation/test_early_stop.py", "tests/verdicts/test_early_paired.py"),
+    "early stop": (
+        "tests/evaluation/test_early_stop.py",
+        "tests/evaluation/test_early_groups.py",
+        "tests/verdicts/test_early_paired.py",
+        "tests/verdicts/test_early_repeats.py",
+        "tests/workflows/test_groups.py",
+    ),
     "step proofs": (
         "tests/client/test_step_ends.py",
         "tests/client/test_http1_connection.py",
