@@ -1,9 +1,9 @@
 """Mask personal fields and secrets in recorded bodies, before they are sent or kept. Pure.
 
-A path such as `metadata.email` or `messages[*].name` names fields: `*` stands for any key, and
-`[*]` for every item of a list. It goes on in a text of JSON, such as the arguments of a call. A
-masked text becomes ***, a masked number 0. The body keeps its structure. Patterns mask what they
-match in all texts.
+A path such as `metadata.email` or `messages[*].name` names fields: `*` matches any key, `[*]` every
+item of a list. Paths also reach into strings that contain JSON, such as the arguments of a tool
+call. A masked string becomes ***, a masked number 0; the structure of the body is unchanged.
+Patterns mask all their matches in strings.
 """
 
 from __future__ import annotations

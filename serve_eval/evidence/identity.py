@@ -1,9 +1,8 @@
 """Judge by probes of a task's own requests if a deployment is the one of a reference. Pure.
 
-The probes are a random sample of the requests that a run would send. If all of k probes are equal,
-a fault in a share x of the requests stays unseen with a probability of at most (1 - x)^k. This is
-exact for every fault that shows in the first tokens. Each difference counts against the deployment,
-since a wrong refusal costs only the tokens of the run that follows.
+The probes are a random sample of the requests that a run would send. If a fault changes the first
+tokens of a share x of the requests, k probes miss it with a probability of at most (1 - x)^k. Any
+difference rejects identity, since a false rejection costs only the tokens of the run that follows.
 
 Distances are those of log-probabilities, in nats. The limit is the distance of the reference's
 server from itself, asked again at the same load; a reference that differs by more than MOST_LIMIT

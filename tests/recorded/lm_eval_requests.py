@@ -14,10 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers.embedded import WEIGHTS
-from tests.recorded.make_requests import list_problems, recorder
-from tests.scripted_server import serve_in_thread
+from tests.recorded.make_requests import list_problems, record
 
 COMMON = """
 dataset_path: json
@@ -68,20 +66,18 @@ def ask(command, folder, kind, url, task):
 
 def make_requests(out, command, count=60):
     """Write the requests of three runs to a file, in the order of their arrival."""
-    rows = []
-    app = create_app(WEIGHTS, {"embedded": "none"})
-    app.middlewares.append(recorder(rows))
-    with tempfile.TemporaryDirectory() as folder, serve_in_thread(app) as url:
-        write_tasks(Path(folder), count)
-        for kind, task in (
-            ("local-chat-completions", "words"),
-            ("local-completions", "words"),
-            ("local-completions", "choices"),
-        ):
-            ask(command, folder, kind, url, task)
-    rows.sort(key=lambda row: row["timestamp"])
-    Path(out).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return len(rows)
+
+    def send(url):
+        with tempfile.TemporaryDirectory() as folder:
+            write_tasks(Path(folder), count)
+            for kind, task in (
+                ("local-chat-completions", "words"),
+                ("local-completions", "words"),
+                ("local-completions", "choices"),
+            ):
+                ask(command, folder, kind, url, task)
+
+    return record(out, send)
 
 
 if __name__ == "__main__":

@@ -124,16 +124,21 @@ async def send_all(url, count):
         await asyncio.gather(*map(run, jobs))
 
 
-def make_requests(out, count=1000):
-    """Write the requests of all clients to a file, in the order of their arrival."""
+def record(out, send):
+    """Write the requests that `send(url)` sends to the embedded model, in the order of arrival."""
     rows = []
     app = create_app(WEIGHTS, {"embedded": "none"})
     app.middlewares.append(recorder(rows))
     with serve_in_thread(app) as url:
-        asyncio.run(send_all(url, count))
+        send(url)
     rows.sort(key=lambda row: row["timestamp"])
     Path(out).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return len(rows)
+
+
+def make_requests(out, count=1000):
+    """Write the requests of all clients to a file, in the order of their arrival."""
+    return record(out, lambda url: asyncio.run(send_all(url, count)))
 
 
 if __name__ == "__main__":
