@@ -1,8 +1,8 @@
-"""Serve /v1/responses through the route of chats: requests become chats, answers become items.
+"""Serve /v1/responses through the chat route: requests become chats, answers become items.
 
-Every server of this package has the route by this module. It writes two dialects: OpenAI's, and
-that of trtllm-serve, which counts no tokens, strips texts, does not say why an answer is
-incomplete, and names calls only at the end of a stream.
+All servers of this package use this module. It writes two dialects: OpenAI's, and that of
+trtllm-serve, which counts no tokens, strips texts, does not say why an answer is incomplete, and
+names calls only at the end of a stream.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wrong_turns: bool = False
     """Answers are wrong to later turns of a chat of which the prefix cache has a beginning."""
     turns_share: float = 1.0
-    """Share of these later turns that are wrong, by a draw for each prompt."""
+    """Share of these later turns that are wrong, drawn for each prompt."""
     share: float = 1.0
     """Share of requests that are corrupted, emptied, refused or dropped, by a draw for each."""
     seed: int = 0

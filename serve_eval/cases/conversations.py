@@ -167,7 +167,7 @@ def ask_each(
 
 
 def _add_judgements(answer: Response, whole: Response, turn: int) -> Response:
-    """Return the answer to a turn with what judges said of it."""
+    """Return the answer to a turn with its judgements."""
     if not whole.judgements:
         return answer
     start = _JUDGED.format(turn + 1, "")

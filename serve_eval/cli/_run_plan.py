@@ -43,7 +43,9 @@ def refuse_address(plan: Path) -> None:
     """Raise PlanError for an address in the place of a plan, and name its flag."""
     text = str(plan).replace(":/", "://", 1)
     if not plan.exists() and re.fullmatch(r"https?://.+|[\w.-]+:\d+(/.*)?", text):
-        raise PlanError(f"{text}: is no plan file", hint=f"Name an endpoint by --base-url {text}")
+        raise PlanError(
+            f"{text}: is not a plan file", hint=f"Name an endpoint by --base-url {text}"
+        )
 
 
 def resolve_plan(

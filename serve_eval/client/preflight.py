@@ -27,7 +27,7 @@ PING = "1 + 1 ="
 LENGTH_SLACK = 4
 """Tokens by which an answer may exceed the limit: servers differ in whether they count its end."""
 LEAST_TOKENS = 16
-"""Least max_output_tokens of a request that OpenAI's /v1/responses takes."""
+"""Smallest max_output_tokens that OpenAI's /v1/responses accepts."""
 NO_ROUTE = frozenset({404, 405, 501})
 NOT_LISTED = frozenset({404, 405})
 """The statuses of older disaggregated orchestrators, which do not list their models."""

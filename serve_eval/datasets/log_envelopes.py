@@ -1,8 +1,8 @@
-"""Find the request in a line of a gateway's log, in whatever objects and texts it is nested. Pure.
+"""Find the request in a line of a gateway's log, however deeply it is nested. Pure.
 
-The body is the outermost object with a prompt. Objects are searched level by level, also those that
-are logged as the text of their JSON or in base64, but not headers, in which keys stand, nor
-answers. The route, the time, the answer and the parameters stand in the objects around the body.
+The body is the outermost object with a prompt. The search goes level by level, and decodes objects
+that are logged as JSON strings or in base64. It skips headers, which contain keys, and answers. The
+objects around the body have the route, the time, the answer and the parameters.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _is_named_body(place: _Place) -> bool:
 
 
 def _order(level: Level) -> list[tuple[str, Any]]:
-    """Return what is searched of an object, the usual names of a body first."""
+    """Return the fields of an object to search, usual names of a body first."""
     usual = [(name, level[name]) for name in _BODIES if name in level]
     rest = [
         (name, value)
@@ -134,7 +134,7 @@ def _order(level: Level) -> list[tuple[str, Any]]:
 
 
 def open_text(value: object) -> Level | None:
-    """Return an object, also one that is logged as the text of its JSON, or in base64."""
+    """Return an object, decoded if it is logged as a JSON string or in base64."""
     if isinstance(value, str):
         text: str | bytes = value.lstrip()
         if value[:2] in ("ey", "ew"):  # an object in base64
@@ -162,7 +162,7 @@ def _describe_cut(level: Level) -> str:
 
 
 def _unfold(level: Level) -> Level:
-    """Return an object with the turns that are logged as the text of their JSON."""
+    """Return an object with its turns, decoded if they are logged as a JSON string."""
     folded = {
         name: turns
         for name in ("messages", "input")
@@ -191,9 +191,9 @@ def _is_body(level: Level) -> bool:
 
 
 def _find_body(levels: Sequence[Level]) -> Level:
-    """Return the fields of a body, with the parameters that were logged with it.
+    """Return the fields of a body, including parameters that were logged next to it.
 
-    Raises ValueError for a body of another interface, or without its texts.
+    Raises ValueError for a body of another API, or one whose texts were removed.
     """
     level = levels[-1]
     around = [one for level in levels for one in (level, open_text(level.get("extra")) or {})]
@@ -217,7 +217,9 @@ def _find_body(levels: Sequence[Level]) -> Level:
     value = level[sign]
     if sign == "input" and not any(_find_path(one) for one in levels):
         if not _holds_turns(value):
-            raise ValueError("its input is no list of messages, and no route is logged: add a url")
+            raise ValueError(
+                "its input is not a list of messages, and no route is logged: add a url"
+            )
         sign = "messages"
     streamed = {"stream": True} if level.get("stream") is True else {}
     tools = {name: level[name] for name in ("tools", "response_format") if level.get(name)}
@@ -236,7 +238,7 @@ def _holds_turns(value: object) -> bool:
 
 
 def _find_path(level: Level) -> str:
-    """Return the path of a request, which may stand in its first line: POST /v1/... HTTP/1.1."""
+    """Return the path of a request, also from a request line: POST /v1/... HTTP/1.1."""
     for name in _PATHS:
         value = level.get(name)
         if isinstance(value, str) and len(value) < 2048 and "/" in value and "{" not in value:
@@ -315,7 +317,7 @@ def find_answer(level: Level) -> str | None:
 
 
 def _join_events(text: str) -> str:
-    """Return the text of an answer; that of an event stream comes in the deltas of its lines."""
+    """Return the text of an answer, or the joined deltas of an event stream."""
     if not text.lstrip().startswith("data:"):
         return text
     parts = []

@@ -20,7 +20,7 @@ from serve_eval.schema import RecordedBody
 from serve_eval.secret_signs import hide
 
 USUAL_FIELDS = ("user", "safety_identifier", "metadata.*", "api_key", "extra_headers.*")
-"""Fields that name people or hold keys, and that change no answer."""
+"""Fields that identify people or hold keys, and do not affect answers."""
 ITEMS = "[*]"
 _STEP = re.compile(r"(?:^|\.)(\*|[A-Za-z_][\w-]*)|(\[\*\]|\[\d+\])")
 Steps = tuple[str, ...]
@@ -59,9 +59,9 @@ def read_patterns(patterns: Iterable[str]) -> tuple[re.Pattern[str], ...]:
 def mask_body(
     body: RecordedBody, paths: Sequence[Steps], patterns: Sequence[re.Pattern[str]] = ()
 ) -> tuple[RecordedBody, int]:
-    """Return a body without the fields of the paths, what patterns match, and forms of keys.
+    """Return a body with these fields, pattern matches and known forms of keys masked.
 
-    The number counts the texts and numbers that were replaced.
+    The number counts the replaced strings and numbers.
     """
     count = _Count()
     fields: Any = body.fields
@@ -98,7 +98,7 @@ def _mask_at(value: Any, steps: Steps, count: _Count) -> Any:
 
 
 def _mask_inside(text: str, steps: Steps, count: _Count) -> str:
-    """Return a text of JSON with what a path leads to replaced; other texts stay as they are."""
+    """Return a JSON string with the values at a path masked; other strings are unchanged."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
@@ -122,7 +122,7 @@ def _blank(value: Any, count: _Count) -> Any:
 
 
 def _hide_secrets(value: Any, patterns: Sequence[re.Pattern[str]], count: _Count) -> Any:
-    """Return a value without what patterns match, and the keys that known forms show."""
+    """Return a value with pattern matches and known forms of keys masked."""
     if isinstance(value, Mapping):
         return {name: _hide_secrets(inner, patterns, count) for name, inner in value.items()}
     if isinstance(value, list):

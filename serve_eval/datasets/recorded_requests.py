@@ -103,7 +103,7 @@ LINES = (
 
 
 def _split(file: BinaryIO, content: hashlib._Hash) -> Iterator[bytes]:
-    """Yield the lines of a file, or the items of the JSON array that it is; `content` hashes it."""
+    """Yield the lines of a file, or the items of a JSON array; `content` hashes the file."""
     first = file.readline()
     content.update(first)
     first = first.removeprefix(codecs.BOM_UTF8)
@@ -139,7 +139,7 @@ def _name_lines(broken: tuple[BrokenLine, ...] | list[BrokenLine]) -> str:
 
 
 def list_uncompared(bodies: Sequence[RecordedBody]) -> list[str]:
-    """Return what of the answers to recorded requests is not read, with the number of requests."""
+    """Return notes about answers that are compared only in part, with the number of requests."""
     several = sum(_asks_for_several(one.fields) for one in bodies)
     logprobs = sum(_asks_for_logprobs(one.fields) for one in bodies)
     found = {

@@ -129,7 +129,7 @@ def _find_unsafe(plan: Plan, tasks: Sequence[Task]) -> list[ServeEvalError]:
 
 
 def _find_idle(plan: Plan, tasks: Sequence[Task]) -> list[ServeEvalError]:
-    """Return an error if a plan names a route by which none of its tasks asks."""
+    """Return an error if a plan names a route that none of its tasks uses."""
     if plan.connection.route == "chat" or any(task.chat for task in tasks):
         return []
     names, recorded = ", ".join(task.name for task in tasks), all(task.recorded for task in tasks)

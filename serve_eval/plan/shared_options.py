@@ -326,7 +326,7 @@ RouteOption = Annotated[
     str | None,
     Setting(
         "Route that chat prompts go by: chat (default), or responses for /v1/responses;"
-        " responses_by_id names the answer before in place of earlier turns.",
+        " responses_by_id sends the id of the previous answer in place of earlier turns.",
         "chat|responses|responses_by_id",
         "connection.route",
     ),

@@ -66,7 +66,7 @@ def list_results(talk: Conversation) -> tuple[Mapping[str, str], ...]:
 
 
 def tell_result(results: Mapping[str, str], call: ToolCall) -> str:
-    """Return the text that a call of a tool gets."""
+    """Return the scripted result of a tool call as text."""
     return results.get(call.name, f"There is no tool {call.name}.")
 
 

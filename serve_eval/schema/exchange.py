@@ -248,7 +248,7 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def name_empty(response: Response) -> Outcome:
-    """Return the reason why an answer has nothing to read."""
+    """Return why an answer is empty."""
     if response.refusal or response.finish_reason == "content_filter":
         return Outcome.REFUSED
     thought = response.reasoning or response.usage.reasoning_tokens

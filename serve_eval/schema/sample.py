@@ -183,7 +183,7 @@ class Route(StrEnum):
 ChatRoute = Literal["chat", "responses", "responses_by_id"]
 """Route of prompts that are messages: /v1/chat/completions or /v1/responses."""
 BY_ID: ChatRoute = "responses_by_id"
-"""The route of conversations whose server keeps the turns before, which an id then names."""
+"""Route of conversations whose previous turns the server keeps; an id names them."""
 CHAT_ROUTES: Mapping[ChatRoute, Route] = {
     "chat": Route.CHAT,
     "responses": Route.RESPONSES,

@@ -186,7 +186,7 @@ def _make_samples(
 
 
 def find_groups(bodies: Sequence[RecordedBody]) -> list[str]:
-    """Return a name for each body that equal ones, and the turns of its conversation, share.
+    """Return a group for each body; equal bodies and turns of one conversation share it.
 
     A body is a later turn if its messages begin with all those of another body.
     """

@@ -117,7 +117,7 @@ def test_workers_are_asked_by_chat_which_a_warning_says(run, tmp_path):
     one, other = serve_both(), serve_both()
     with one.serve_in_thread() as first, other.serve_in_thread() as second:
         workers = ("--worker", first, "--worker", second)
-        told = "route: the run asked by /v1/responses, and the workers get chats"
+        told = "route: the run used /v1/responses, but workers are asked through chat"
         serve_eval("check", "workers", tmp_path / "out", *workers, exits=0, prints=told)
     assert {request.path for request in one.asked} == {CHAT}
 

@@ -108,8 +108,10 @@ PLANS = {
     "plan-list": _wrong("run list.yaml", "expected a mapping", "tasks: [gsm8k]"),
     "plan-binary": _wrong("run binary.yaml", "a control character", "on this line"),
     "plan-missing": _wrong("run plam.yaml", "No such file", "Check the path"),
-    "plan-address": _wrong("run host:8000", "host:8000: is no plan file", "--base-url host:8000"),
-    "plan-url": _wrong("run http://h:8/v1", "is no plan file", "--base-url http://h:8/v1"),
+    "plan-address": _wrong(
+        "run host:8000", "host:8000: is not a plan file", "--base-url host:8000"
+    ),
+    "plan-url": _wrong("run http://h:8/v1", "is not a plan file", "--base-url http://h:8/v1"),
     "plan-folder": _wrong("run folder", "folder: cannot be read: Is a directory", "must be a file"),
     "plan-no-task": _wrong("run none.yaml", "name at least one task", "--tasks gsm8k"),
     "plan-variable": _wrong("run variable.yaml", "holds a variable", "set SERVE_EVAL_BASE_URL"),

@@ -1,4 +1,4 @@
-"""Decode the fields of answers that are read, and make the response of them that is scored."""
+"""Decode the needed fields of an answer, and build the Response that is scored."""
 
 from __future__ import annotations
 

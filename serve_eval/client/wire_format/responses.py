@@ -203,7 +203,7 @@ def _is_cut(item: object) -> bool:
 
 
 def read_items(output: Iterable[Any], body: bytes) -> Said:
-    """Return what the output items say: texts, thoughts, refusals and calls.
+    """Return the texts, thoughts, refusals and calls of the output items.
 
     Raises InvalidResponse if the only answer is in items of other types.
     """

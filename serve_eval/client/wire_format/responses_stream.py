@@ -24,7 +24,7 @@ ENDS = {
     "response.incomplete": responses.INCOMPLETE,
     "response.done": None,
 }
-"""The events that hold the whole answer, and the status that their names tell."""
+"""Events with the whole answer, and the status that each name implies."""
 _FAILURES = frozenset({"error", "response.error", "response.failed", "response.cancelled"})
 _TEXT, _REFUSAL = "response.output_text", "response.refusal"
 _ARGUMENTS = "response.function_call_arguments"
@@ -124,7 +124,7 @@ class ResponsesStream:
         return said
 
     def _complete(self, said: Said, pieces: Said) -> None:
-        """Add to the items what only the pieces say. Raises InvalidResponse for half a call."""
+        """Add the content that came only in pieces. Raises InvalidResponse for half a call."""
         said.text = said.text or pieces.text
         said.reasoning = said.reasoning or pieces.reasoning
         said.refusal = said.refusal or pieces.refusal
@@ -222,7 +222,7 @@ class _Pieces:
     """The pieces of texts, by the part of an item that they belong to.
 
     Parts may arrive interleaved. The event that ends a part has its whole text, which counts only
-    if no pieces came, since servers number the two unlike.
+    if no pieces came, since servers number them differently.
     """
 
     def __init__(self) -> None:
@@ -248,7 +248,7 @@ def _part_of(event: ResponsesEvent) -> object:
 
 
 def _in_order(numbered: Iterable[tuple[object, _T]]) -> list[_T]:
-    """Return the values in the order of their numbers, or as they came if some have none."""
+    """Return the values in order of their indices, or of arrival if one lacks an index."""
     found = list(numbered)
     with suppress(TypeError):
         found.sort(key=lambda one: one[0])  # type: ignore[arg-type, return-value]

@@ -71,7 +71,7 @@ async def talk(
 ) -> Response | Failure:
     """Return the response to a conversation: its last answer. Never raises for a failed request.
 
-    With `by_id`, requests name the answer before them in place of the turns up to it.
+    With `by_id`, a request has the id of the previous answer in place of the turns up to it.
     """
     done = [] if kept is None else kept.take(sample.id)
     earlier = len(done)
@@ -96,7 +96,7 @@ async def talk(
 def name_conversation(request: Request, place: str | None) -> Request:
     """Return the request with an id of its conversation in this header or field of the body.
 
-    Equal in every pass and run, so that a router sends the same conversation the same way.
+    The id is the same in every pass and run, so that a router treats them alike.
     """
     if place is None:
         return request
@@ -127,8 +127,8 @@ def _put(sample: Sample, request: Request, prompt: object, number: int) -> Reque
 def _name_answer(request: Request, done: list[Exchange]) -> Request:
     """Return the request with the id of the last answer in place of the turns up to it.
 
-    The system turn is sent again, since instructions are of one answer. After calls of tools the
-    whole history is sent, whose ids of calls are not the server's.
+    The system turn is sent again, since instructions apply to one answer only. After tool calls the
+    whole history is sent, since its call ids are not the server's.
     """
     extra, last = {**request.extra, "store": True}, done[-1].response if done else None
     if last is None or last.answer_id is None or last.tool_calls:

@@ -154,7 +154,7 @@ class ShownSample(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def turns_asked(self) -> int:
-        """The number of turns of the user that were sent: that of a failed one too."""
+        """The number of user turns that were sent, including a failed one."""
         if self.response is not None:
             return 1 + max([self.later, *(one.turn for one in self.exchanges)])
         if not self.exchanges:

@@ -226,7 +226,7 @@ async def prepare_asking(
         pairs = []
         warnings.append("pairs are not asked: answers of one token never reach a generation server")
     if any(ROUTE in one.task.protocol for one in able):
-        warnings.append("route: the run asked by /v1/responses, and the workers get chats")
+        warnings.append("route: the run used /v1/responses, but workers are asked through chat")
     return Asking(
         plan=plan,
         endpoint=endpoint,

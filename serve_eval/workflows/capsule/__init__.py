@@ -70,7 +70,7 @@ def capsules(
     plan = to_read(run, include_path)
     if plan.no_prompts and to.resolve().is_relative_to(run.resolve()):
         raise PlanError(
-            f"{run} keeps no prompts, and a capsule has one",
+            f"{run} keeps no prompts, which a capsule needs",
             hint="Write it to another folder: -o DIR",
         )
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|", plan.connection.api_key_env):

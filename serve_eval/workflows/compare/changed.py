@@ -45,8 +45,9 @@ RULE = "answers"
 ALPHA = 0.05
 """Chance that a sound pair is accused, over all tasks of a comparison together."""
 IN_BLOCKS, LEAST_BLOCKS = (16, 64), 5
-"""Numbers of answers in a row that may depend on each other, as those of a batch do, and least
-number of such blocks."""
+"""Sizes of blocks of consecutive answers that may depend on each other, as in a batch, and the
+least number of blocks.
+"""
 LEAST_FOR_FAIL = 48
 """Least number of requests of a FAIL: fewer may be two batches, each of which flips as one."""
 MOST_EXAMPLES = 20
@@ -298,7 +299,7 @@ def _decide(
     if found is not None and found.more:
         told = describe_changed(found)
         if found.requests < LEAST_FOR_FAIL:
-            need = f"a FAIL needs {LEAST_FOR_FAIL} requests, which are more than two batches"
+            need = f"a FAIL needs at least {LEAST_FOR_FAIL} requests"
             return VerdictOutcome.INCONCLUSIVE, f"few_requests: {told}; {need}"
         return VerdictOutcome.FAIL, f"answers_differ: {told}"
     if a.task.result.value is None or b.task.result.value is None:
