@@ -28,7 +28,7 @@ PAGE, ASKING = "the page", "asking"
 STAGES = {
     PAGE: r"cli/_ending\.py",
     "prompts kept": r"storage/prompts\.py|_keep_prompts",
-    "report": r"evaluation/report_run\.py|report/ci|report/summary/",
+    "report": r"report_run|save_report|report/ci|report/summary/",
     "prepare": r"evaluation/prepare\.py|evaluation/open_tasks\.py",
     "probe": r"evaluation/capabilities/",
 }

@@ -9,5 +9,3 @@ the package, so that an installation owns one name.
 """
 
 from __future__ import annotations
-
-__all__: list[str] = []

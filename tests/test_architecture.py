@@ -132,13 +132,7 @@ def test_nothing_reads_the_names_of_its_locals():
 
 def test_every_package_says_what_it_holds():
     for init in (*ROOT.glob("serve_eval/**/__init__.py"), *ROOT.glob("launchers/**/__init__.py")):
-        tree = ast.parse(init.read_text())
-        assert ast.get_docstring(tree), init
-        targets = [
-            *(node.targets[0] for node in tree.body if isinstance(node, ast.Assign)),
-            *(node.target for node in tree.body if isinstance(node, ast.AnnAssign)),
-        ]
-        assert "__all__" in map(ast.unparse, targets), init
+        assert ast.get_docstring(ast.parse(init.read_text())), init
 
 
 IRREGULAR = """begun built chosen done drawn found given gone got grown had held hidden kept known left lost made meant

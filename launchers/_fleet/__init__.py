@@ -1,9 +1,1 @@
 """Run servers together for the length of a block: place, start, watch and end them."""
-
-__all__ = [
-    "fleet",
-    "loading",
-    "readiness",
-    "running",
-    "session",
-]

@@ -1,7 +1,1 @@
 """Serve the OpenAI API over HTTP: the layer that the simulated and the embedded server share."""
-
-__all__ = [
-    "answers",
-    "requests",
-    "server",
-]

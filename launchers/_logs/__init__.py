@@ -1,8 +1,1 @@
 """Read the logs of servers: lines, signs of a dead server, and known causes of its end."""
-
-__all__ = [
-    "causes",
-    "last_error",
-    "lines",
-    "signs",
-]

@@ -1,7 +1,1 @@
 """Serve a simulated endpoint, which looks answers up in a file."""
-
-__all__ = [
-    "answers",
-    "config",
-    "simulator",
-]

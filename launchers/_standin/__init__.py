@@ -2,5 +2,3 @@
 
 `python -m serve_eval.launchers._standin` takes the place of the executable.
 """
-
-__all__: list[str] = []

@@ -1,14 +1,15 @@
-"""Run the process of a worker or an orchestrator: its port, its loading, and its end.
+"""Run the process of a worker or an orchestrator: its port, its loading, its ranks, and its end.
 
-Like the real one, it waits for that process without a limit.
-
-The coordinator of main routes for them. Here each process routes for itself, which clients of
-routers without a state cannot see.
+In a fleet of orchestrator processes each routes for itself, where the real ones ask a coordinator:
+clients of routers without a state cannot see the difference. Ranks of real MPI are started as in
+TensorRT-LLM: mpi4py's pool spawns them from a thread. If that fails, the thread ends with a
+traceback and the server waits for its ranks without a limit, as the real one does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -17,7 +18,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -164,7 +166,6 @@ def _mpi_ranks(args: Mapping[str, Any]) -> Any:
     """
     if os.environ.get("STANDIN_MPI") != "1":
         return None
-    from serve_eval.launchers._standin.ranks import Ranks
 
     sizes = [args.get(f"{kind}_parallel_size") or 1 for kind in ("tensor", "pipeline", "context")]
     return Ranks(sizes[0] * sizes[1] * sizes[2])
@@ -289,3 +290,57 @@ def run_coordinator(config: Orchestrator, flavour: Flavour) -> None:
                 one.wait(END_S)
             except subprocess.TimeoutExpired:
                 one.kill()
+
+
+ALONE_S = 600.0
+"""Seconds after which a rank ends on its own: it does not notice that its server is gone."""
+
+
+class Ranks:
+    """As many processes as the server has GPUs, also with tp 1."""
+
+    def __init__(self, count: int) -> None:
+        from mpi4py import MPI
+        from mpi4py.futures import MPIPoolExecutor
+
+        from serve_eval.launchers._standin.serving import log
+
+        log(
+            "rank 0 using MpiPoolSession to spawn MPI processes"
+            f" ({MPI.Get_library_version().split(',')[0]})"
+        )
+        with socket.create_server(("127.0.0.1", 0), backlog=count) as door:
+            self.pool = MPIPoolExecutor(max_workers=count, path=sys.path)
+            for _ in range(count):
+                self.pool.submit(attend, door.getsockname()[1])
+            self.lines = [door.accept()[0] for _ in range(count)]
+        for line in self.lines:
+            about = json.loads(line.makefile().readline())
+            log(f"MPI rank {about['rank']} of {about['size']}: process [{about['pid']}]")
+
+    @asynccontextmanager
+    async def until_the_end_of(
+        self, meanwhile: AbstractAsyncContextManager[None] | None
+    ) -> AsyncIterator[None]:
+        """Run the block within `meanwhile`, then end the ranks."""
+        async with meanwhile or nullcontext():
+            yield
+        for line in self.lines:
+            line.sendall(b"end")
+        self.pool.shutdown()
+
+
+def attend(port: int) -> None:
+    """Run a rank until it is asked to end."""
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Barrier()
+    with socket.create_connection(("127.0.0.1", port)) as line:
+        about = {
+            "rank": MPI.COMM_WORLD.Get_rank(),
+            "size": MPI.COMM_WORLD.Get_size(),
+            "pid": os.getpid(),
+        }
+        line.sendall(json.dumps(about).encode() + b"\n")
+        if line.recv(3) != b"end":
+            time.sleep(ALONE_S)

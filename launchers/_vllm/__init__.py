@@ -1,6 +1,1 @@
 """vLLM: command lines, prefill and decode servers, and the orchestrator that hands prompts over."""
-
-__all__ = [
-    "deployment",
-    "orchestrator",
-]

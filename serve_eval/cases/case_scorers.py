@@ -18,7 +18,7 @@ from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.registry import SCORERS
 from serve_eval.plugins.scope import Scope, current
-from serve_eval.protocol.fingerprint import canonical
+from serve_eval.protocol.sampling_fields import canonical
 from serve_eval.schema import ExitReason, Outcome, Response, Score, Scorer, Spec
 
 _BY_FIELD = {"parts_of_query": "regex", "words_in_response": "words"}

@@ -28,7 +28,7 @@ import msgspec
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
-from serve_eval.protocol.fingerprint import canonical
+from serve_eval.protocol.sampling_fields import canonical
 from serve_eval.schema import Conversation, Message, Override, SamplingParams
 from serve_eval.schema.media import put_checksums
 

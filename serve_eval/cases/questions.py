@@ -9,14 +9,9 @@ from typing import Any
 from serve_eval.cases import biochatter, expansion, prompts
 from serve_eval.cases.biochatter import Lacking
 from serve_eval.cases.case_scorers import check_scorer, is_foreign, scorer_of, spec_of, usual_scorer
-from serve_eval.cases.conversations import (
-    ExpectedTurn,
-    choose_expected,
-    make_conversation,
-    read_turns,
-)
 from serve_eval.cases.expansion import CaseGroups, Expanded, ExpansionError, count, expand
 from serve_eval.cases.file import CaseFiles, CaseModule, RawCase
+from serve_eval.cases.prompts import ExpectedTurn, choose_expected, make_conversation, read_turns
 from serve_eval.errors import PlanError
 from serve_eval.frozen import freeze
 from serve_eval.pace import Pace

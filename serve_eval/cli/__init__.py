@@ -4,8 +4,6 @@ Each command imports its heavy modules when it is called. This file imports noth
 current folder could supply it.
 """
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run `serve-eval` in this process.

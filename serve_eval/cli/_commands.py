@@ -98,9 +98,7 @@ _RUNS = Family(
             "Write runs as a table, or in the files of lm-eval or BioChatter.",
             ("results in the format of lm-eval", "LaTeX table of results"),
         ),
-        "merge": CommandEntry(
-            "runs_merge.runs_merge", "Join the shards of a run and judge them as one."
-        ),
+        "merge": CommandEntry("runs.runs_merge", "Join the shards of a run and judge them as one."),
     },
 )
 _REFERENCES = Family(
@@ -168,7 +166,7 @@ _DATA = Family(
         ),
         "cases": _CASES,
         "requests": CommandEntry(
-            "data_requests.data_requests",
+            "data.data_requests",
             "Say what a log of requests holds, and which fields a server refuses.",
             ("replay production traffic", "test with requests of users"),
         ),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from serve_eval.report.document.listing import Listing
     from serve_eval.report.page.content import PageContent
     from serve_eval.schema import Comparison, Report
-    from serve_eval.workflows.diagnose.leads import Leads
+    from serve_eval.workflows.diagnose import Leads
 
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ class RedResult:
     @cached_property
     def leads(self) -> Leads:
         """The causes and slices to print; none if the result is not red or cannot be read."""
-        from serve_eval.workflows.diagnose.leads import Leads
+        from serve_eval.workflows.diagnose import Leads
 
         if not self._red:
             return Leads()

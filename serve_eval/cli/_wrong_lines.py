@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from serve_eval.cli._commands import COMMANDS, Family, find_entry
+from serve_eval.cli._usage import URL
 from serve_eval.errors import PlanError
 from serve_eval.shell_words import join_words, quote_word
 
-URL = "http://HOST:8000"
 FORMER: Mapping[str, str] = {
     "suite": "run",
     "attribute": "check workers",
@@ -145,39 +145,6 @@ _BACKENDS = frozenset(
         "openai",
     ]
 )
-OTHER_OPTIONS: Mapping[str, str] = {
-    "--model-args": f"--base-url {URL} --model NAME",
-    "--num-concurrent": "--concurrency N",
-    "--max-concurrency": "--concurrency N",
-    "--parallelism": "--concurrency N",
-    "--batch-size": "--concurrency N",
-    "--num-prompts": "--limit N",
-    "--num-examples": "--limit N",
-    "--endpoint": f"--base-url {URL}",
-    "--url": f"--base-url {URL}",
-    "--target": f"--base-url {URL}",
-    "--host": f"--base-url {URL}",
-    "--port": f"--base-url {URL}",
-    "--server": f"--base-url {URL}",
-    "--gen-kwargs": "--temperature T --max-tokens N",
-    "--output-path": "-o DIR",
-    "--log-samples": "serve-eval show RUN (every sample is kept)",
-    "--system-instruction": "--set TASK.system_prompt=TEXT",
-    "--task": "--tasks NAME",
-    "--dataset": "--tasks NAME",
-    "--backend": "--launcher NAME",
-    "--threshold": "--margin POINTS",
-    "--baseline": "serve-eval compare A B",
-    "--num-gpus": "--set launcher.tp=N",
-    "--tp": "--set launcher.tp=N",
-    "--tp-size": "--set launcher.tp=N",
-    "--shots": "--num-fewshot N",
-    "--run-all": "--rerun all",
-    "--n-samples": "--limit N",
-    "--config": "serve-eval run PLAN.yaml",
-    "--verbosity": "-v",
-}
-"""Options of other tools on a command that lacks them, and what to write."""
 
 
 def answer(before: Sequence[str], args: Sequence[str]) -> PlanError:
@@ -193,7 +160,7 @@ def answer(before: Sequence[str], args: Sequence[str]) -> PlanError:
         return PlanError(said, hint=f"See {join_words(['serve-eval', *asked])}")
     if (line := _find_line(before, name, args)) is not None:
         return PlanError(said, hint=f"Write: {line}")
-    from serve_eval.cli._wanted import find_commands, list_commands
+    from serve_eval.cli._usage import find_commands, list_commands
 
     question = " ".join([word, *(one for one in rest if not one.startswith("-"))])
     if found := [

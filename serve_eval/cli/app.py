@@ -92,7 +92,7 @@ def _list_every(ctx: Any) -> str:
 def _answer_help(ctx: Any, asked: Sequence[str]) -> str:
     """Return the help of the command that words name, or the commands that answer them."""
     if find_entry([*_words(ctx), *asked]) is None:
-        from serve_eval.cli._wanted import answer_question
+        from serve_eval.cli._usage import answer_question
 
         return answer_question(" ".join(asked))
     for word in asked:

@@ -19,8 +19,8 @@ from serve_eval.cli._common_options import (
     TrustPlan,
     rerun_of,
 )
-from serve_eval.cli._events import EventPrinter, check_events
 from serve_eval.cli._options import command, list_given_flags
+from serve_eval.cli._progress import EventPrinter, check_events
 from serve_eval.cli._run_folder import find_run
 from serve_eval.cli._run_plan import (
     continue_unfinished,

@@ -1,4 +1,4 @@
-"""Run `serve-eval runs view`, `trend` and `table`: show, chart and tabulate finished runs.
+"""Run `serve-eval runs view`, `trend`, `table` and `merge`: show, chart, tabulate, join runs.
 
 They say what fails, by how much and since when, find a slow decline over many days, and write the
 results of runs and test logs as one CSV table.
@@ -13,17 +13,26 @@ from urllib.parse import quote
 
 import typer
 
-from serve_eval.cli._common_options import FaceOptions, PageFaceOptions
-from serve_eval.cli._options import command
+from serve_eval.cli._common_options import FaceOptions, PageFaceOptions, Strict
+from serve_eval.cli._options import command, settings_of
+from serve_eval.cli._run_folder import folders_of
+from serve_eval.cli._sides import inherit_variables
 from serve_eval.cli._streams import emit, say
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.frozen import freeze
+from serve_eval.plan.shared_options import (
+    AllowCodeExecution,
+    DatasetRoot,
+    IncludePath,
+    ReferencesDir,
+)
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from serve_eval.series.history import History, Series
+
 
 VIEW_EXAMPLES = (
     ("Look at all runs, with trends:", "serve-eval runs view"),
@@ -267,3 +276,83 @@ def runs_table(
     figures = pretty_json(describe_rows(rows)) if faces.as_json else b""
     if code := end(document, faces, figures=figures, printed=shown):
         raise typer.Exit(code)
+
+
+EXAMPLES = (
+    (
+        "Join what serve-eval run PLAN.yaml --shard K/4 -o shards/K asked:",
+        "serve-eval runs merge shards/1 shards/2 shards/3 shards/4",
+    ),
+    (
+        "Join them where the data is in another folder:",
+        "serve-eval runs merge shards/1 shards/2 --dataset-root DIR -o whole",
+    ),
+    ("Print the report of the whole as JSON:", "serve-eval runs merge shards/1 shards/2 --json"),
+)
+
+
+@freeze
+class HereOptions:
+    """Say where data and references are, if they were elsewhere for the shards."""
+
+    title: ClassVar[str] = "Data and references"
+    dataset_root: DatasetRoot = None
+    references_dir: ReferencesDir = None
+    allow_code_execution: AllowCodeExecution = None
+
+
+@freeze
+class MergedOptions:
+    """Choose the code to load and the output."""
+
+    title: ClassVar[str] = "Code and output"
+    output_dir: Annotated[
+        Path | None,
+        Setting(
+            "New run folder for the whole (default outputs/<time>_<model>).",
+            flags=("--output-dir", "-o"),
+            metavar="DIR",
+        ),
+    ] = None
+    include_path: IncludePath = None
+    strict: Strict = False
+
+
+@command(examples=EXAMPLES)
+def runs_merge(
+    shards: Annotated[
+        list[Path],
+        typer.Argument(metavar="SHARD...", help="The run folders of all shards, in any order."),
+    ],
+    here: HereOptions,
+    output: MergedOptions,
+    faces: FaceOptions,
+) -> None:
+    """Join the shards of a run in a new run folder, and judge them as one run.
+
+    Every sample must be there once. Shards that are missing, given twice, or of other data or
+    another protocol are refused, with what differs. The result is that of one run over all samples.
+
+    Exit codes: the same as for `serve-eval run`.
+    """
+    from serve_eval.cli._ci_files import check_asked
+    from serve_eval.cli._ending import RedResult, end, fail_undecided
+    from serve_eval.cli._run_plan import new_folder
+    from serve_eval.cli._streams import say
+    from serve_eval.evaluation.trust import adopt_code
+    from serve_eval.plan.plan_file import to_file
+    from serve_eval.plan.resolve import resolve
+    from serve_eval.report.run.document import make_run_document
+    from serve_eval.workflows.merge import merge, plan_of_whole, read_shards
+
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
+    found = read_shards(shards)
+    plan = adopt_code(plan_of_whole(found), folders_of(output.include_path))
+    plan = resolve(to_file(plan), settings_of(here), inherit_variables()).plan
+    out_dir = output.output_dir or new_folder(plan)
+    say(f"serve-eval: {len(found)} shards, run folder {out_dir}")
+    report = merge(found, plan, out_dir, strict=output.strict)
+    red = RedResult(out_dir, report.exit_code, report.plan.include_path)
+    document = make_run_document(report, out_dir, red.leads.causes, red.leads.places)
+    code = end(document, faces, folder=out_dir)
+    raise typer.Exit(fail_undecided(report, code, strict=output.strict))

@@ -2,11 +2,14 @@
 
 `setup init` asks an endpoint what it is, `setup demo` needs no GPU and no download, and `setup
 schema` prints the JSON Schema of a file.
+
+A recipe is a deployment that others published: `setup init --from` writes a plan for each.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -21,8 +24,10 @@ from serve_eval.plan.shared_options import Model
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
+    from serve_eval.report.document import Document
     from serve_eval.schema import Plan
     from serve_eval.workflows.init import EndpointFacts
+    from serve_eval.workflows.init.recipe import DeploymentRecipe
 
 INIT_EXAMPLES = (
     ("Ask an endpoint, and write plan.yaml:", "serve-eval setup init host:8000"),
@@ -90,7 +95,6 @@ def setup_init(
     if wanted.recipe is not None:
         if url is not None:
             raise PlanError("--from reads a recipe and asks no endpoint: leave the address out")
-        from serve_eval.cli._recipe_plans import write_recipe_plans
 
         written = write_recipe_plans(
             wanted.recipe, wanted.output, model=wanted.model, force=wanted.force
@@ -249,3 +253,65 @@ def format_schema(kind: str) -> str:
     if kind not in known:
         raise PlanError(f"no schema of {kind!r}.{nearest(kind, KINDS)}")
     return f"{json.dumps(known[kind](), indent=1, ensure_ascii=False)}\n"
+
+
+def write_recipe_plans(given: str, output: Path, *, model: str | None, force: bool) -> Document:
+    """Write the plan of each recipe that FILE or FILE:VARIANT names, and return the document.
+
+    `output` is the file of a single one; several have the names of their variants in theirs. Raises
+    PlanError for a recipe that cannot be converted, and for files that exist, before any is
+    written.
+    """
+    from serve_eval.errors import PlanError
+    from serve_eval.workflows.init import RecipePlan, make_recipe_document, save_starter_plan
+    from serve_eval.workflows.init.recipe_plans import read_recipes, split_selector, write_plan
+
+    source, variant = split_selector(given)
+    recipes = read_recipes(source, variant)
+    if model is not None:
+        recipes = [one.with_model(model) for one in recipes]
+    files = _name_files(output, recipes)
+    if not force and (taken := [str(file) for file in files if file.exists()]):
+        raise PlanError(
+            f"{', '.join(taken)} already exists",
+            hint="Choose another name with -o, or replace it with --force.",
+        )
+    written = []
+    for recipe, file in zip(recipes, files, strict=True):
+        text = write_plan(recipe, str(source), file)
+        save_starter_plan(file, text, force=force)
+        needs, refused = _check(text, file, recipe.nodes)
+        written.append(
+            RecipePlan(file=file, comments=_list_comments(text), needs=needs, refused=refused)
+        )
+    return make_recipe_document(source, written)
+
+
+def _name_files(output: Path, recipes: list[DeploymentRecipe]) -> list[Path]:
+    if len(recipes) == 1:
+        return [output]
+    names = [re.sub(r"[^\w.-]+", "-", one.variant) or str(i) for i, one in enumerate(recipes)]
+    return [output.with_stem(f"{output.stem}-{name}") for name in names]
+
+
+def _list_comments(text: str) -> list[str]:
+    """Return the comments at the top of a plan, without the command that shows it."""
+    head = text.partition("\n\n")[0].splitlines()
+    lines = (line.removeprefix("#").strip() for line in head)
+    return [line for line in lines if line and "--dry-run" not in line]
+
+
+def _check(text: str, file: Path, nodes: int | None) -> tuple[str, str]:
+    """Return the nodes that a plan needs, and why the launcher would refuse it."""
+    from serve_eval.cli._dry_run import describe_size
+    from serve_eval.errors import PlanError, ServeEvalError
+    from serve_eval.evaluation.launch import check_launcher
+    from serve_eval.plan.resolve import resolve
+    from serve_eval.yaml_source import parse
+
+    try:
+        plan = resolve(parse(text, str(file), PlanError).value, {}, os.environ).plan
+        check_launcher(plan)
+        return describe_size(plan, nodes) or "", ""
+    except ServeEvalError as error:
+        return "", str(error)

@@ -1,13 +1,17 @@
-"""Build the report of a run, and check in advance that the verdict rule can judge its tasks."""
+"""Build the report of a run, and check in advance that the verdict rule can judge its tasks.
+
+The report also says if the model heeded the effort that its preset asks for.
+"""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import serve_eval
 from serve_eval.errors import NotComparableError
@@ -23,18 +27,22 @@ from serve_eval.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.extensions import KINDS, list_loaded
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS, load_verdict_rule
+from serve_eval.protocol.presets import SWITCHES, TEMPLATE_FIELDS
 from serve_eval.protocol.shared import TASKS
 from serve_eval.schema import (
     EffortSeen,
     Endpoint,
+    ModelPreset,
     Plan,
     Reference,
     Report,
+    Response,
     SamplingDefaults,
     is_rehearsal,
 )
 from serve_eval.storage import run_folder
 from serve_eval.storage.answer_origins import read_traces
+from serve_eval.storage.journal import Record
 from serve_eval.storage.report_file import REPORT_SCHEMA
 from serve_eval.storage.sessions import SessionRecord
 from serve_eval.verdicts import references
@@ -117,7 +125,6 @@ def _see_efforts(
     preset = plan.preset
     if preset is None or not preset.effort:
         return (), ()
-    from serve_eval.evaluation.results.effort import describe_effort, see_effort
 
     seen = tuple(
         see_effort(w.prepared.task.name, preset, w.journal.records())
@@ -284,3 +291,78 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+NO_EFFORT = "none"
+REFUSED = (400, 422)
+"""HTTP status of a request with a field that the server does not accept."""
+MOST_SHOWN = 160
+"""Characters of a refusal that a warning quotes."""
+
+
+def see_effort(task: str, preset: ModelPreset, records: Iterator[Record]) -> EffortSeen:
+    """Return what came of the effort of a preset in the records of a task."""
+    from statistics import median
+
+    fields = name_fields(preset.values)
+    answers: dict[str, tuple[bool, int]] = {}
+    refusals: dict[str, str] = {}
+    for record in records:
+        if record.response is not None:
+            response = record.response
+            answers[record.id] = thinks(response), response.usage.completion_tokens
+        elif record.failure is not None and (
+            record.failure.status in REFUSED
+            and any(name in record.failure.message for name in fields)
+        ):
+            refusals[record.id] = record.failure.message
+    tokens = [count for _, count in answers.values() if count]
+    refused = [message for id_, message in refusals.items() if id_ not in answers]
+    return EffortSeen(
+        task=task,
+        answers=len(answers),
+        thinking=sum(thinking for thinking, _ in answers.values()),
+        median_tokens=float(median(tokens)) if tokens else None,
+        refused=len(refused),
+        refusal=refused[0] if refused else "",
+    )
+
+
+def thinks(response: Response) -> bool:
+    """Return True if an answer has thoughts, or tokens that the server counts as thoughts."""
+    return bool((response.reasoning or "").strip() or response.usage.reasoning_tokens)
+
+
+def name_fields(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the fields by which the values of a preset ask for an effort."""
+    body = values.get("extra_body") or {}
+    variables = body.get(TEMPLATE_FIELDS) or {}
+    found = [name for name in body if name in ("reasoning_effort", TEMPLATE_FIELDS)]
+    if "thinking" in values:
+        found += [TEMPLATE_FIELDS, SWITCHES[0]]
+    return tuple(dict.fromkeys([*found, *variables]))
+
+
+def describe_effort(preset: ModelPreset, seen: Sequence[EffortSeen]) -> str | None:
+    """Return one warning if what came does not fit the effort, or None."""
+    told = [line for one in seen if (line := _judge(preset.effort, one))]
+    if not told:
+        return None
+    sent = ", ".join(name_fields(preset.values)) or "system_prompt"
+    return f"effort {preset.effort} (sent as {sent}) was not heeded: {'; '.join(told)}"
+
+
+def _judge(effort: str, seen: EffortSeen) -> str:
+    """Return what is wrong with the answers of a task, or ""."""
+    tokens = "" if seen.median_tokens is None else f", {seen.median_tokens:g} tokens in the median"
+    if seen.refused:
+        said = " ".join(seen.refusal.split())[:MOST_SHOWN]
+        return f"{seen.task}: the server refused {seen.refused} requests: {said}"
+    if effort == NO_EFFORT and seen.thinking:
+        return f"{seen.task}: {seen.thinking} of {seen.answers} answers have thoughts{tokens}"
+    if effort != NO_EFFORT and seen.answers and not seen.thinking:
+        return (
+            f"{seen.task}: none of {seen.answers} answers has thoughts{tokens}. A server may hide"
+            " them: start it with its reasoning parser, and see what its chat template reads"
+        )
+    return ""

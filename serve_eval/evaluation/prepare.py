@@ -35,7 +35,13 @@ from serve_eval.plan.check import refuse_meaningless
 from serve_eval.plan.chosen_samples import SampleChoice, ShardPart, list_places, shard_fingerprint
 from serve_eval.plan.prepared_task import CLASSIC, DATASET, PreparedTask, find_roots
 from serve_eval.plugins import registry
-from serve_eval.protocol.fingerprint import CASES, ROUTE, SCORER_OPTIONS, SERVER_ADDS, fingerprint
+from serve_eval.protocol.sampling_fields import (
+    CASES,
+    ROUTE,
+    SCORER_OPTIONS,
+    SERVER_ADDS,
+    fingerprint,
+)
 from serve_eval.protocol.shared import build_task, note_route, usual_task
 from serve_eval.schema import Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for

@@ -16,7 +16,7 @@ from serve_eval.evaluation.launch import Launching, launch
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.engine_counters import Companions
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.protocol.fingerprint import canonical
+from serve_eval.protocol.sampling_fields import canonical
 from serve_eval.schema import Endpoint, Plan, RunError
 
 PROBE_S = 2.0

@@ -39,7 +39,7 @@ from serve_eval.evidence import engine_counters
 from serve_eval.evidence.path_proof import foresee_path
 from serve_eval.masking import Masking
 from serve_eval.plan.applicable_reference import LackingReference, find_lacking, is_replaced
-from serve_eval.protocol.fingerprint import SERVER_ADDS
+from serve_eval.protocol.sampling_fields import SERVER_ADDS
 from serve_eval.schema import Endpoint, SamplingDefaults, ServerInfo, is_mutable
 from serve_eval.storage import server_logs
 

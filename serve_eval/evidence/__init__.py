@@ -1,3 +1,1 @@
 """Say what a run or two runs show: where they agree, who answered, and on which path."""
-
-__all__: list[str] = []

@@ -3,11 +3,3 @@
 It provides documents, prompts, filters and metrics; our engine sends the requests. Nothing here is
 imported before one of its tasks is named.
 """
-
-__all__ = [
-    "instances",
-    "layout",
-    "library",
-    "measures",
-    "seeds",
-]

@@ -10,7 +10,7 @@ from serve_eval.errors import DatasetError, NotComparableError, PlanError, Refer
 from serve_eval.frozen import freeze
 from serve_eval.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.plan.prepared_task import DATASET, find_roots
-from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, protocol_differences
+from serve_eval.protocol.sampling_fields import CASES, SCORER_OPTIONS, protocol_differences
 from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task, usual_task
 from serve_eval.schema import Dataset, Plan, Reference, Spec, Task
 from serve_eval.verdicts import pairing

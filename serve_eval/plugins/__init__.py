@@ -1,10 +1,1 @@
 """Load tasks, scorers, launchers and verdict rules from our files and from those of users."""
-
-__all__ = [
-    "declarations",
-    "extensions",
-    "registry",
-    "scope",
-    "setting",
-    "values",
-]

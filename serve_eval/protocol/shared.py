@@ -20,7 +20,7 @@ from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
 from serve_eval.protocol.chat_template import Choices, choose_rendering, date_of, prompt_under
 from serve_eval.protocol.conversation import HISTORY_THOUGHTS
-from serve_eval.protocol.fingerprint import ROUTE, SCORER_OPTIONS
+from serve_eval.protocol.sampling_fields import ROUTE, SCORER_OPTIONS
 from serve_eval.schema import (
     ChatRoute,
     Conversation,

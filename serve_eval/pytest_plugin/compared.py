@@ -209,7 +209,7 @@ def _list_warnings(comparison: Comparison) -> Iterator[str]:
 
 def _speak_to_tests(comparison: Comparison) -> Comparison:
     """Return a comparison whose warnings and reasons name keywords instead of flags."""
-    from serve_eval.pytest_plugin.keywords import say_for_tests
+    from serve_eval.pytest_plugin.endings import say_for_tests
 
     tasks = [
         replace(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from serve_eval.errors import ServeEvalError
     from serve_eval.report.ci_result import CiCase, CiState, OneLine
     from serve_eval.schema import Report, Verdict
-    from serve_eval.workflows.diagnose.leads import Leads
+    from serve_eval.workflows.diagnose import Leads
 
 
 COLUMNS = 80
@@ -147,7 +147,7 @@ def conclude(
 def describe_error(error: ServeEvalError, folder: Path | None = None, *, kept: bool = True) -> str:
     """Return the text of an error that stopped a run, with the folder of its answers if any."""
     from serve_eval.errors import EndpointError, NotComparableError, PlanError
-    from serve_eval.pytest_plugin.keywords import say_for_tests
+    from serve_eval.pytest_plugin.endings import say_for_tests
 
     # Other errors quote the logs and the commands of servers, which have such flags too.
     asked = isinstance(error, PlanError | NotComparableError)
@@ -196,7 +196,7 @@ def _say(case: CiCase) -> OneLine:
 def find_leads_in(folder: Path, exit_code: int, include_path: Sequence[str]) -> Leads:
     """Return what leads to the cause of a red run or comparison."""
     from serve_eval.verdicts.exit_code import FAIL
-    from serve_eval.workflows.diagnose.leads import Leads
+    from serve_eval.workflows.diagnose import Leads
 
     if exit_code != FAIL:
         return Leads()
@@ -223,7 +223,7 @@ def _list_warnings(report: Report) -> Iterator[str]:
 
 def _speak_to_tests(report: Report) -> Report:
     """Return a report whose warnings and reasons name keywords of `evaluate` instead of flags."""
-    from serve_eval.pytest_plugin.keywords import say_for_tests
+    from serve_eval.pytest_plugin.endings import say_for_tests
 
     tasks = [replace(task, verdict=speak_in_verdict(task.verdict)) for task in report.tasks]
     warnings = tuple(map(say_for_tests, report.warnings))
@@ -235,7 +235,7 @@ def speak_in_verdict(verdict: Verdict) -> Verdict:
 
     UNSUPPORTED stays as it is, since its reason quotes flags of the server.
     """
-    from serve_eval.pytest_plugin.keywords import say_for_tests
+    from serve_eval.pytest_plugin.endings import say_for_tests
     from serve_eval.schema import VerdictOutcome
 
     if verdict.outcome is VerdictOutcome.UNSUPPORTED:

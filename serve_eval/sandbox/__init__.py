@@ -26,8 +26,6 @@ from serve_eval.sandbox._values import plain
 from serve_eval.sandbox.isolation import Wrap, as_user
 from serve_eval.schema import ExecutionResult, ExitReason, Program
 
-__all__ = ["Interpreter", "Sandbox", "build"]
-
 MODULES = ("_values", "_reading", "_talk", "_program", "_inside")
 """The modules in the order of their imports."""
 FLAGS = ("-I", "-S", "-B", "-X", "utf8")

@@ -226,12 +226,6 @@ if TYPE_CHECKING:
         TextPlaces,
         TokenEquality,
     )
-    from serve_eval.schema.identity import (
-        IDENTITY_VERSION,
-        IdentityProbe,
-        IdentityProbes,
-        IdentityReading,
-    )
     from serve_eval.schema.invariants import (
         CacheUse,
         CanaryLeak,
@@ -267,6 +261,10 @@ if TYPE_CHECKING:
         WaiverUse,
     )
     from serve_eval.schema.verification import (
+        IDENTITY_VERSION,
+        IdentityProbe,
+        IdentityProbes,
+        IdentityReading,
         LostServer,
         Probe,
         ProbeDistance,
@@ -534,7 +532,6 @@ __all__ = [
 _LATER = (
     "bisection",
     "comparison",
-    "identity",
     "invariants",
     "load",
     "suite",

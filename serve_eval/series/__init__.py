@@ -1,7 +1,1 @@
 """Sort the finished runs below a folder into series, chart one, and find a slow decline."""
-
-__all__ = [
-    "chart",
-    "history",
-    "read_runs",
-]

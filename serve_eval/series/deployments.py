@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from serve_eval.protocol.fingerprint import SCORER_OPTIONS
+from serve_eval.protocol.sampling_fields import SCORER_OPTIONS
 from serve_eval.report.results_table.content import BEGAN, RUN
 from serve_eval.schema import Endpoint, Plan, Report, Stability, TaskReport, file_stem
 from serve_eval.storage.file_names import SUITE_RUNS

@@ -9,7 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.protocol.fingerprint import SCORER_OPTIONS
+from serve_eval.protocol.sampling_fields import SCORER_OPTIONS
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
 from serve_eval.report.results_table.content import RUN
 from serve_eval.report.summary.figures import count

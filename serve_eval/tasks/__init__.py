@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []  # each file is one alternative, found by its name
-
 VARIANTS = {
     "gsm8k_inferencemax": "_gsm8k",
     "gsm8k_inferencex": "_gsm8k",

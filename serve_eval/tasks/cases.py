@@ -24,12 +24,12 @@ from serve_eval.cases.case_scorers import (
     scorer_of,
     spec_of,
 )
-from serve_eval.cases.conversations import ask_each, name_turn, score_each
+from serve_eval.cases.prompts import ask_each, name_turn, score_each
 from serve_eval.cases.questions import MAX_EXPANDED, CaseQuestion, Questions, questions
 from serve_eval.errors import DatasetError
 from serve_eval.plugins.setting import Setting
 from serve_eval.protocol.conversation import HISTORY_THOUGHTS, change_prompt
-from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, canonical
+from serve_eval.protocol.sampling_fields import CASES, SCORER_OPTIONS, canonical
 from serve_eval.schema import (
     HOLDOUT,
     Breakdown,

@@ -21,19 +21,17 @@ import msgspec
 from msgspec import UNSET
 
 from serve_eval.cases.case_scorers import list_versions, scorer_of, spec_of
-from serve_eval.datasets.masked_fields import (
-    USUAL_FIELDS,
-    Steps,
-    mask_body,
-    read_paths,
-    read_patterns,
-)
 from serve_eval.datasets.recorded_requests import (
+    USUAL_FIELDS,
     RecordedLog,
     RecordedRequest,
+    Steps,
     hash_body,
     list_uncompared,
+    mask_body,
     read_log,
+    read_paths,
+    read_patterns,
     refuse_broken,
 )
 from serve_eval.errors import PlanError

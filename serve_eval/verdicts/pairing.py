@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ReferenceFileError, ServeEvalError
-from serve_eval.protocol.fingerprint import SCORER_OPTIONS, sample_key
+from serve_eval.protocol.sampling_fields import SCORER_OPTIONS, sample_key
 from serve_eval.schema import Dataset, Metric, Reference, Sums, Task
 from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.reference_samples import SampleScores, StoredAnswers

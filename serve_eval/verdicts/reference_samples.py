@@ -21,7 +21,7 @@ import msgspec
 
 from serve_eval.errors import ReferenceFileError
 from serve_eval.frozen import freeze
-from serve_eval.protocol.fingerprint import KEY_BYTES
+from serve_eval.protocol.sampling_fields import KEY_BYTES
 from serve_eval.whole_file import write_named_file
 
 BITMAP, UINT16 = "bitmap", "uint16"

@@ -17,8 +17,7 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
-from serve_eval.datasets.masked_fields import Steps, mask_body
-from serve_eval.datasets.recorded_requests import RecordedLog, list_uncompared
+from serve_eval.datasets.recorded_requests import RecordedLog, Steps, list_uncompared, mask_body
 from serve_eval.errors import EndpointError
 from serve_eval.frozen import freeze_places
 from serve_eval.report.document.listing import ListEntry, Listing

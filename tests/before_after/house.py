@@ -102,8 +102,6 @@ def _figures(root):
         ),
         f"functions with McCabe above {COMPLEX}": _complex(root),
         "public class names that are not unique": _duplicates(modules),
-        "modules without __all__": _without_all(modules, packages=False),
-        "packages without __all__": _without_all(modules, packages=True),
         "docstrings": len(docstrings),
         "docstrings that open with a wh-word": (
             f"{asking} ({100 * asking / max(len(docstrings), 1):.1f} %)"
@@ -235,19 +233,6 @@ def _duplicates(modules):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where[node.name].append(name)
     return [f"{name}: {' '.join(files)}" for name, files in sorted(where.items()) if len(files) > 1]
-
-
-def _without_all(modules, *, packages):
-    def has(tree):
-        targets = (
-            target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
-        )
-        named = (node.target for node in tree.body if isinstance(node, ast.AnnAssign))
-        return any(isinstance(one, ast.Name) and one.id == "__all__" for one in (*targets, *named))
-
-    return sum(
-        module.is_package is packages and not has(module.tree) for module in modules.values()
-    )
 
 
 def _docstrings(modules):

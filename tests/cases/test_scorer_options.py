@@ -11,7 +11,7 @@ from serve_eval.errors import NotComparableError, ServeEvalError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.plan import resolve
-from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
+from serve_eval.protocol.sampling_fields import fingerprint, protocol_differences
 from serve_eval.schema import DataRoots, VerdictOutcome
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.tasks import cases

@@ -15,10 +15,10 @@ from rich.console import Console
 
 from serve_eval import evaluate
 from serve_eval.cli._ending import HalfWay
-from serve_eval.cli._events import EventPrinter
 from serve_eval.cli._progress import (
     WORDS,
     DrawnProgress,
+    EventPrinter,
     LoggedProgress,
     TaskState,
     format_drawn,

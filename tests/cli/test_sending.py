@@ -13,7 +13,7 @@ from serve_eval.evaluation.engine import send
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.protocol.fingerprint import fingerprint, sample_key
+from serve_eval.protocol.sampling_fields import fingerprint, sample_key
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     Dataset,

@@ -15,8 +15,8 @@ import pytest
 
 from serve_eval.cases.expansion import MOST_CASES, ExpansionError, expand
 from serve_eval.cli._commands import find_entry, walk
-from serve_eval.cli._wanted import find_commands
-from serve_eval.cli._wrong_lines import FORMER, OTHER_OPTIONS
+from serve_eval.cli._usage import OTHER_OPTIONS, find_commands
+from serve_eval.cli._wrong_lines import FORMER
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.prepare import MOST_ASKED
 from serve_eval.launchers import external

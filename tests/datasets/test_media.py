@@ -12,7 +12,7 @@ import pytest
 from serve_eval.datasets import source
 from serve_eval.datasets.media import audio_part, choose_frames, image_part, take_frames, video_part
 from serve_eval.errors import DatasetError
-from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.sampling_fields import sample_key
 from serve_eval.schema import (
     AudioUrl,
     AudioUrlPart,

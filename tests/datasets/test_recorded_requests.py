@@ -12,16 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.datasets.masked_fields import (
-    USUAL_FIELDS,
-    mask_body,
-    read_paths,
-    read_patterns,
-)
 from serve_eval.datasets.recorded_requests import (
+    USUAL_FIELDS,
     hash_body,
     list_uncompared,
+    mask_body,
     read_log,
+    read_paths,
+    read_patterns,
     read_request,
     refuse_broken,
 )

@@ -10,7 +10,7 @@ import pytest
 from serve_eval.evaluation.early_stop import watch
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.sampling_fields import sample_key
 from serve_eval.schema import (
     AccuracySpec,
     Dataset,

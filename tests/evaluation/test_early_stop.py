@@ -16,7 +16,7 @@ from serve_eval.evaluation.early_stop import EarlyStopping, looks_at_pairs, watc
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.sampling_fields import sample_key
 from serve_eval.schema import (
     AccuracySpec,
     Dataset,

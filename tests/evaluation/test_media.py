@@ -26,7 +26,7 @@ from serve_eval.launchers._simulated.simulator import (
     create_app,
     serve,
 )
-from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.sampling_fields import sample_key
 from serve_eval.schema import (
     Connection,
     Endpoint,

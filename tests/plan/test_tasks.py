@@ -11,8 +11,8 @@ from serve_eval.evaluation.prepare import choose_rule
 from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.presets import settle_preset
 from serve_eval.plan.resolve import resolve
-from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.presets import read_presets
+from serve_eval.protocol.sampling_fields import sample_key
 from serve_eval.protocol.shared import build_task
 from serve_eval.report.lines import describe_preset
 from serve_eval.schema import (

@@ -8,7 +8,7 @@ import pytest
 from serve_eval.errors import LaunchError, NotComparableError, PlanError
 from serve_eval.pytest_plugin import AccuracyTests
 from serve_eval.pytest_plugin.asked import build_plan, merge_levels, read_base
-from serve_eval.pytest_plugin.keywords import say_for_tests
+from serve_eval.pytest_plugin.endings import say_for_tests
 from serve_eval.pytest_plugin.results import _speak_to_tests, describe_error
 from serve_eval.schema import AccuracySpec, Spec
 from tests.pytest_plugin.run_pytest import run_pytest

@@ -22,7 +22,7 @@ from serve_eval.launchers._http.answers import Generated
 from serve_eval.launchers._http.requests import understand
 from serve_eval.launchers._simulated import answers
 from serve_eval.plugins import registry
-from serve_eval.protocol.fingerprint import canonical
+from serve_eval.protocol.sampling_fields import canonical
 from serve_eval.schema import (
     ExecutionResult,
     ExitReason,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy
 from numpy.typing import NDArray
+from serve_eval.workflows.verify.making import texts_of_tasks
 
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._embedded import model as arithmetic
@@ -21,7 +22,6 @@ from serve_eval.launchers._embedded.model import Model
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import Plan, Spec
-from serve_eval.workflows.verify.making import texts_of_tasks
 from serve_eval.workflows.verify.reference import UNCERTAIN
 
 Array = NDArray[Any]

@@ -15,7 +15,7 @@ from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.early_stop import watch
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.protocol.fingerprint import fingerprint
+from serve_eval.protocol.sampling_fields import fingerprint
 from serve_eval.schema import (
     MEAN,
     AccuracySpec,

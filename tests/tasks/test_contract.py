@@ -14,7 +14,7 @@ import pytest
 from serve_eval.errors import SandboxError
 from serve_eval.evaluation.preflight import warn_of_shared_texts
 from serve_eval.plugins import registry
-from serve_eval.protocol.fingerprint import canonical
+from serve_eval.protocol.sampling_fields import canonical
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Plan, Spec
 from serve_eval.tasks import longbench_v2, videomme, zero_scrolls

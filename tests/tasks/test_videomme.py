@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.protocol.fingerprint import fingerprint
+from serve_eval.protocol.sampling_fields import fingerprint
 from serve_eval.schema import (
     MEDIUM,
     DataRoots,

@@ -16,7 +16,7 @@ import pytest
 from serve_eval.cli._dry_run import facts
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.sampling_fields import sample_key
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     AccuracySpec,

@@ -17,7 +17,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers.embedded import WEIGHTS
-from serve_eval.protocol.fingerprint import KEY_BYTES, sample_key
+from serve_eval.protocol.sampling_fields import KEY_BYTES, sample_key
 from serve_eval.report.summary import SummaryTask
 from serve_eval.report.summary.rows import describe_cuts
 from serve_eval.schema import Limits, Plan, Sample, Spec

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.sampling_fields import sample_key
 from serve_eval.schema import (
     AccuracySpec,
     Dataset,

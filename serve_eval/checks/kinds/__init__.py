@@ -1,5 +1,3 @@
 """Hold the checks: each file groups related checks and lists them as CHECKS."""
 
 from __future__ import annotations
-
-__all__: list[str] = []  # each file is one alternative, found by its name

@@ -1,8 +1,1 @@
 """Attempt a request until it is answered or fails: retries, time limits, request rate."""
-
-__all__ = [
-    "attempt",
-    "liveness",
-    "outcome",
-    "timing",
-]

@@ -10,8 +10,6 @@ from pathlib import Path
 from serve_eval.schema import AudioForm, SentPart
 from serve_eval.schema.media import make_part
 
-__all__ = ["dot", "number", "shape"]
-
 _FOLDER = Path(__file__).parent
 
 

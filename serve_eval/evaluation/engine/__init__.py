@@ -1,9 +1,1 @@
 """Ask every sample once, with as many requests in flight as the endpoint can handle."""
-
-__all__ = [
-    "lane",
-    "load_session",
-    "lockstep",
-    "runner",
-    "send",
-]

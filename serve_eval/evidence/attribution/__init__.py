@@ -42,16 +42,6 @@ from serve_eval.storage.answer_origins import Served
 from serve_eval.storage.journal import Record
 from serve_eval.verdicts.below_reference import Expected
 
-__all__ = [
-    "AttributedAnswer",
-    "attribute_task",
-    "compare_workers",
-    "kinds_of",
-    "measure_workers",
-    "shares",
-    "wrong",
-]
-
 ALPHA = 0.01
 """Probability of accusing any healthy worker, over all rows of a task.
 

@@ -1,3 +1,1 @@
 """Write the page of a story: one HTML file that needs no network and no other file."""
-
-__all__ = ["content", "writer"]

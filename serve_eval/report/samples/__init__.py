@@ -1,3 +1,1 @@
 """Read the samples of a run folder for a reader: their rows, texts, scores and attempts."""
-
-__all__ = ["details", "known", "samples"]

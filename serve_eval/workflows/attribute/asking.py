@@ -20,7 +20,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.plugins import extensions
-from serve_eval.protocol.fingerprint import ROUTE
+from serve_eval.protocol.sampling_fields import ROUTE
 from serve_eval.schema import Endpoint, Failure, Plan, Sample, SamplingDefaults, Task
 from serve_eval.schema.base_url import find_address, normalise_base_url
 from serve_eval.stats.contingency import CONTEXT, GENERATION

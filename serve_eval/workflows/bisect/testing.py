@@ -22,7 +22,7 @@ from serve_eval.evaluation.shared_server import SharedServer, server_key
 from serve_eval.evidence.answer_pairs import read_task
 from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.sampling_fields import sample_key
 from serve_eval.schema import (
     MEAN,
     AccuracySpec,

@@ -43,8 +43,6 @@ from serve_eval.workflows.capsule.packed import (
     script_of,
 )
 
-__all__ = ["capsules", "fits", "make_document", "put_in_place", "write"]
-
 NAME_LENGTH = 80
 """Characters of a sample id that the name of a folder contains."""
 

@@ -22,8 +22,6 @@ from serve_eval.verdicts.many_tests import find_test
 from serve_eval.workflows.collect.document import CollectedRow
 from serve_eval.workflows.collect.trtllm_log import read_trtllm_log
 
-__all__ = ["describe_task"]
-
 LOGS = (".log", ".txt", ".out")
 """Endings of files that are read as logs, below a folder. A file that is named is always read."""
 MOST_LOG_BYTES = 1 << 30

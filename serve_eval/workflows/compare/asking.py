@@ -22,7 +22,7 @@ from serve_eval.evaluation.launch import launch
 from serve_eval.evaluation.run_cost import find_reached_limit
 from serve_eval.evidence.engine_counters import Companions
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.protocol.fingerprint import fingerprint
+from serve_eval.protocol.sampling_fields import fingerprint
 from serve_eval.schema import (
     Comparison,
     Divergence,

@@ -28,7 +28,7 @@ from serve_eval.evidence.score_pairs import CHOICE
 from serve_eval.frozen import freeze, freeze_places
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
-from serve_eval.protocol.fingerprint import SERVER_ADDS
+from serve_eval.protocol.sampling_fields import SERVER_ADDS
 from serve_eval.schema import HOLDOUT, Plan, Progress, SamplingDefaults, Spec, Task, is_mutable
 from serve_eval.schema.base_url import list_servers
 from serve_eval.storage import order_seed, run_folder

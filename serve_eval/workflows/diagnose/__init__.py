@@ -3,25 +3,17 @@
 Each finding comes with its evidence and the option to change.
 """
 
-__all__ = [
-    "between",
-    "breakdown",
-    "candidates",
-    "course",
-    "endings",
-    "evidence",
-    "extraction",
-    "finding",
-    "foreign",
-    "loops",
-    "paired_answers",
-    "run_rules",
-    "setting",
-    "signs",
-    "slice_data",
-    "slice_words",
-    "slicing",
-    "story",
-    "told",
-    "unanswered",
-]
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Leads(NamedTuple):
+    """The likeliest cause by task, and where score was lost if that is one slice of the samples.
+
+    `places` are sentences, each behind the name of its task.
+    """
+
+    causes: Mapping[str, str] = {}
+    places: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ from serve_eval.schema import Comparison, SuiteRow, VerdictOutcome
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.storage.story_results import find_suite_rows
 from serve_eval.workflows.diagnose import (
+    Leads,
     between,
     paired_answers,
     run_rules,
@@ -40,7 +41,6 @@ from serve_eval.workflows.diagnose.judged import (
     list_outcomes,
     read_folder,
 )
-from serve_eval.workflows.diagnose.leads import Leads
 from serve_eval.workflows.diagnose.paired_answers import drop_sound
 from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.diagnose.setting import find_threshold

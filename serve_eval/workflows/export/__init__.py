@@ -62,8 +62,6 @@ from serve_eval.storage.json_files import replace_private, write_private
 from serve_eval.storage.report_file import read_report
 from serve_eval.storage.scores import ScoreRecord, read_scores
 
-__all__ = ["Exported", "make_document", "write_own"]
-
 LM_EVAL = "lm_eval:"
 
 

@@ -20,19 +20,6 @@ from serve_eval.schema import REHEARSED, Ability, Endpoint, Failure, Need, Plan,
 from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.whole_file import write_named_file
 
-__all__ = [
-    "EndpointFacts",
-    "RecipePlan",
-    "ask_facts",
-    "describe_facts",
-    "make_document",
-    "make_recipe_document",
-    "save_starter_plan",
-    "shorten",
-    "write_starter_plan",
-    "write_verdict",
-]
-
 TIMEOUT_S = 60.0
 """Longest wait for one answer: a starter plan is written without an endpoint that hangs."""
 

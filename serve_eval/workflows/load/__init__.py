@@ -1,8 +1,1 @@
 """Measure the accuracy of one endpoint over the number of requests in flight."""
-
-__all__ = [
-    "document",
-    "judging",
-    "passes",
-    "story",
-]

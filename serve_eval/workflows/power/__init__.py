@@ -1,9 +1,1 @@
 """Plan a test: the drop that a number of samples finds, and the samples that a drop takes."""
-
-__all__ = [
-    "answers",
-    "assumed",
-    "document",
-    "forecast",
-    "question",
-]

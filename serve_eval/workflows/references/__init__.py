@@ -17,7 +17,7 @@ from serve_eval.evaluation.trust import to_read
 from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
-from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.sampling_fields import sample_key
 from serve_eval.protocol.shared import usual_task
 from serve_eval.schema import Plan, is_rehearsal
 from serve_eval.stats.repeats import effect_of, instability
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from serve_eval.schema import IdentityProbes
     from serve_eval.stats.pairs import RunEffect
 
-__all__ = ["Registered", "differ_as_a_whole", "effect_of_runs", "without_missing_folder"]
 
 WANTED_RUNS = 3
 """Default number of runs of a reference. A single run is as noisy as the run that is compared with

@@ -22,7 +22,7 @@ import yaml
 
 from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError, ServeEvalError
-from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.sampling_fields import sample_key
 from serve_eval.schema import AccuracySpec, Sample, Task
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores

@@ -14,11 +14,13 @@ import msgspec
 from serve_eval.client.client import Client
 from serve_eval.errors import NotComparableError, PlanError
 from serve_eval.evaluation.capabilities.sampling import choose_sent, to_fields
-from serve_eval.evaluation.identity import explain_defaults, learn_defaults, shortest
-from serve_eval.evaluation.identity_requests import (
+from serve_eval.evaluation.identity import (
     IdentityAsker,
     draw_samples,
+    explain_defaults,
     explain_unasked,
+    learn_defaults,
+    shortest,
 )
 from serve_eval.evidence.identity import (
     LEAST_UNCERTAIN,

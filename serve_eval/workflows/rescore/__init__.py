@@ -46,12 +46,6 @@ from serve_eval.workflows.rescore.rescored_run import (
     write_rescored_run,
 )
 
-__all__ = [
-    "Changed",
-    "RescoreSummary",
-    "Rescored",
-]
-
 NOT_SCORED = "not scored"
 """Replaces the outcome of an answer without a score on file: the run was killed before scoring
 it."""

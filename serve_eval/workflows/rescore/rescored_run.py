@@ -17,7 +17,7 @@ from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.prepared_task import PreparedTask, find_roots
 from serve_eval.plan.resolve import resolve
 from serve_eval.plugins import registry
-from serve_eval.protocol.fingerprint import fingerprint
+from serve_eval.protocol.sampling_fields import fingerprint
 from serve_eval.protocol.shared import TASKS, build_task, note_route
 from serve_eval.schema import Dataset, Plan, Report, Spec, Task, is_mutable
 from serve_eval.storage import run_folder

@@ -31,32 +31,13 @@ from serve_eval.evaluation.launch import check_launcher
 from serve_eval.frozen import freeze
 from serve_eval.plugins import extensions
 from serve_eval.plugins.values import load_launcher
-from serve_eval.protocol.fingerprint import canonical
+from serve_eval.protocol.sampling_fields import canonical
 from serve_eval.report.document import Block, Conclusion, Document, make_header
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.schema import Endpoint, Plan
 from serve_eval.storage.json_files import pretty_json, write_private
 from serve_eval.storage.ownership import state_folder
 from serve_eval.verdicts.exit_code import PASS
-
-__all__ = [
-    "Held",
-    "ask_to_end",
-    "began",
-    "check",
-    "claim",
-    "describe_servers",
-    "entries",
-    "find",
-    "find_folder",
-    "identity",
-    "list_all",
-    "make_document",
-    "now",
-    "registry",
-    "remove",
-    "update",
-]
 
 LOCK = "lock"
 

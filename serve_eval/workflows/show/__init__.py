@@ -1,7 +1,1 @@
 """Show samples of a run: what was asked, answered, extracted and expected."""
-
-__all__ = [
-    "document",
-    "folders",
-    "story",
-]

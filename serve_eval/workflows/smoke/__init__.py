@@ -34,8 +34,6 @@ from serve_eval.workflows.smoke.known import (
     judge_row,
 )
 
-__all__ = ["Smoke", "check_required", "cost", "make_document", "smoke_endpoint"]
-
 
 def check_required(names: Sequence[str], checks: Sequence[Check]) -> frozenset[str]:
     """Return the names given with --require. Raises PlanError for a check that will not run."""

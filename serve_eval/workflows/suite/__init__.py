@@ -3,16 +3,3 @@
 `file` reads the runs (`layers`, `matrix`, `match`), `execution` performs them (`folder`,
 `server_groups`), and `judgement` judges them.
 """
-
-__all__ = [
-    "ci",
-    "document",
-    "execution",
-    "file",
-    "judgement",
-    "matrix",
-    "preparation",
-    "rows",
-    "suite_form",
-    "table",
-]

@@ -44,8 +44,6 @@ from serve_eval.workflows.tools.asking import (
 )
 from serve_eval.workflows.tools.judging import find_exit_code, judge_passes, list_remarks
 
-__all__ = ["ToolRules", "check_limits", "check_tools", "make_document"]
-
 LOADS = (1, 8, 32, 128)
 """Default numbers of requests in flight."""
 HIGHEST = 100_000

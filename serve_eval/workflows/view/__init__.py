@@ -32,8 +32,6 @@ from serve_eval.workflows.view.document import make_document, make_index
 from serve_eval.workflows.view.listing import COMPARE, Links, make_choice, make_side_by_side
 from serve_eval.workflows.view.overview import read_folder
 
-__all__ = ["ViewServer", "open_below", "serve_folder"]
-
 HOST = "127.0.0.1"
 Render = Callable[[PageContent], str]
 TIMEOUT_S = 30.0

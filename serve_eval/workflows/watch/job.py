@@ -32,7 +32,7 @@ from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.processes.bounded_call import Unfinished
-from serve_eval.protocol.fingerprint import fingerprint
+from serve_eval.protocol.sampling_fields import fingerprint
 from serve_eval.schema import (
     MEAN,
     DataRoots,

@@ -15,9 +15,8 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.evaluation import deployment
 from serve_eval.evaluation.deployment import chunk_sizes, describe, first_tokens, remarks
-from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.report_run import merge_spans
-from serve_eval.evaluation.report_run import remarks as system_fingerprints_remarks
+from serve_eval.evaluation.evaluate import evaluate, merge_spans
+from serve_eval.evaluation.evaluate import remarks as system_fingerprints_remarks
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     AnswerSpan,

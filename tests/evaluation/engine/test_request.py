@@ -17,7 +17,7 @@ from serve_eval.evaluation.engine.runner import SHOWN_EVERY_S, ask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.sample_table import Repeated
 from serve_eval.plan.prepared_task import request_of
-from serve_eval.protocol.fingerprint import fingerprint, sample_key
+from serve_eval.protocol.sampling_fields import fingerprint, sample_key
 from serve_eval.schema import (
     Dataset,
     Endpoint,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from serve_eval.plugins import registry
-from serve_eval.protocol.fingerprint import canonical
+from serve_eval.protocol.sampling_fields import canonical
 from serve_eval.schema import (
     Dataset,
     Hypothesis,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from serve_eval.errors import ReferenceFileError
-from serve_eval.protocol.fingerprint import sample_key
+from serve_eval.protocol.sampling_fields import sample_key
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Spec
 from serve_eval.verdicts import reference_samples, references

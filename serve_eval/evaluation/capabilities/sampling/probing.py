@@ -28,8 +28,7 @@ from serve_eval.evaluation.capabilities.sampling.reading import (
 )
 from serve_eval.evaluation.capabilities.sampling.sending import list_kept, list_replaced, read_kept
 from serve_eval.frozen import freeze_places
-from serve_eval.protocol.fingerprint import SERVER_ADDS
-from serve_eval.protocol.sampling_fields import ROWS, TABLE, server_kind
+from serve_eval.protocol.sampling_fields import ROWS, SERVER_ADDS, TABLE, server_kind
 from serve_eval.schema import (
     Endpoint,
     Failure,

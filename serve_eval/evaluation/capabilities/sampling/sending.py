@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from serve_eval.client.wire_format.wire import NeutralField, NeutralFields
-from serve_eval.protocol.fingerprint import SERVER_ADDS, canonical
-from serve_eval.protocol.sampling_fields import OF_OPTIONS, ROWS, TABLE
+from serve_eval.protocol.sampling_fields import OF_OPTIONS, ROWS, SERVER_ADDS, TABLE, canonical
 from serve_eval.schema import (
     Report,
     SamplingDefault,

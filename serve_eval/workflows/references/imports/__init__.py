@@ -33,8 +33,6 @@ from serve_eval.workflows.references.imports.task_match import (
     find_task,
 )
 
-__all__ = ["ImportedReference", "ImportedResults", "make_document"]
-
 HOST = "http://HOST:8000/v1"
 """Stands in a command for the address of the endpoint under test."""
 
