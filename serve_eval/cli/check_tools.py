@@ -155,7 +155,7 @@ def check_tools(
     """
     from serve_eval.cli._ending import ask_and_end
     from serve_eval.storage.story_files import TOOLS
-    from serve_eval.tasks._tool_requests import KINDS
+    from serve_eval.tasks.tool_calls import KINDS
     from serve_eval.workflows.tools import LOADS, ToolRules, check_limits, make_document
     from serve_eval.workflows.tools import check_tools as measure_tools
     from serve_eval.workflows.tools.asking import REFUSALS

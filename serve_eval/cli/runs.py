@@ -278,7 +278,7 @@ def runs_table(
         raise typer.Exit(code)
 
 
-EXAMPLES = (
+MERGE_EXAMPLES = (
     (
         "Join what serve-eval run PLAN.yaml --shard K/4 -o shards/K asked:",
         "serve-eval runs merge shards/1 shards/2 shards/3 shards/4",
@@ -318,7 +318,7 @@ class MergedOptions:
     strict: Strict = False
 
 
-@command(examples=EXAMPLES)
+@command(examples=MERGE_EXAMPLES)
 def runs_merge(
     shards: Annotated[
         list[Path],

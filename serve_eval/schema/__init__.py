@@ -202,12 +202,25 @@ from serve_eval.schema.verdict import (
 )
 
 if TYPE_CHECKING:
-    from serve_eval.schema.bisection import (
-        Bisection,
-        BisectionChange,
-        BisectionResult,
-        BisectionStep,
-        BisectionSuspect,
+    from serve_eval.schema.checks import (
+        CacheUse,
+        CanaryLeak,
+        CanaryRecord,
+        CanaryResult,
+        CanarySuspicion,
+        Invariant,
+        Invariants,
+        LoadBracket,
+        LoadComparison,
+        LoadOutcome,
+        LoadPoint,
+        LoadStep,
+        LoadSurface,
+        LoadTask,
+        LoadTime,
+        PressureUse,
+        TaskAtLoad,
+        TurnChanges,
     )
     from serve_eval.schema.comparison import (
         Agreement,
@@ -226,29 +239,12 @@ if TYPE_CHECKING:
         TextPlaces,
         TokenEquality,
     )
-    from serve_eval.schema.invariants import (
-        CacheUse,
-        CanaryLeak,
-        CanaryRecord,
-        CanaryResult,
-        CanarySuspicion,
-        Invariant,
-        Invariants,
-        PressureUse,
-        TurnChanges,
-    )
-    from serve_eval.schema.load import (
-        LoadBracket,
-        LoadComparison,
-        LoadOutcome,
-        LoadPoint,
-        LoadStep,
-        LoadSurface,
-        LoadTask,
-        LoadTime,
-        TaskAtLoad,
-    )
     from serve_eval.schema.suite import (
+        Bisection,
+        BisectionChange,
+        BisectionResult,
+        BisectionStep,
+        BisectionSuspect,
         Scalar,
         Suite,
         SuiteChanges,
@@ -530,10 +526,8 @@ __all__ = [
 ]
 
 _LATER = (
-    "bisection",
     "comparison",
-    "invariants",
-    "load",
+    "checks",
     "suite",
     "verification",
 )

@@ -169,7 +169,6 @@ def test_before_its_first_request_a_run_imports_nothing_for_its_end(data_root, t
 
 OTHER_STORIES = (
     "http.client",
-    "serve_eval.schema.bisection",
     "serve_eval.schema.comparison",
     "serve_eval.schema.suite",
     "serve_eval.workflows.diagnose.story",

@@ -35,8 +35,7 @@ from serve_eval.scorers.code import (
     score_run,
 )
 from serve_eval.scorers.json_schema import exact_match
-from serve_eval.tasks._tool_requests import KINDS, OF_TRTLLM
-from serve_eval.tasks.tool_calls import task
+from serve_eval.tasks.tool_calls import KINDS, OF_TRTLLM, task
 
 SCHEMA = json.dumps(
     {

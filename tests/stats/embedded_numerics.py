@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy
 from numpy.typing import NDArray
-from serve_eval.workflows.verify.making import texts_of_tasks
 
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._embedded import model as arithmetic
@@ -23,6 +22,7 @@ from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import Plan, Spec
 from serve_eval.workflows.verify.reference import UNCERTAIN
+from serve_eval.workflows.verify.verify import texts_of_tasks
 
 Array = NDArray[Any]
 BF16_BITS, FP8_BITS, LEVELS = 8, 4, 127

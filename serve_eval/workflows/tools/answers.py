@@ -36,7 +36,7 @@ from serve_eval.scorers._served_call import (
 from serve_eval.stats.intervals import INTERVAL_ALPHA, wilson
 from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.storage.report_file import read_report
-from serve_eval.tasks._tool_requests import KIND
+from serve_eval.tasks.tool_calls import KIND
 
 TASK = "tool_calls"
 

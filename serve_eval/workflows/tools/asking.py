@@ -36,8 +36,8 @@ from serve_eval.schema import (
     ToolProbe,
 )
 from serve_eval.storage.report_file import has_report
-from serve_eval.tasks._tool_requests import KIND, KINDS
 from serve_eval.tasks._tool_shapes import TOOLS, offer_everyday
+from serve_eval.tasks.tool_calls import KIND, KINDS
 from serve_eval.workflows.tools.answers import ToolPass, read_pass
 
 FORMS: tuple[ToolForm, ...] = ("whole", "stream")

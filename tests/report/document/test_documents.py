@@ -62,9 +62,11 @@ def _borrows(story):
 
     `runs merge` joins shards and ends as the run that they are together.
     """
-    file = PACKAGE / f"cli/{'_'.join(name_command(story).split())}.py"
-    tree = ast.parse(file.read_text() if file.exists() else "")
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    entry = find_entry(name_command(story).split())
+    module, _, name = getattr(entry, "place", "app.").partition(".")
+    file = ast.parse((PACKAGE / f"cli/{module}.py").read_text())
+    function = next((one for one in file.body if getattr(one, "name", "") == name), file)
+    imported = {node.module for node in ast.walk(function) if isinstance(node, ast.ImportFrom)}
     others = {f"serve_eval.report.{one}.document" for one in STORIES}
     return bool(imported & others) and "serve_eval.cli._ending" in imported
 

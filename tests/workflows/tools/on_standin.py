@@ -24,7 +24,7 @@ from serve_eval.launchers._standin.worker_config import WorkerConfig
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Connection, DataRoots, Limits, Plan, Spec
 from serve_eval.schema.media import prompt_sha256, uniform
-from serve_eval.tasks._tool_requests import KIND, KINDS
+from serve_eval.tasks.tool_calls import KIND, KINDS
 from serve_eval.workflows.tools import ToolRules, check_tools
 
 MODEL_ERRORS = 0.06

@@ -16,7 +16,7 @@ from serve_eval.report.ci import write_junit
 from serve_eval.report.document import make_ci_result, print_document
 from serve_eval.schema import Failure, FailureKind, Report, Usage
 from serve_eval.scorers._served_call import CallFault
-from serve_eval.tasks._tool_requests import KINDS
+from serve_eval.tasks.tool_calls import KINDS
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.tools import check_limits, make_document
 from serve_eval.workflows.tools.answers import (
