@@ -13,9 +13,10 @@ from serve_eval.report.pictures.outcomes import draw_questions
 from serve_eval.report.run.page_blocks import HEIGHT, WIDTH, picture
 from serve_eval.report.samples.details import sort_questions
 from serve_eval.report.samples.samples import SampleSource
-from serve_eval.schema import Cut, Degradation, Metric, Outcome, RunningShare, Stability, TaskResult
+from serve_eval.schema import Cut, Degradation, Metric, Outcome, RunningShare, Stability
 from serve_eval.storage.scores import ScoreRecord
 from serve_eval.verdicts.validity import describe_bound
+from tests.made_results import make_result
 
 STABILITY = Stability(
     repeats=16,
@@ -36,20 +37,12 @@ STABILITY = Stability(
     voted=30,
     tied=2,
 )
-RESULT = TaskResult(
+RESULT = make_result(
+    480,
+    78.958,
     task="aime",
-    metric=Metric(),
-    planned=480,
-    scored=480,
-    failed=0,
     truncated=3,
-    stopped_in_reasoning=0,
     outcomes={Outcome.CORRECT: 379, Outcome.WRONG: 91, Outcome.UNPARSED: 10},
-    failures={},
-    value=78.958,
-    bounds=(78.958, 78.958),
-    parts={},
-    breakdown={},
     stability=STABILITY,
     cut={"max_tokens": 3, "stop_string": 1},
 )

@@ -17,10 +17,8 @@ import numpy
 from serve_eval.schema import (
     AccuracySpec,
     Hypothesis,
-    Metric,
     Reference,
     RepairedPolicy,
-    TaskResult,
 )
 from serve_eval.stats.classic import classic_test
 from serve_eval.stats.judgement import judge
@@ -29,6 +27,7 @@ from serve_eval.stats.pairs import pair
 from serve_eval.verdicts import repaired
 from serve_eval.verdicts.rules import classic, paired
 from serve_eval.verdicts.validity import MAX_MISSING
+from tests.made_results import make_result
 from tests.stats.calibrate_paired import share
 from tests.stats.simulation import endpoints, run
 
@@ -183,22 +182,8 @@ def judge_repaired(rule, before, found):
     gone = int(found.lost.sum())
     value = 100.0 * float(found.came.mean())
     low = 100.0 * float(known.sum()) / n
-    result = TaskResult(
-        task="t",
-        metric=Metric(),
-        planned=n,
-        scored=n,
-        failed=0,
-        truncated=0,
-        stopped_in_reasoning=0,
-        outcomes={},
-        failures={},
-        value=value,
-        bounds=(value, value),
-        parts={},
-        breakdown={},
-        repaired=gone,
-        doubted_bounds=(low, low + 100.0 * gone / n) if gone else None,
+    result = make_result(
+        n, value, repaired=gone, doubted_bounds=(low, low + 100.0 * gone / n) if gone else None
     )
     reference = Reference(
         task="t", model="m", spec=AccuracySpec(), value=100.0 * float(before.mean())

@@ -10,11 +10,9 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     Acceptance,
-    Metric,
     Plan,
     Response,
     Spec,
-    TaskResult,
     Usage,
     Verdict,
     VerdictOutcome,
@@ -22,6 +20,7 @@ from serve_eval.schema import (
 from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.verdicts.references import AcceptanceLength
 from serve_eval.verdicts.rules._acceptance import RULE, judge
+from tests.made_results import make_result
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -62,21 +61,7 @@ def _verdict(outcome):
 
 
 def _result(scored=100):
-    return TaskResult(
-        task="t",
-        metric=Metric(),
-        planned=scored,
-        scored=scored,
-        failed=0,
-        truncated=0,
-        stopped_in_reasoning=0,
-        outcomes={},
-        failures={},
-        value=50.0,
-        bounds=(50.0, 50.0),
-        parts={},
-        breakdown={},
-    )
+    return make_result(scored, 50.0)
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,9 @@ from serve_eval.plan.prepared_task import request_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     DataRoots,
-    Metric,
     Outcome,
     Plan,
     Spec,
-    TaskResult,
     VerdictOutcome,
 )
 from serve_eval.stats.pairs import pair
@@ -26,6 +24,7 @@ from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.verdicts.references import find_shipped_dir, load
 from serve_eval.verdicts.rules import classic
 from serve_eval.verdicts.rules._control import judge
+from tests.made_results import make_result
 from tests.scripted_server import ScriptedServer, answer, fail, models
 
 Z_OF_ALPHA = 1.6448536269514722
@@ -34,20 +33,8 @@ SIGMA = 50.0
 
 def _result(right, n, task="alone"):
     value = 100.0 * right / n
-    return TaskResult(
-        task=task,
-        metric=Metric(),
-        planned=n,
-        scored=n,
-        failed=0,
-        truncated=0,
-        stopped_in_reasoning=0,
-        outcomes={Outcome.CORRECT: right, Outcome.WRONG: n - right},
-        failures={},
-        value=value,
-        bounds=(value, value),
-        parts={},
-        breakdown={},
+    return make_result(
+        n, value, task=task, outcomes={Outcome.CORRECT: right, Outcome.WRONG: n - right}
     )
 
 

@@ -16,7 +16,6 @@ from serve_eval.schema import (
     Hypothesis,
     Metric,
     Reference,
-    TaskResult,
     VerdictOutcome,
 )
 from serve_eval.stats.pairs import pair
@@ -28,6 +27,7 @@ from serve_eval.stats.planning import (
 )
 from serve_eval.verdicts.rules import classic, noninferiority, paired
 from serve_eval.verdicts.rules.classic import judge
+from tests.made_results import make_result
 
 PROMPTS = 4000
 """The reference has the answers of all of them right."""
@@ -53,20 +53,12 @@ def _judge(name, lost, *, answered=True):
     rule = load_verdict_rule(name)
     after = [0.0] * lost + [1.0] * (PROMPTS - lost)
     value = 100.0 * (PROMPTS - lost) / PROMPTS
-    result = TaskResult(
-        task="t",
-        metric=Metric(),
-        planned=PROMPTS,
+    result = make_result(
+        PROMPTS,
+        value if answered else None,
         scored=PROMPTS if answered else 0,
         failed=0 if answered else PROMPTS,
-        truncated=0,
-        stopped_in_reasoning=0,
-        outcomes={},
-        failures={},
-        value=value if answered else None,
         bounds=(value, value) if answered else (0.0, 100.0),
-        parts={},
-        breakdown={},
     )
     before = [[1.0] * PROMPTS] * rule.min_reference_runs
     pairs = pair(before, [after], lo=0.0, hi=1.0, higher_is_better=True) if answered else None
@@ -107,20 +99,15 @@ HYPOTHESIS = Hypothesis(num_samples=4096)
 
 def _result(right, failed=0, planned=4104):
     scored = planned - failed
-    return TaskResult(
+    return make_result(
+        planned,
+        100 * right / scored if scored else None,
         task="mmlu",
-        metric=Metric(),
-        planned=planned,
         scored=scored,
         failed=failed,
-        truncated=0,
-        stopped_in_reasoning=0,
         outcomes={"correct": right, "wrong": scored - right},
         failures={"timeout": failed} if failed else {},
-        value=100 * right / scored if scored else None,
         bounds=(100 * right / planned, 100 * (right + failed) / planned),
-        parts={},
-        breakdown={},
     )
 
 
@@ -272,21 +259,7 @@ def _asked(n, down, up):
     before = [1.0] * (n - up) + [0.0] * up
     after = [0.0] * down + [1.0] * (n - down)
     value = 100 * sum(after) / n
-    result = TaskResult(
-        task="t",
-        metric=Metric(),
-        planned=n,
-        scored=n,
-        failed=0,
-        truncated=0,
-        stopped_in_reasoning=0,
-        outcomes={},
-        failures={},
-        value=value,
-        bounds=(value, value),
-        parts={},
-        breakdown={},
-    )
+    result = make_result(n, value)
     reference = Reference(task="t", model="m", spec=AccuracySpec(), value=100 * sum(before) / n)
     pairs = pair([before], [after], lo=0.0, hi=1.0, higher_is_better=True)
     return result, reference, Hypothesis(num_samples=n), pairs

@@ -18,7 +18,6 @@ from serve_eval.schema import (
     Outcome,
     Reference,
     RepairedPolicy,
-    TaskResult,
     Verdict,
     VerdictOutcome,
 )
@@ -27,25 +26,12 @@ from serve_eval.verdicts import many_tests, repaired
 from serve_eval.verdicts.rules import _classic, classic, noninferiority, paired
 from serve_eval.verdicts.rules._classic import judge_after_looks, judge_decided
 from serve_eval.verdicts.validity import warn_of_stopped
+from tests.made_results import make_result
 
 N = 200
 REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=70.0)
 HYPOTHESIS = Hypothesis(num_samples=N)
-RESULT = TaskResult(
-    task="mmlu",
-    metric=Metric(),
-    planned=N,
-    scored=N,
-    failed=0,
-    truncated=0,
-    stopped_in_reasoning=0,
-    outcomes={},
-    failures={},
-    value=69.0,
-    bounds=(69.0, 69.0),
-    parts={},
-    breakdown={},
-)
+RESULT = make_result(N, 69.0, task="mmlu")
 EARLY = EarlyStop(
     eps=0.01,
     order_seed=3,
@@ -159,20 +145,12 @@ def test_the_warnings_are_those_of_the_whole_alpha_and_of_the_rule():
     assert verdict.warnings == (*whole, "its own", said)
 
 
-RESULT_CUT_OF_STOPPED = TaskResult(
-    task="t",
-    metric=Metric(),
-    planned=40,
+RESULT_CUT_OF_STOPPED = make_result(
+    40,
+    50.0,
     scored=10,
-    failed=0,
     truncated=2,
-    stopped_in_reasoning=0,
     outcomes={Outcome.CORRECT: 5, Outcome.WRONG: 5},
-    failures={},
-    value=50.0,
-    bounds=(50.0, 50.0),
-    parts={},
-    breakdown={},
     cut={"max_tokens": 2},
     cut_value=70.0,
     cut_bounds=(70.0, 70.0),
@@ -210,20 +188,9 @@ def result_of(scores, lost=()):
     n = len(scores)
     value = 100.0 * math.fsum(scores) / n
     low = 100.0 * math.fsum(x for i, x in enumerate(scores) if i not in lost) / n
-    return TaskResult(
-        task="t",
-        metric=Metric(),
-        planned=n,
-        scored=n,
-        failed=0,
-        truncated=0,
-        stopped_in_reasoning=0,
-        outcomes={},
-        failures={},
-        value=value,
-        bounds=(value, value),
-        parts={},
-        breakdown={},
+    return make_result(
+        n,
+        value,
         repaired=len(lost),
         doubted_bounds=(low, low + 100.0 * len(lost) / n) if lost else None,
     )

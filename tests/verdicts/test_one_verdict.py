@@ -28,7 +28,6 @@ from serve_eval.schema import (
     Sample,
     Spec,
     SuiteRun,
-    TaskResult,
     VerdictOutcome,
 )
 from serve_eval.stats.classic import classic_test
@@ -40,6 +39,7 @@ from serve_eval.workflows.compare.verdict import compare_folders
 from serve_eval.workflows.references import register
 from serve_eval.workflows.rescore import rescore
 from serve_eval.workflows.suite.judgement import EndedRun, judge
+from tests.made_results import make_result
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -260,21 +260,7 @@ def test_what_the_classic_rule_fails_has_a_proven_drop_on_a_subset_too(tmp_path)
         value = 100.0 * math.fsum(scores) / ASKED
         found, _ = pairing.on_these_prompts(task, dataset, registered)
         pairs, _ = pairing.with_reference(task, dataset, found, [scores])
-        result = TaskResult(
-            task="gsm8k",
-            metric=task.metric,
-            planned=ASKED,
-            scored=ASKED,
-            failed=0,
-            truncated=0,
-            stopped_in_reasoning=0,
-            outcomes={},
-            failures={},
-            value=value,
-            bounds=(value, value),
-            parts={},
-            breakdown={},
-        )
+        result = make_result(ASKED, value, task="gsm8k", metric=task.metric)
         verdict = subset_reference_judge(result, found, hypothesis, pairs)
         assert verdict.paired is not None
         if verdict.outcome is VerdictOutcome.FAIL:

@@ -14,9 +14,7 @@ from serve_eval.schema import (
     Acceptance,
     AccuracySpec,
     Hypothesis,
-    Metric,
     Reference,
-    TaskResult,
     VerdictOutcome,
 )
 from serve_eval.stats.pairs import pair
@@ -24,6 +22,7 @@ from serve_eval.verdicts.references import AcceptanceLength
 from serve_eval.verdicts.rules import anchors, classic, noninferiority, paired, tokens
 from serve_eval.verdicts.rules._acceptance import judge as judge_acceptance
 from serve_eval.verdicts.rules._paired import compare, warnings
+from tests.made_results import make_result
 
 REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=70.0)
 
@@ -39,20 +38,13 @@ def _case(n, down, up, missing=0):
     after[:missing] = [math.nan] * missing
     scored = [value for value in after if not math.isnan(value)]
     lo, hi = 100 * sum(scored) / n, 100 * (sum(scored) + missing) / n
-    result = TaskResult(
+    result = make_result(
+        n,
+        100 * sum(scored) / len(scored) if scored else None,
         task="mmlu",
-        metric=Metric(),
-        planned=n,
         scored=len(scored),
         failed=missing,
-        truncated=0,
-        stopped_in_reasoning=0,
-        outcomes={},
-        failures={},
-        value=100 * sum(scored) / len(scored) if scored else None,
         bounds=(lo, hi),
-        parts={},
-        breakdown={},
     )
     pairs = pair([before], [after], lo=0.0, hi=1.0, higher_is_better=True)
     return result, pairs, Hypothesis(num_samples=n), replace(REFERENCE, value=100 * right / n)

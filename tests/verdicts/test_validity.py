@@ -25,7 +25,6 @@ from serve_eval.schema import (
     Reference,
     ReferenceRuns,
     Sample,
-    TaskResult,
     Verdict,
     VerdictOutcome,
 )
@@ -45,22 +44,9 @@ from serve_eval.verdicts.reference_noise import describe_few, find_interval, hol
 from serve_eval.verdicts.reference_samples import LEVELS, SampleScores
 from serve_eval.verdicts.rules.classic import judge
 from serve_eval.verdicts.validity import objections, remarks
+from tests.made_results import make_result
 
-RESULT = TaskResult(
-    task="mmlu",
-    metric=Metric(),
-    planned=1000,
-    scored=1000,
-    failed=0,
-    truncated=0,
-    stopped_in_reasoning=0,
-    outcomes={},
-    failures={},
-    value=70.0,
-    bounds=(70.0, 70.0),
-    parts={},
-    breakdown={},
-)
+RESULT = make_result(1000, 70.0, task="mmlu")
 
 
 @pytest.mark.parametrize(
@@ -388,21 +374,8 @@ def _reference(value, n):
 def _result(right, planned):
     value = 100.0 * right / planned
     low, high = wilson(right, planned, 0.05)
-    return TaskResult(
-        task="t",
-        metric=Metric(name="accuracy"),
-        planned=planned,
-        scored=planned,
-        failed=0,
-        value=value,
-        bounds=(value, value),
-        outcomes={},
-        failures={},
-        truncated=0,
-        stopped_in_reasoning=0,
-        parts={},
-        breakdown={},
-        interval=(100.0 * low, 100.0 * high),
+    return make_result(
+        planned, value, metric=Metric(name="accuracy"), interval=(100.0 * low, 100.0 * high)
     )
 
 

@@ -47,7 +47,6 @@ from serve_eval.schema import (
     PairedComparison,
     Response,
     TaskReport,
-    TaskResult,
     Traffic,
     Usage,
     Verdict,
@@ -56,25 +55,12 @@ from serve_eval.schema import (
 from serve_eval.schema.plan import Spec
 from serve_eval.storage.journal import Record
 from serve_eval.storage.scores import ScoreRecord, encode
+from tests.made_results import make_result
 from tests.report.document.stories import HOSTILE
 
 HOSTILE_PICTURES = "</text></svg><script>alert(1)</script>\x1b[31m\u202e\ud800\x00 & \"' x{{1}}"
 T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
-RESULT = TaskResult(
-    task=HOSTILE_PICTURES,
-    metric=Metric(),
-    planned=4104,
-    scored=4104,
-    failed=0,
-    truncated=0,
-    stopped_in_reasoning=0,
-    outcomes={},
-    failures={},
-    value=66.1,
-    bounds=(66.1, 66.1),
-    parts={},
-    breakdown={},
-)
+RESULT = make_result(4104, 66.1, task=HOSTILE_PICTURES)
 VERDICT = Verdict(
     task=HOSTILE_PICTURES,
     outcome=VerdictOutcome.FAIL,
@@ -435,21 +421,7 @@ def test_times_that_no_answer_has_and_few_answers_have_no_picture():
 
 
 def _task():
-    result = TaskResult(
-        task=HOSTILE,
-        metric=Metric(),
-        planned=20,
-        scored=20,
-        failed=0,
-        truncated=0,
-        stopped_in_reasoning=0,
-        outcomes={},
-        failures={},
-        value=100.0,
-        bounds=None,
-        parts={},
-        breakdown={},
-    )
+    result = make_result(20, 100.0, task=HOSTILE, bounds=None)
     return TaskReport(
         spec=Spec(name="t"),
         version=1,

@@ -11,31 +11,23 @@ from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import (
     EarlyStop,
     Endpoint,
-    Metric,
     PairedComparison,
     Plan,
     Report,
     Spec,
     TaskReport,
-    TaskResult,
     Traffic,
     Verdict,
     VerdictOutcome,
 )
+from tests.made_results import make_result
 
-RESULT = TaskResult(
+RESULT = make_result(
+    500,
+    49.2,
     task="word_problems",
-    metric=Metric(),
-    planned=500,
-    scored=500,
-    failed=0,
     truncated=1,
-    stopped_in_reasoning=0,
     outcomes={"correct": 246, "wrong": 251, "unparsed": 3},
-    failures={},
-    value=49.2,
-    bounds=(49.2, 49.2),
-    parts={},
     breakdown={"steps": {"1": {"value": 75.2, "scored": 117}, "2": {"value": 26.9, "scored": 383}}},
     interval=(44.8, 53.6),
 )

@@ -16,13 +16,11 @@ from serve_eval.schema import (
     Connection,
     Endpoint,
     Limits,
-    Metric,
     PairedComparison,
     Plan,
     Report,
     Spec,
     TaskReport,
-    TaskResult,
     Traffic,
     Verdict,
     VerdictOutcome,
@@ -45,6 +43,7 @@ from serve_eval.workflows.bisect.search import (
     weigh,
 )
 from serve_eval.workflows.bisect.testing import StepOutcome, plan_test, read_failure, read_result
+from tests.made_results import make_result
 from tests.workflows.bisect.searches import build_options, build_plan, build_steps
 
 TASKS = (Spec(name="gsm8k"),)
@@ -254,22 +253,7 @@ def _task(name, outcome, difference, p=0.5):
     verdict = Verdict(
         task=name, outcome=outcome, rule="paired", evaluated=1.0, paired=paired, reasons=("why",)
     )
-    result = TaskResult(
-        task=name,
-        metric=Metric(),
-        planned=100,
-        scored=90,
-        failed=3,
-        truncated=0,
-        stopped_in_reasoning=0,
-        outcomes={},
-        failures={},
-        value=1.0,
-        bounds=None,
-        parts={},
-        breakdown={},
-        spared=7,
-    )
+    result = make_result(100, 1.0, task=name, scored=90, failed=3, bounds=None, spared=7)
     traffic = Traffic(
         attempts=93,
         retries={},

@@ -19,7 +19,6 @@ from serve_eval.schema import (
     Plan,
     Response,
     Spec,
-    TaskResult,
     Usage,
     Verdict,
     VerdictOutcome,
@@ -35,6 +34,7 @@ from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.diagnose.story import find_leads
 from serve_eval.workflows.diagnose.unlike import COUNTED, Before, keep_surplus, read_side
 from serve_eval.workflows.references import register
+from tests.made_results import make_result
 from tests.scripted_server import ScriptedServer, answer, external
 
 ACCURACY = Metric(name="accuracy", scale=100.0, lo=0.0, hi=1.0, higher_is_better=True)
@@ -125,22 +125,7 @@ def test_the_other_side_has_the_property_of_each_answer(cut, explains):
 
 
 def _result(**options):
-    usual = {
-        "task": "t",
-        "metric": ACCURACY,
-        "planned": 500,
-        "scored": 500,
-        "failed": 0,
-        "truncated": 0,
-        "stopped_in_reasoning": 0,
-        "outcomes": {},
-        "failures": {},
-        "value": 41.2,
-        "bounds": (41.2, 41.2),
-        "parts": {},
-        "breakdown": {},
-    }
-    return TaskResult(**{**usual, **options})
+    return make_result(500, 41.2, metric=ACCURACY, **options)
 
 
 def _verdict(reference, cut=None):

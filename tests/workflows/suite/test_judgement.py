@@ -9,7 +9,6 @@ from serve_eval.schema import (
     Acceptance,
     AnchorComparison,
     Endpoint,
-    Metric,
     PairedComparison,
     Plan,
     Report,
@@ -18,7 +17,6 @@ from serve_eval.schema import (
     Suite,
     SuiteRun,
     TaskReport,
-    TaskResult,
     Traffic,
     Verdict,
     VerdictOutcome,
@@ -35,6 +33,7 @@ from serve_eval.workflows.suite.judgement import (
     judge,
     share_errors,
 )
+from tests.made_results import make_result
 
 TODAY = date(2026, 11, 21)
 PASS, FAIL, ERROR = VerdictOutcome.PASS, VerdictOutcome.FAIL, VerdictOutcome.ERROR
@@ -90,16 +89,7 @@ def _plan(*tasks):
 
 
 def _task(verdict):
-    none = {}
-    result = TaskResult(
-        task=verdict.task,
-        metric=Metric(),
-        **dict.fromkeys(("planned", "scored"), 1000),
-        **dict.fromkeys(("failed", "truncated", "stopped_in_reasoning"), 0),
-        **dict.fromkeys(("outcomes", "failures", "parts", "breakdown"), none),
-        value=verdict.evaluated,
-        bounds=None,
-    )
+    result = make_result(1000, verdict.evaluated, task=verdict.task, bounds=None)
     times = {
         "latency_s": {},
         "ttft_s": {},
