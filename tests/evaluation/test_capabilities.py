@@ -17,7 +17,6 @@ from serve_eval.evaluation.capabilities import (
 )
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
-from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import (
     Dataset,
     Endpoint,
@@ -38,6 +37,7 @@ from serve_eval.schema import (
     Task,
     VerdictOutcome,
 )
+from tests.made_results import make_prepared
 from tests.scripted_server import (
     EVERY_PATH,
     ScriptedServer,
@@ -83,16 +83,11 @@ def prepared(name="t", prompt="Hi", **more):
         answers=lambda sample: ("1", "0"),
         **{"score": _score, "protocol": {}, **more},
     )
-    return PreparedTask(
+    return make_prepared(
+        task,
+        Dataset(samples=[Sample(id="1", prompt=prompt, target="")], files=(), total=1),
         spec=Spec(name=name),
-        task=task,
-        dataset=Dataset(samples=[Sample(id="1", prompt=prompt, target="")], files=(), total=1),
-        fingerprint={},
         hypothesis=Hypothesis(num_samples=1),
-        reference=None,
-        why_no_reference=None,
-        protocol=None,
-        notes=(),
     )
 
 

@@ -32,6 +32,7 @@ from serve_eval.stats.classic import Decision
 from serve_eval.stats.multiplicity import acceptance_region
 from serve_eval.verdicts import pairing, reference_samples
 from serve_eval.verdicts.reference_samples import SampleScores
+from tests.made_results import make_prepared
 
 GROUPS, SIZE, MARGIN = 60, 10, 10.0
 """The margin in points."""
@@ -78,16 +79,11 @@ def prepared(tmp_path_factory):
         file=str(folder / "numbers.yaml"),
         runs=ReferenceRuns(values=(100.0,), n=n, sigma=0.0, samples="scores", sha256=digest),
     )
-    return PreparedTask(
-        spec=Spec(name=task.name),
-        task=task,
-        dataset=Dataset(samples=samples, files=(), total=n),
-        fingerprint={},
+    return make_prepared(
+        task,
+        Dataset(samples=samples, files=(), total=n),
         hypothesis=Hypothesis(num_samples=n, alpha=0.2),
         reference=reference,
-        why_no_reference=None,
-        protocol=None,
-        notes=(),
         rule=Spec(name="noninferiority", options={"margin": MARGIN, "max_missing": 0.5}),
     )
 

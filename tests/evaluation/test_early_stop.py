@@ -15,7 +15,6 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.early_stop import EarlyStopping, looks_at_pairs, watch
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.sampling_fields import sample_key
 from serve_eval.schema import (
     AccuracySpec,
@@ -45,6 +44,7 @@ from serve_eval.storage.sessions import read_sessions
 from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.reference_samples import SampleScores
 from serve_eval.workflows.references import register
+from tests.made_results import make_prepared
 
 ACCURACY = Metric()
 LOST = Failure(kind=FailureKind.TIMEOUT, message="late")
@@ -208,16 +208,11 @@ def test_each_missing_answer_makes_both_bets_of_a_run_poorer(test, before):
 def _prepared(reference, n=2000):
     task = _task(ACCURACY)
     samples = [Sample(id=str(i), prompt=f"p{i}", target="") for i in range(n)]
-    return PreparedTask(
-        spec=Spec(name=task.name),
-        task=task,
-        dataset=Dataset(samples=samples, files=(), total=n),
-        fingerprint={},
+    return make_prepared(
+        task,
+        Dataset(samples=samples, files=(), total=n),
         hypothesis=Hypothesis(num_samples=n),
         reference=reference,
-        why_no_reference=None,
-        protocol=None,
-        notes=(),
     )
 
 

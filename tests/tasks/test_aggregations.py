@@ -14,7 +14,6 @@ from serve_eval.errors import NotComparableError, RunFolderError
 from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.early_stop import watch
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.sampling_fields import fingerprint
 from serve_eval.schema import (
     MEAN,
@@ -36,7 +35,6 @@ from serve_eval.schema import (
     Score,
     Spec,
     Task,
-    TaskReport,
     VerdictOutcome,
 )
 from serve_eval.series.history import _unfit
@@ -44,6 +42,7 @@ from serve_eval.tasks._samples import mean_of_means, ratio_of_sums
 from serve_eval.verdicts import pairing
 from serve_eval.verdicts.rules import classic
 from serve_eval.workflows.power.assumed import measure_run
+from tests.made_results import make_prepared, make_task_report
 
 BY_SET = mean_of_means("mean of the means per set", lambda sample: sample.metadata["set"])
 PERPLEXITY = ratio_of_sums("perplexity", "nll", "tokens", then=math.exp)
@@ -215,16 +214,12 @@ def _reference(value, runs=None):
 
 def _prepared(task):
     runs = ReferenceRuns(values=(50.0,), n=1, sigma=1.0, samples="s", sha256="0")
-    return PreparedTask(
+    return make_prepared(
+        task,
+        Dataset(samples=_samples("a"), files=(), total=1),
         spec=Spec(name="t"),
-        task=task,
-        dataset=Dataset(samples=_samples("a"), files=(), total=1),
-        fingerprint={},
         hypothesis=Hypothesis(num_samples=1),
         reference=_reference(50.0, runs),
-        why_no_reference=None,
-        protocol=None,
-        notes=(),
     )
 
 
@@ -264,16 +259,7 @@ def _report(result):
     verdict = classic.judge(result, _reference(50.0), Hypothesis(num_samples=2), None)
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(Spec(name="t"),))
     traffic = _tally(_task(), [], []).traffic
-    task = TaskReport(
-        spec=Spec(name="t"),
-        version=1,
-        dataset={},
-        fingerprint={},
-        result=result,
-        traffic=traffic,
-        reference=None,
-        verdict=verdict,
-    )
+    task = make_task_report(result, verdict, spec=Spec(name="t"), traffic=traffic)
     report = Report(
         schema_version=2,
         plan=plan,

@@ -19,12 +19,12 @@ from serve_eval.launchers._standin.generation import ThoughtsForm, ToolFaults
 from serve_eval.launchers._standin.model import EOS, MadeUpModel, encode, prompt_of
 from serve_eval.launchers._standin.worker import create
 from serve_eval.launchers._standin.worker_config import WorkerConfig
-from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plan.resolve import resolve_address
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Endpoint, Spec
 from tests.cli.command import serve_eval
 from tests.json_files import read_json
+from tests.made_results import make_prepared
 from tests.workflows.invariants.faulty_servers import code_in
 from tests.workflows.tools.on_standin import write_tool_answers
 
@@ -241,17 +241,7 @@ class AbleModel(MadeUpModel):
 def probes_once(name, damaged, number):
     """Return the abilities that the probes of a run call missing."""
     task = build_task(Spec(name="tool_calls", options={"kinds": ["json_schema"]}))
-    prepared = PreparedTask(
-        spec=Spec(name="tool_calls"),
-        task=task,
-        dataset=task.load(DataRoots(), 4),
-        fingerprint={},
-        hypothesis=task.hypothesis,
-        reference=None,
-        why_no_reference=None,
-        protocol=None,
-        notes=(),
-    )
+    prepared = make_prepared(task, task.load(DataRoots(), 4), spec=Spec(name="tool_calls"))
 
     async def main():
         model = AbleModel(unable=damaged)

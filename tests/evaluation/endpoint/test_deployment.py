@@ -25,8 +25,8 @@ from serve_eval.schema import (
     Plan,
     ServerInfo,
     Spec,
-    Traffic,
 )
+from tests.made_results import make_traffic
 from tests.scripted_server import (
     EVERY_PATH,
     ScriptedServer,
@@ -354,17 +354,7 @@ def test_spans_that_overlap_are_unlike_servers(spans, addresses, begins):
 
 
 def _traffic(**spans):
-    return Traffic(
-        attempts=0,
-        retries={},
-        not_streamed=0,
-        latency_s={},
-        ttft_s={},
-        tpot_s={},
-        prompt_tokens=0,
-        completion_tokens=0,
-        system_fingerprints=spans,
-    )
+    return make_traffic(0, system_fingerprints=spans)
 
 
 def test_the_spans_of_tasks_are_joined():

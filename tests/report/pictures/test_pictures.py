@@ -46,8 +46,6 @@ from serve_eval.schema import (
     Outcome,
     PairedComparison,
     Response,
-    TaskReport,
-    Traffic,
     Usage,
     Verdict,
     VerdictOutcome,
@@ -55,7 +53,7 @@ from serve_eval.schema import (
 from serve_eval.schema.plan import Spec
 from serve_eval.storage.journal import Record
 from serve_eval.storage.scores import ScoreRecord, encode
-from tests.made_results import make_result
+from tests.made_results import make_result, make_task_report
 from tests.report.document.stories import HOSTILE
 
 HOSTILE_PICTURES = "</text></svg><script>alert(1)</script>\x1b[31m\u202e\ud800\x00 & \"' x{{1}}"
@@ -422,22 +420,8 @@ def test_times_that_no_answer_has_and_few_answers_have_no_picture():
 
 def _task():
     result = make_result(20, 100.0, task=HOSTILE, bounds=None)
-    return TaskReport(
+    return make_task_report(
+        result,
+        Verdict(task="t", outcome=VerdictOutcome.PASS, rule="none", evaluated=100.0),
         spec=Spec(name="t"),
-        version=1,
-        dataset={},
-        fingerprint={},
-        result=result,
-        traffic=Traffic(
-            attempts=20,
-            retries={},
-            not_streamed=0,
-            latency_s={},
-            ttft_s={},
-            tpot_s={},
-            prompt_tokens=0,
-            completion_tokens=0,
-        ),
-        reference=None,
-        verdict=Verdict(task="t", outcome=VerdictOutcome.PASS, rule="none", evaluated=100.0),
     )

@@ -15,12 +15,10 @@ from serve_eval.schema import (
     Plan,
     Report,
     Spec,
-    TaskReport,
-    Traffic,
     Verdict,
     VerdictOutcome,
 )
-from tests.made_results import make_result
+from tests.made_results import make_result, make_task_report
 
 RESULT = make_result(
     500,
@@ -96,24 +94,10 @@ def task(
     reference=None,
 ):
     """Return the report of a task."""
-    return TaskReport(
-        spec=Spec(name=result.task),
-        version=1,
-        dataset={},
-        fingerprint={},
-        result=result,
-        traffic=Traffic(
-            attempts=500,
-            retries={},
-            not_streamed=0,
-            latency_s={},
-            ttft_s={},
-            tpot_s={},
-            prompt_tokens=0,
-            completion_tokens=0,
-        ),
+    return make_task_report(
+        result,
+        verdict,
         reference=reference,
-        verdict=verdict,
         example=example,
         reference_breakdown=before or {},
     )

@@ -20,8 +20,6 @@ from serve_eval.schema import (
     Plan,
     Report,
     Spec,
-    TaskReport,
-    Traffic,
     Verdict,
     VerdictOutcome,
 )
@@ -43,7 +41,7 @@ from serve_eval.workflows.bisect.search import (
     weigh,
 )
 from serve_eval.workflows.bisect.testing import StepOutcome, plan_test, read_failure, read_result
-from tests.made_results import make_result
+from tests.made_results import make_result, make_task_report, make_traffic
 from tests.workflows.bisect.searches import build_options, build_plan, build_steps
 
 TASKS = (Spec(name="gsm8k"),)
@@ -254,26 +252,8 @@ def _task(name, outcome, difference, p=0.5):
         task=name, outcome=outcome, rule="paired", evaluated=1.0, paired=paired, reasons=("why",)
     )
     result = make_result(100, 1.0, task=name, scored=90, failed=3, bounds=None, spared=7)
-    traffic = Traffic(
-        attempts=93,
-        retries={},
-        not_streamed=0,
-        latency_s={},
-        ttft_s={},
-        tpot_s={},
-        prompt_tokens=0,
-        completion_tokens=0,
-    )
-    return TaskReport(
-        spec=Spec(name=name),
-        version=1,
-        dataset={},
-        fingerprint={},
-        result=result,
-        traffic=traffic,
-        reference=None,
-        verdict=verdict,
-    )
+    traffic = make_traffic(93)
+    return make_task_report(result, verdict, traffic=traffic)
 
 
 def _report(*tasks):

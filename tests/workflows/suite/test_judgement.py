@@ -16,8 +16,6 @@ from serve_eval.schema import (
     Spec,
     Suite,
     SuiteRun,
-    TaskReport,
-    Traffic,
     Verdict,
     VerdictOutcome,
     Waiver,
@@ -33,7 +31,7 @@ from serve_eval.workflows.suite.judgement import (
     judge,
     share_errors,
 )
-from tests.made_results import make_result
+from tests.made_results import make_result, make_task_report
 
 TODAY = date(2026, 11, 21)
 PASS, FAIL, ERROR = VerdictOutcome.PASS, VerdictOutcome.FAIL, VerdictOutcome.ERROR
@@ -90,23 +88,7 @@ def _plan(*tasks):
 
 def _task(verdict):
     result = make_result(1000, verdict.evaluated, task=verdict.task, bounds=None)
-    times = {
-        "latency_s": {},
-        "ttft_s": {},
-        "tpot_s": {},
-        "prompt_tokens": 0,
-        "completion_tokens": 0,
-    }
-    return TaskReport(
-        spec=Spec(name=verdict.task),
-        version=1,
-        dataset={},
-        fingerprint={},
-        result=result,
-        traffic=Traffic(attempts=1000, retries={}, not_streamed=0, **times),
-        reference=None,
-        verdict=verdict,
-    )
+    return make_task_report(result, verdict)
 
 
 def _ended(name, *verdicts, **attributes):

@@ -25,7 +25,6 @@ from serve_eval.schema import (
     ProbeReading,
     SelfFlips,
     Spec,
-    Traffic,
     VerdictOutcome,
     Verification,
     VerificationOutcome,
@@ -37,18 +36,12 @@ from serve_eval.workflows.invariants import canary_document
 from serve_eval.workflows.invariants.document import make_document as make_invariants_document
 from serve_eval.workflows.verify.document import make_document as make_verify_document
 from serve_eval.workflows.verify.document import make_registered
+from tests.made_results import make_traffic
 from tests.report.summary.made import PAIRED, RESULT, VERDICT
 
 AGREED = Agreement(prompts=500, identical=291, same_answer=20, different=189)
-TRAFFIC = Traffic(
-    attempts=500,
-    retries={},
-    not_streamed=0,
-    latency_s={"p50": 0.5, "p99": 2.0},
-    ttft_s={},
-    tpot_s={},
-    prompt_tokens=5000,
-    completion_tokens=9000,
+TRAFFIC = make_traffic(
+    500, latency_s={"p50": 0.5, "p99": 2.0}, prompt_tokens=5000, completion_tokens=9000
 )
 
 
