@@ -24,6 +24,9 @@ RerunWhat = Annotated[
         metavar="WHAT",
     ),
 ]
+RequestTimeout = Annotated[
+    float, Setting("Time limit of a request (default 60).", metavar="SECONDS", flag=False)
+]
 Strict = Annotated[bool, Setting("Exit with code 1 if nothing was decided.")]
 NotifyText = Annotated[
     Path | None,

@@ -42,9 +42,7 @@ class TakenPromptOptions:
     tasks: shared_options.Tasks = None
     cases: shared_options.Cases = None
     dataset_root: shared_options.DatasetRoot = None
-    allow_hub: Annotated[bool | None, Setting("Download data sets that are missing locally.")] = (
-        None
-    )
+    allow_hub: shared_options.AllowHub = None
     model: shared_options.Model = None
     base_url: Annotated[
         str | None,

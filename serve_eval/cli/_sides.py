@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+import typer
+
 from serve_eval.cli._options import settings_of
 from serve_eval.errors import PlanError
 from serve_eval.frozen import freeze
@@ -18,6 +20,14 @@ from serve_eval.plugins.setting import Setting
 if TYPE_CHECKING:
     from serve_eval.plan.resolve import Resolved
     from serve_eval.schema import Plan
+
+
+EndpointArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENDPOINT", help="A running endpoint (host:port or URL), or a plan file."
+    ),
+]
 
 
 @freeze

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from serve_eval.cli._common_options import RequestTimeout
 from serve_eval.frozen import freeze
 from serve_eval.plan import shared_options
 from serve_eval.plan import shared_options as shared
@@ -78,14 +79,7 @@ class RoundOptions:
         ),
     ] = None
     rounds: Annotated[int | None, Setting("End after N rounds.", metavar="N")] = None
-    timeout: Annotated[
-        float,
-        Setting(
-            "Time limit of a request (default 60).",
-            metavar="SECONDS",
-            flag=False,
-        ),
-    ] = 60.0
+    timeout: RequestTimeout = 60.0
 
 
 @freeze

@@ -12,6 +12,7 @@ from serve_eval.cli._ci_files import check_asked
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
+    EndpointArgument,
     SendingOptions,
     SidePromptOptions,
     SideProtocolOptions,
@@ -107,12 +108,7 @@ class InvariantsResultOptions:
 
 @command(examples=EXAMPLES)
 def check_invariants(
-    a: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENDPOINT", help="A running endpoint (host:port or URL), or a plan file."
-        ),
-    ],
+    a: EndpointArgument,
     prompts: SidePromptOptions,
     protocol: SideProtocolOptions,
     passes: PassOptions,

@@ -12,6 +12,7 @@ from serve_eval.cli._ci_files import check_asked
 from serve_eval.cli._common_options import FaceOptions, parse_loads
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
+    EndpointArgument,
     PacingOptions,
     RehearsedPromptOptions,
     SideProtocolOptions,
@@ -82,12 +83,7 @@ class LoadResultOptions:
 
 @command(examples=EXAMPLES)
 def check_load(
-    a: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENDPOINT", help="A running endpoint (host:port or URL), or a plan file."
-        ),
-    ],
+    a: EndpointArgument,
     prompts: RehearsedPromptOptions,
     protocol: SideProtocolOptions,
     loads: LoadsOptions,

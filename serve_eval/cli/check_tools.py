@@ -11,7 +11,7 @@ import typer
 from serve_eval.cli._ci_files import check_asked
 from serve_eval.cli._common_options import FaceOptions, parse_loads
 from serve_eval.cli._options import command, settings_of
-from serve_eval.cli._sides import find_endpoint_plan, new_folder
+from serve_eval.cli._sides import EndpointArgument, find_endpoint_plan, new_folder
 from serve_eval.errors import PlanError
 from serve_eval.frozen import freeze
 from serve_eval.plan import shared_options
@@ -131,12 +131,7 @@ class ToolResultOptions:
 
 @command(examples=EXAMPLES)
 def check_tools(
-    a: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENDPOINT", help="A running endpoint (host:port or URL), or a plan file."
-        ),
-    ],
+    a: EndpointArgument,
     asked: ToolSetOptions,
     chosen: ToolKindOptions,
     rule: ToolRuleOptions,

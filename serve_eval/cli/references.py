@@ -72,6 +72,11 @@ _ReferencesDir = Annotated[
 ]
 
 
+Reason = Annotated[
+    str | None, typer.Option(help="Reason for replacing an entry; stored with the old one.")
+]
+
+
 @command()
 def list_files(faces: PageFaceOptions, references_dir: _ReferencesDir = None) -> None:
     """List the reference files with their numbers of models and entries."""
@@ -133,9 +138,7 @@ def register(
     hardware: Annotated[
         str | None, typer.Option(help='Hardware of the endpoint, such as "8x H200".')
     ] = None,
-    reason: Annotated[
-        str | None, typer.Option(help="Reason for replacing an entry; stored with the old one.")
-    ] = None,
+    reason: Reason = None,
     include_path: IncludePath = None,
 ) -> None:
     """Register the mean of finished runs as the reference of their model.
@@ -197,9 +200,7 @@ def import_files(
             help="Task here of the results, as TASK or THEIRS=TASK. Repeatable.",
         ),
     ] = None,
-    reason: Annotated[
-        str | None, typer.Option(help="Reason for replacing an entry; stored with the old one.")
-    ] = None,
+    reason: Reason = None,
 ) -> None:
     """Import results of lm-eval, inspect, NeMo Evaluator, sgl-eval, srt-slurm or evalscope.
 

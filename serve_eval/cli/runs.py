@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from serve_eval.series.history import History, Series
 
 
+FolderOfRuns = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Folder that holds the run folders, at any depth.")
+]
 VIEW_EXAMPLES = (
     ("Look at all runs, with trends:", "serve-eval runs view"),
     (
@@ -64,9 +67,7 @@ class ViewOptions:
 def runs_view(
     asked: ViewOptions,
     faces: FaceOptions,
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder that holds the run folders, at any depth.")
-    ] = Path("outputs"),
+    folder: FolderOfRuns = Path("outputs"),
 ) -> None:
     """Show the finished runs below a folder: what fails since when, trends, any two side by side.
 
@@ -158,9 +159,7 @@ class SeriesOptions:
 def runs_trend(
     asked: SeriesOptions,
     faces: PageFaceOptions,
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder that holds the run folders, at any depth.")
-    ] = OUTPUTS,
+    folder: FolderOfRuns = OUTPUTS,
 ) -> None:
     """Chart the finished runs below a folder to find a decline too slow for a single verdict.
 

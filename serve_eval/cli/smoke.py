@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from serve_eval.cli._address import ADDRESS_HELP, SetOptions, address_of
-from serve_eval.cli._common_options import FaceOptions
+from serve_eval.cli._common_options import FaceOptions, RequestTimeout
 from serve_eval.cli._options import command
 from serve_eval.cli._streams import LongSteps, emit, is_quiet, path_of, say
 from serve_eval.errors import EndpointError, PlanError
@@ -104,14 +104,7 @@ class CheckOptions:
             flag=False,
         ),
     ] = None
-    timeout: Annotated[
-        float,
-        Setting(
-            "Time limit of a request (default 60).",
-            metavar="SECONDS",
-            flag=False,
-        ),
-    ] = 60.0
+    timeout: RequestTimeout = 60.0
 
 
 @freeze

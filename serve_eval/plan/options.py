@@ -17,6 +17,7 @@ from serve_eval.plan.limits_options import LimitsOptions
 from serve_eval.plan.shared_options import (
     SPEC,
     AllowCodeExecution,
+    AllowHub,
     AllowMeaningless,
     AllowMismatch,
     ApiKey,
@@ -71,9 +72,7 @@ class AskedOptions:
     cases: Cases = None
     requests: Requests = None
     dataset_root: DatasetRoot = None
-    allow_hub: Annotated[bool | None, Setting("Download data sets that are missing locally.")] = (
-        None
-    )
+    allow_hub: AllowHub = None
     allow_code_execution: AllowCodeExecution = None
     allow_meaningless: AllowMeaningless = None
     include_path: IncludePath = None

@@ -121,6 +121,7 @@ DatasetRoot = Annotated[
         in_file=str | list[str],
     ),
 ]
+AllowHub = Annotated[bool | None, Setting("Download data sets that are missing locally.")]
 AllowCodeExecution = Annotated[
     bool | None,
     Setting("Run code written by the model, in a sandbox (humaneval, livecodebench)."),
