@@ -5,6 +5,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,6 +27,7 @@ from serve_eval.schema import (
 )
 from serve_eval.storage.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from tests.clock import run_counted
 from tests.evaluation.endpoint.test_engine_counters import Engine, N, make_plan
 from tests.scripted_server import (
     ScriptedServer,
@@ -121,6 +123,73 @@ def question():
 def attempts(results):
     assert all(isinstance(result, Response) for result in results)
     return [len(result.attempts) for result in results]
+
+
+class Silence:
+    """The times at which data comes, for a detector in counted time."""
+
+    def __init__(self, *at):
+        self._at, self._noted, self.held = at, 0.0, False
+
+    def heard_at(self):
+        now = asyncio.get_running_loop().time()
+        return max(self._noted, *(at for at in (0.0, *self._at) if at <= now))
+
+    def silent_s(self):
+        return asyncio.get_running_loop().time() - self.heard_at()
+
+    def heard(self):
+        self._noted = asyncio.get_running_loop().time()
+
+
+class Late(ProbedServer):
+    """A server that answers a short request after a time, or is given up."""
+
+    def __init__(self, after_s, told):
+        super().__init__("x", None, None)
+        self._after_s, self._told = after_s, told
+
+    async def answer(self):
+        await asyncio.sleep(self._after_s)
+        return self._told
+
+
+SENT, SLOW = "no data for 100 s: sending a short request to x", "all answered: the endpoint is slow"
+
+
+@pytest.mark.parametrize(
+    ("data_at", "after_s", "answered", "told"),
+    [
+        ((50, 100, 150, 200), 100, None, []),
+        ((130,), 100, None, [SENT, SENT]),
+        ((130,), 10, "answered", [SENT, SLOW, SENT, SLOW]),
+        ((), 10, "answered", [SENT, SLOW, SENT, SLOW]),
+    ],
+    ids=["data comes", "data comes meanwhile", "both", "the short request is answered"],
+)
+def test_a_server_hangs_only_without_data_and_without_an_answer(data_at, after_s, answered, told):
+    heard = []
+
+    async def main():
+        client = SimpleNamespace(
+            limits=Limits(stall_timeout_s=100), patience=(patience := Silence(*data_at))
+        )
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(250):
+                await HangDetector(client, Late(after_s, answered), notify=heard.append).watch()
+        assert not patience.held
+
+    run_counted(main())
+    assert [line.split(" but ")[0] for line in heard] == told
+
+
+def test_a_server_without_data_and_without_an_answer_hangs():
+    async def main():
+        client = SimpleNamespace(limits=Limits(stall_timeout_s=100), patience=Silence())
+        await HangDetector(client, Late(100, None)).watch()
+
+    with pytest.raises(EndpointError, match="x hangs: no data for"):
+        run_counted(main())
 
 
 def test_a_server_that_answers_nothing_ends_the_run_before_any_attempt_is_given_up(
