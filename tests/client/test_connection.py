@@ -8,7 +8,15 @@ import openai
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.client.connection import connect, expand, looks_secret, openai_client, problems
+from serve_eval.client.connection import (
+    SecretMask,
+    connect,
+    expand,
+    looks_secret,
+    openai_client,
+    problems,
+)
+from serve_eval.client.request import holds_key, request_headers
 from serve_eval.client.tls import Certificates
 from serve_eval.errors import PlanError
 from serve_eval.schema import (
@@ -114,6 +122,36 @@ def test_a_key_behind_its_scheme_in_one_variable_is_hidden_by_itself():
         plan, Endpoint(base_url="http://127.0.0.1:9/v1", model="m"), {"SET": "Bearer abc12345"}
     )
     assert client.masking.text("Bearer abc12345 or abc12345") == "*** or ***"
+
+
+def test_a_header_is_sent_once_and_lengths_are_ours():
+    given = {"user-agent": "mine", "AUTHORIZATION": "Basic x", "Content-Length": "7"}
+    sent = request_headers("key", given)
+    assert {name.lower(): value for name, value in sent.items()} == {
+        "user-agent": "mine",
+        "accept": "*/*",
+        "accept-encoding": "identity",
+        "content-type": "application/json",
+        "authorization": "Basic x",
+    }
+    assert len(sent) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("authorization", True), ("X-Api-Key", True), ("X-Team", False)]
+)
+def test_headers_that_may_hold_a_key_are_known(name, key):
+    assert holds_key({"Accept": "*/*", name: "x"}) is key
+
+
+def test_what_stands_under_the_name_of_a_secret_is_hidden():
+    mask = SecretMask(Connection(), {})
+    told = {"api_key": "plain words", "inner": [{"Authorization": "Basic x"}], "tokens": "3"}
+    assert mask.of(told) == {
+        "api_key": "***",
+        "inner": [{"Authorization": "***"}],
+        "tokens": "3",
+    }
 
 
 @pytest.mark.parametrize("name", ["X-Team", "X-Author", "Accept-Language", "X-Route"])

@@ -132,6 +132,7 @@ P = "vllm:prompt_tokens_total"
         (f'{P}{{model_name="m"}} 2\n{P}{{model_name="n"}} 3', None, None),
         (f'{P}{{model_name="m"}} 2', "alias", 2),
         (f"{P} 2", "m", 2),
+        (f'{P} 2\n{P}{{model_name="n"}} 3', None, 2),
         # Forms of the text.
         (f'{P}{{model_name="a \\"}} b"}} 2\r\n{P}{{model_name="n"}} 3', 'a \\"}} b', None),
         (f'{P}{{model_name="m"}} 2.0 1795703477087', "m", 2),

@@ -266,7 +266,8 @@ def test_a_continuation_is_found_by_its_tokens_where_places_are_not_told(tokens,
 
 
 @pytest.mark.parametrize(
-    ("told", "kept"), [(1.75, 1.75), (2, 2.0), (None, None), ("2", None), (0, None), (-1, None)]
+    ("told", "kept"),
+    [(1.75, 1.75), (2, 2.0), (128, 128.0), (2**53, None), (None, None), ("2", None), (0, None)],
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_tokens_per_step_of_speculative_decoding_are_kept(told, kept, stream):

@@ -327,6 +327,16 @@ def test_a_rest_of_the_text_in_another_field_is_not_lost_in_silence():
         _streamed(_piece("Par"), {"choices": [{"delta": {}, "text": "is"}]}, _piece(finish="stop"))
 
 
+def test_a_rest_of_the_text_in_a_message_is_not_lost_in_silence():
+    with pytest.raises(InvalidResponse, match="two texts"):
+        _streamed(_piece("Par"), {"choices": [{"delta": {}, "message": {"content": "is"}, **STOP}]})
+
+
+def test_the_stop_string_of_an_odd_answer_is_kept():
+    choice = {**ELSEWHERE["parts"], **STOP, "stop_reason": "\n"}
+    assert _whole({"choices": [choice]}).stop_reason == "\n"
+
+
 def test_different_texts_in_two_fields_are_refused():
     choice = {"message": {"content": None}, "text": "Paris", "delta": {"content": "Rome"}, **STOP}
     with pytest.raises(InvalidResponse, match=r"different texts in its fields delta.content and"):

@@ -29,6 +29,7 @@ def _refused(
     key=None,
     closes=False,
     asked=None,
+    route="chat",
     **limits,
 ):
     """Return message, hint and base URL for a server that gives this answer to everything.
@@ -55,7 +56,10 @@ def _refused(
         async with (
             server,
             Client(
-                Endpoint(base_url=url, model="m"), replace(ONCE, **limits), api_key=key
+                Endpoint(base_url=url, model="m"),
+                replace(ONCE, **limits),
+                api_key=key,
+                route=route,
             ) as client,
         ):
             with pytest.raises(EndpointError) as caught:
@@ -219,6 +223,15 @@ def test_the_route_that_was_asked_is_named(chat, route):
     assert message == f"{url}/{route} does not answer a short request: HTTP 404: so it is"
     assert hint.startswith(f"The server has no route for {'chat' if chat else 'text'} requests")
     assert asked == [f"POST /v1/{route} HTTP/1.1".encode(), b"GET /v1/models HTTP/1.1"]
+
+
+@pytest.mark.parametrize(
+    ("status", "lacks_it"), [("404 Not Found", True), ("501 X", True), ("500 X", False)]
+)
+def test_a_server_without_the_route_of_responses_is_told_from_one_that_fails(status, lacks_it):
+    asks = partial(_check, chat=True)
+    _, hint, _ = _refused(_http(status), asks=asks, route="responses")
+    assert hint.startswith("The server has no /v1/responses") is lacks_it
 
 
 def test_a_server_that_gives_no_answer_is_not_asked_for_its_models():

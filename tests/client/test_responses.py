@@ -6,6 +6,7 @@ import json
 import pytest
 
 from serve_eval.client.client import Client
+from serve_eval.client.preflight import check
 from serve_eval.client.wire_format import responses, wire
 from serve_eval.client.wire_format.bodies import Said
 from serve_eval.client.wire_format.refusal import InvalidResponse
@@ -104,6 +105,17 @@ def ask(script, prompt=PROMPT, **limits):
             return await client.send(request)
 
     return asyncio.run(main()), server
+
+
+async def test_the_short_request_before_a_run_asks_for_as_many_tokens_as_openai_needs():
+    server = ScriptedServer([json_reply(whole(MESSAGE))], paths=RESPONSES)
+    async with (
+        server.serve() as url,
+        Client(Endpoint(base_url=url, model="m"), Limits(), route="responses") as client,
+    ):
+        await check(client, chat=True, sampling=SamplingParams(max_tokens=2), extra={})
+    [asked] = server.asked
+    assert asked.body["max_output_tokens"] == 16
 
 
 def test_messages_go_to_the_route_and_are_answered():

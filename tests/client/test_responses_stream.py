@@ -75,6 +75,15 @@ def test_a_stream_may_be_cut_anywhere():
         assert found.finish() == expected
 
 
+def test_the_data_of_an_event_may_have_several_lines():
+    lines = b"".join(
+        b"data: " + line + b"\n" for line in json.dumps(OPENAI[-1], indent=1).encode().split(b"\n")
+    )
+    found = ResponsesStream()
+    found.feed(lines + b"\n", 1.0)
+    assert found.finish().text == "Paris."
+
+
 def test_a_call_is_read():
     added = {**CALL, "arguments": "", "status": "in_progress"}
     events = [

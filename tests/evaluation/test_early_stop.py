@@ -216,6 +216,52 @@ def _prepared(reference, n=2000):
     )
 
 
+def _with_runs(reference, folder, runs):
+    """Return a reference with the scores of these runs."""
+    n = len(runs[0])
+    keys = b"".join(map(sample_key, _prepared(reference, n).dataset.samples))
+    scores = tuple(array("d", run) for run in runs)
+    stored = SampleScores(task="numbers", lo=0.0, hi=1.0, keys=keys, runs=scores)
+    digest = reference_samples.write(folder / "scores", stored)
+    values = tuple(100.0 * sum(run) / n for run in runs)
+    kept = ReferenceRuns(values=values, n=n, sigma=0.0, samples="scores", sha256=digest)
+    return replace(reference, runs=kept, file=str(folder / "numbers.yaml"))
+
+
+def _look_at_repeats(folder, runs, repeats, answer):
+    """Return the early stop against these runs when it decides; `answer` scores a sample."""
+    reference = Reference(task="numbers", model="m", spec=AccuracySpec(), value=50.0)
+    prepared = _prepared(_with_runs(reference, folder, runs), len(runs[0]))
+    prepared = replace(prepared, rule=Spec(name="noninferiority", options={"margin": 15.0}))
+    accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples, repeats=repeats)
+    prefix, note = watch(prepared, accumulator, eps=0.01, seed=0)
+    assert note is None
+    for i in prefix.order:
+        accumulator.add(i, _answer(answer(i)))
+        if prefix.look():
+            break
+    return prefix
+
+
+def test_repeats_are_asked_in_rounds_of_one_order(tmp_path):
+    n, runs = 40, [[0.0, 1.0] * 20] * 2
+    order = _look_at_repeats(tmp_path, runs, 4, lambda i: float(i % 2)).order
+    assert sorted(order[:n]) == list(range(n)) != list(order[:n])
+    assert [list(order[r * n : (r + 1) * n]) for r in range(1, 4)] == [
+        [i + r * n for i in order[:n]] for r in range(1, 4)
+    ]
+
+
+def test_repeats_against_runs_that_differ_are_decided_at_the_end_of_a_round(tmp_path):
+    """Each block of rounds is compared with answers of its own: within it nothing is certain."""
+    rng, n = random.Random(1), 80
+    chances = [rng.random() for _ in range(n)]
+    runs = [[float(rng.random() < chance) for chance in chances] for _ in range(2)]
+    found = _look_at_repeats(tmp_path, runs, 8, lambda i: float(rng.random() < chances[i % n]))
+    assert found.decision is Decision.PASS
+    assert found.looked_at % n == 0
+
+
 @pytest.mark.parametrize("paired", [False, True])
 @pytest.mark.parametrize(
     ("options", "decision"), [({}, None), ({"max_missing": 0.5}, Decision.PASS)]
@@ -228,18 +274,7 @@ def test_the_share_of_answers_that_may_be_missing_is_that_of_the_rule(
         task="numbers", model="m", spec=AccuracySpec(), value=50.0, threshold=30.0
     )
     if paired:
-        keys = b"".join(map(sample_key, _prepared(reference).dataset.samples))
-        stored = SampleScores(
-            task="numbers", lo=0.0, hi=1.0, keys=keys, runs=(array("d", [0.5] * 2000),)
-        )
-        runs = ReferenceRuns(
-            values=(50.0,),
-            n=2000,
-            sigma=0.0,
-            samples="scores",
-            sha256=reference_samples.write(tmp_path / "scores", stored),
-        )
-        reference = replace(reference, runs=runs, file=str(tmp_path / "numbers.yaml"))
+        reference = _with_runs(reference, tmp_path, [[0.5] * 2000])
     rule = Spec(name="classic", options=options)
     prepared = replace(_prepared(reference), rule=rule)
     accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)

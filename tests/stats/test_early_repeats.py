@@ -20,9 +20,11 @@ from serve_eval.stats.early_repeats import (
     Blocks,
     BlockWealth,
     EarlyRepeats,
+    ExpectedWealth,
     make_blocks,
     split_evenly,
 )
+from serve_eval.stats.early_stop import Wealth
 from serve_eval.stats.multiplicity import acceptance_region
 
 ALPHA = 0.025
@@ -71,6 +73,22 @@ def test_no_block_grows_on_average_if_the_mean_of_its_prompts_is_the_null(
         for outcome in itertools.product((0, 1), repeat=3)
     )
     assert mean <= wealth() * (1.0 + 1e-9)
+
+
+def test_the_stake_of_a_block_is_set_by_the_spread_of_all_values_before_it():
+    null, gap, blocks = 0.45, 0.05, [[0.4, 0.6, 0.5, 0.9], [0.7, 0.3, 0.5, 0.5]] * 2
+    bet, fixed = BlockWealth(null, gap, 0.1), Wealth(null, None, 0.0, 1.0)
+    expected, own, squares = ExpectedWealth(null, gap, 0.1), 1.0, [0.1]
+    for row in blocks:
+        used = math.fsum(squares) / len(squares)
+        squares = squares if len(squares) > 1 else []
+        for value in row:
+            own *= 1.0 + gap / (used + gap * gap) * (value - null)
+            squares.append((value - 0.5) ** 2)
+            parts = own, fixed.bet(value), expected.bet(value)
+            assert math.isclose(bet.bet(value), sum(parts) / 3.0)
+        bet.end_block()
+        expected.end_block()
 
 
 @pytest.mark.parametrize("single", [False, True])

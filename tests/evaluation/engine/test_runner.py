@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
+from serve_eval.evaluation.engine.budget import RunBudget
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import START, LoadSession
 from serve_eval.evaluation.engine.runner import DEAD_AFTER, CircuitBreaker, ask
@@ -444,7 +445,7 @@ async def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_
                 "one", ScoreAccumulator(_task(), _samples(1000)), a, range(1000), _After(20)
             )
             lanes = [first, Lane("two", ScoreAccumulator(_task(), _samples(15)), b, range(15))]
-            session = LoadSession(client, order_seed=0)
+            session = LoadSession(client, order_seed=0, budget=RunBudget(tokens=10**6))
             await asyncio.wait_for(
                 ask(session, lanes, progress=Told(), watch=CircuitBreaker(answered=0)), 15
             )

@@ -30,6 +30,7 @@ from serve_eval.stats.early_stop import EarlyClassic
 from serve_eval.storage.answer_origins import (
     ConnectionStep,
     Proofs,
+    count_unproven,
     describe_proofs,
     describe_unproven,
     doubtful,
@@ -271,6 +272,18 @@ def test_what_is_doubtful_tells_connections_that_are_open_now_apart():
     ]
     assert [sample for sample, _, _ in doubtful(records, proofs)] == ["a", "b"]
     assert [sample for sample, _, _ in doubtful(records, proofs, {(SESSION, 1)})] == ["b"]
+
+
+def test_answers_that_nothing_proves_are_counted_in_a_folder_that_is_only_read(tmp_path):
+    proofs = Proofs()
+    proofs.note(ConnectionStep(SESSION, 1, turns=1))
+    _journal(
+        tmp_path / "t",
+        *(Record(id=str(turn), response=_response(turn=turn)) for turn in range(4)),
+        Record(id="late", failure=Failure(kind=FailureKind.TIMEOUT, message="slow")),
+    )
+    assert count_unproven(tmp_path / "t", proofs) == 2
+    assert count_unproven(tmp_path / "not asked yet", proofs) == 0
 
 
 ENDED = "its session ended before a proof"
