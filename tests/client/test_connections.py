@@ -14,6 +14,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.http1 import transport as http1
 from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.tls import Certificates, ServerAddress
+from serve_eval.client.transport import CannotConnect
 from serve_eval.errors import PlanError
 from serve_eval.schema import (
     Endpoint,
@@ -126,6 +127,21 @@ def _through(certificate, proxy, *, loop, tls_proxy=False, credentials=""):
                 return [await client.send(REQUEST), await client.send(REQUEST)]
 
     return pytest.importorskip(loop).run(main())
+
+
+@pytest.mark.parametrize(
+    ("why", "may_pass", "refused"),
+    [
+        (ConnectionRefusedError(), True, True),
+        (OSError("no route to host"), True, True),
+        (ssl.SSLError("handshake"), True, False),
+        (ssl.SSLCertVerificationError(), False, False),
+        (UnicodeError("label too long"), False, False),
+    ],
+)
+def test_a_failed_connection_is_tried_again_only_where_that_may_help(why, may_pass, refused):
+    failed = CannotConnect(ServerAddress("http://h:1"), why)
+    assert (failed.may_pass, failed.refused) == (may_pass, refused)
 
 
 @pytest.mark.parametrize("loop", LOOPS)

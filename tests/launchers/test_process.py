@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.errors import EndpointError, LaunchError
+from serve_eval.errors import EndpointError, LaunchError, PlanError
 from serve_eval.launchers._process import server_process as process_module
 from serve_eval.launchers._process.server_process import (
     KILL_S,
@@ -38,6 +38,13 @@ async def until_ended(server):
     async with asyncio.timeout(20):
         while server.exit_code() is None:  # noqa: ASYNC110 - a process sends no event when it ends
             await asyncio.sleep(0.01)
+
+
+def test_a_server_of_ours_without_its_extra_is_refused_with_what_to_install(monkeypatch):
+    monkeypatch.setattr(process_module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(PlanError, match="the launcher simulated needs the package aiohttp") as why:
+        process_module.check_installed("simulated")
+    assert why.value.hint.startswith("Install the optional extra servers:")
 
 
 def ended(script, log, timeout_s=20.0):

@@ -304,7 +304,8 @@ def test_acceptance_lengths_are_read_by_test(tmp_path):
     ],
 )
 def test_a_wrong_acceptance_length_is_an_error(tmp_path, entry, what):
-    file = _write(tmp_path, "acceptance_length", f"\nA::b: {entry}\n")
+    right = "A::a: {ref_al: 2, min_al: 1}"
+    file = _write(tmp_path, "acceptance_length", f"{right}\nA::b: {entry}\n")
     with pytest.raises(ReferenceFileError) as caught:
         references.load_acceptance_length(file)
     assert f"{file}:2: A::b: {what}" in str(caught.value)

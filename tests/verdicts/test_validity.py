@@ -25,6 +25,7 @@ from serve_eval.schema import (
     Reference,
     ReferenceRuns,
     Sample,
+    Stability,
     Verdict,
     VerdictOutcome,
 )
@@ -40,7 +41,12 @@ from serve_eval.verdicts.below_reference import (
 )
 from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.verdicts.many_tests import correct
-from serve_eval.verdicts.reference_noise import describe_few, find_interval, hold_n
+from serve_eval.verdicts.reference_noise import (
+    describe_few,
+    describe_one_draw,
+    find_interval,
+    hold_n,
+)
 from serve_eval.verdicts.reference_samples import LEVELS, SampleScores
 from serve_eval.verdicts.rules.classic import judge
 from serve_eval.verdicts.validity import objections, remarks
@@ -434,6 +440,42 @@ def test_a_constant_is_exact_and_a_reference_of_few_samples_widens_the_interval(
     assert high > 0.0  # no drop is proven
     # A reference of more prompts than the run's is that of the run's own.
     assert find_interval(run, _reference(90.0, 5000)) == find_interval(run, _reference(90.0, 500))
+
+
+def test_a_value_that_is_no_mean_and_has_no_interval_gives_none():
+    run, reference = replace(_result(419, 500), aggregation="pass@5"), _reference(90.0, 10)
+    assert find_interval(replace(run, interval=None), reference) is None
+    low, high = find_interval(run, reference)
+    assert low < 90.0 < high
+
+
+@pytest.mark.parametrize(
+    ("prompts", "identical", "temperature", "why"),
+    [
+        (110, 110, 1.0, "the server may ignore or repeat its seed, or keep its replies"),
+        (110, 110, None, "the server may ignore or repeat its seed, or keep its replies"),
+        (110, 110, 0, "at temperature 0 a server may choose alike each time"),
+        (110, 109, 1.0, None),
+        (110, None, 1.0, None),
+        (0, 0, 1.0, None),
+    ],
+)
+def test_repeats_are_one_draw_if_all_answers_to_each_prompt_are_the_same(
+    prompts, identical, temperature, why
+):
+    stability = Stability(
+        **dict.fromkeys(("flip_rate", "mixed", "cochran_q", "p", "majority")),
+        repeats=3,
+        prompts=prompts,
+        sd=0.0,
+        df=0,
+        pass_at={},
+        identical=identical,
+        temperature=temperature,
+    )
+    told = describe_one_draw(stability)
+    assert (told is None) is (why is None)
+    assert told is None or f"to each of {prompts} prompts are the same text: {why};" in told
 
 
 def test_a_warning_names_the_drop_that_few_samples_detect():
