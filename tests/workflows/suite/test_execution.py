@@ -28,7 +28,12 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.workflows.suite.execution import evaluate_suite
-from serve_eval.workflows.suite.preparation import groups, open_folder, read_kept_report
+from serve_eval.workflows.suite.preparation import (
+    check_suite,
+    groups,
+    open_folder,
+    read_kept_report,
+)
 from tests.json_files import read_json
 
 TODAY = date(2026, 11, 21)
@@ -209,6 +214,46 @@ def test_a_run_that_was_finished_by_hand_at_another_address_is_kept_and_another_
     assert read_kept_report(tmp_path / "out", replace(run, plan=replace(old, seed=1))) is None
     file.write_text("{")
     assert read_kept_report(tmp_path / "out", run) is None
+
+
+def test_a_run_of_cases_is_kept_until_they_change(plan, tmp_path):
+    out, file = tmp_path / "out", tmp_path / "towns.yaml"
+    cases = [
+        {"case": f"c{i}", "input": {"prompt": f"Capital {i}?"}, "expected": "a"} for i in range(3)
+    ]
+
+    def write():
+        file.write_text(json.dumps({"towns": {"scorer": "exact", "cases": cases}}))
+
+    write()
+    asked = replace(
+        plan,
+        tasks=(Spec(name="cases:towns", options={"path": str(file)}),),
+        references_dir=None,
+        no_reference=True,
+    )
+    (run,) = _suite(a=asked).runs
+    _evaluate(_suite(a=asked), out, Servers())
+    assert read_kept_report(out, run) is not None
+    assert read_kept_report(out, replace(run, plan=replace(asked, repeats=2))) is None
+    assert read_kept_report(out, replace(run, plan=replace(asked, tasks=()))) is None
+    cases[0]["input"] = {"prompt": "Another?"}
+    write()
+    assert read_kept_report(out, run) is None
+    file.unlink()
+    assert read_kept_report(out, run) is None
+
+
+def test_what_stops_runs_is_said_before_anything_starts(plan, tmp_path):
+    lines = []
+    suite = _suite(
+        good=plan,
+        **{name: replace(plan, dataset_roots=("/nowhere",)) for name in ("lost", "gone")},
+    )
+    check_suite(suite, tmp_path / "out", "failed", lines.append)
+    [line] = lines
+    assert line.startswith("warning: runs lost, gone cannot be asked or judged as a whole: ")
+    assert "GSM8K was not found" in line
 
 
 def test_what_failed_is_asked_again_as_in_a_run(plan, tmp_path):

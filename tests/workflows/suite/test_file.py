@@ -1,10 +1,13 @@
 from datetime import date
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 
 from serve_eval.errors import PlanError
 from serve_eval.plan.resolve import resolve
 from serve_eval.workflows.suite.file import read
+from serve_eval.workflows.suite.suite_form import describe_suite, suite_to_file
 from serve_eval.yaml_source import parse
 
 PLAN = """\
@@ -196,6 +199,36 @@ def test_waivers_are_read_with_their_day(tmp_path):
         "issue 12",
         date(2027, 1, 31),
     )
+
+
+def test_a_suite_that_a_job_gets_is_the_same_suite(tmp_path):
+    """`--write-job` writes one file, which is read back."""
+    suite = _read(
+        tmp_path,
+        """\
+plans:
+  - {plan: plans/filed.yaml, name: one, attributes: {b: 2}}
+  - {model: org/inline, base_url: "h:1", tasks: [mmlu]}
+waivers: [{match: {task: gsm8k}, reason: issue 12, until: 2027-01-31}]
+end_when_certain: true
+max_tokens_total: 70000
+max_time_s: 3600
+""",
+    )
+    assert (suite.end_when_certain, suite.max_tokens_total, suite.max_time_s) == (True, 70000, 3600)
+    file = tmp_path / "job/suite.yaml"
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump(suite_to_file(suite)))
+    assert read(file, {}) == suite
+
+
+@pytest.mark.parametrize("given", [("match", "reason"), ("match", "until"), ("reason", "until")])
+def test_the_schema_of_a_suite_wants_all_of_a_waiver(given):
+    whole = {"match": {"task": "gsm8k"}, "reason": "issue 12", "until": "2027-01-31"}
+    check = Draft202012Validator(describe_suite())
+    suite = {"plans": ["a.yaml"], "waivers": [whole]}
+    assert check.is_valid(suite)
+    assert not check.is_valid({**suite, "waivers": [{name: whole[name] for name in given}]})
 
 
 def test_every_problem_is_said_at_once_with_file_and_line(tmp_path):

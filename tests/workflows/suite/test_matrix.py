@@ -374,6 +374,8 @@ def _tell(earlier, now):
         (replace(ROW, outcome=VerdictOutcome.FAIL), "(PASS to FAIL (alone: PASS))"),
         (replace(ROW, proven="drop"), "(PASS to PASS (drop))"),
         (replace(ROW, rule="paired"), "(by classic to paired)"),
+        (replace(ROW, reference=91.0), "(reference none to 91.0)"),
+        (replace(ROW, threshold=88.0), "(limit none to 88.0)"),
         (replace(ROW, failed=2), "(failed 0 to 2)"),
         (replace(ROW, task="u"), "1 row is new, 1 gone since the report of 2026-11-28 02:04 UTC:"),
     ],
