@@ -23,8 +23,8 @@ from serve_eval.errors import JournalError, LaunchError, ServeEvalError, ServerE
 from serve_eval.evaluation.earlier_run import note_asked
 from serve_eval.evaluation.engine.lane import Lane, arrange, task_seed
 from serve_eval.evaluation.engine.load_session import CertaintyWatch, LoadSession
-from serve_eval.evaluation.engine.lockstep import Participant
 from serve_eval.evaluation.engine.runner import CircuitBreaker, ask
+from serve_eval.evaluation.engine.start_times import Participant
 from serve_eval.evaluation.hang_detector import HangDetector
 from serve_eval.evaluation.launch import watch_for_hung
 from serve_eval.evaluation.open_tasks import settle_scores

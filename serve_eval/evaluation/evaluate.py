@@ -18,7 +18,7 @@ from serve_eval.evaluation.ask_tasks import ask_again, ask_tasks, note_cut_off
 from serve_eval.evaluation.build_report import check_pairs, report_on
 from serve_eval.evaluation.earlier_run import Rerun
 from serve_eval.evaluation.engine.load_session import MOST
-from serve_eval.evaluation.engine.lockstep import Participant
+from serve_eval.evaluation.engine.start_times import Participant
 from serve_eval.evaluation.launch import (
     Launching,
     about_endpoint,

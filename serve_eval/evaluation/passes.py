@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.engine.lockstep import Labelled
+from serve_eval.evaluation.engine.start_times import Labelled
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import check_launcher, with_model
 from serve_eval.evaluation.prepare import prepare

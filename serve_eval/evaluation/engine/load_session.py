@@ -14,20 +14,18 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from serve_eval.client.client import Client
 from serve_eval.client.transport import MOST_ENDS, NO_NOTICE, OUT_OF_STEP
 from serve_eval.errors import JournalError
 from serve_eval.evaluation.engine.budget import RunBudget
 from serve_eval.evaluation.engine.lane import Lane
+from serve_eval.evaluation.engine.start_times import MOST_OPEN, Arrivals
 from serve_eval.evaluation.hang_detector import HangDetector
 from serve_eval.processes.resources import CoreLoad
 from serve_eval.schema import ConcurrencyStep, Failure, FailureKind, Limits, Load, Response
 from serve_eval.storage.answer_origins import TURN, ConnectionStep, Proofs, doubtful, withdraw
-
-if TYPE_CHECKING:
-    from serve_eval.evaluation.engine.arrivals import Arrivals
 
 UNPROVABLE = "nothing proves that connections are in step, and one ended"
 
@@ -90,8 +88,6 @@ class LoadSession:
         self.arrivals: Arrivals | None = None
         self.pace = Automatic(limits) if limits.concurrency == "auto" else Fixed(limits.concurrency)
         if limits.pace == "recorded":
-            from serve_eval.evaluation.engine.arrivals import MOST_OPEN, Arrivals
-
             self.arrivals = Arrivals(time.monotonic)
             asked = 0 if limits.concurrency == "auto" else limits.concurrency
             self.pace = Fixed(max(asked, MOST_OPEN))

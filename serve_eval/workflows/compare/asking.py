@@ -16,7 +16,7 @@ from pathlib import Path
 from serve_eval.client.connection import connect
 from serve_eval.errors import NoRoomError
 from serve_eval.evaluation.capabilities.sampling import to_fields
-from serve_eval.evaluation.engine.lockstep import Labelled, Lockstep, Participant
+from serve_eval.evaluation.engine.start_times import Labelled, Lockstep, Participant
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import launch
 from serve_eval.evaluation.run_cost import find_reached_limit

@@ -17,7 +17,7 @@ import msgspec
 
 from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError, RunFolderError, ServeEvalError
-from serve_eval.evaluation.engine.lockstep import Labelled
+from serve_eval.evaluation.engine.start_times import Labelled
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.passes import check_same_passes

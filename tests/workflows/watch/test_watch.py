@@ -20,7 +20,7 @@ from serve_eval.workflows.watch.document import read_document
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.metrics import Metrics, serve
 from serve_eval.workflows.watch.story import WatchJob, watch
-from tests.scripted_server import ScriptedServer, json_reply, models
+from tests.scripted_server import ScriptedServer, fail, json_reply, models
 from tests.workflows.smoke.server import Quirks, create
 from tests.workflows.smoke.trying import FIRST
 from tests.workflows.watch.changing_endpoint import Endpoint
@@ -283,6 +283,13 @@ def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path):
             await watch(replace(job, plan=replace(job.plan, model="other")), tmp_path, environ={})
 
     _with(Endpoint().server, run)
+
+
+def test_an_endpoint_that_answers_neither_route_cannot_be_watched(tmp_path):
+    """It lists its models and refuses each short request."""
+    server = ScriptedServer(fail(500, "no GPU"), routes={"/v1/models": models("m")})
+    with pytest.raises(EndpointError, match="does not answer a short request: HTTP 500: no GPU"):
+        _with(server, lambda url: watch(_job(url), tmp_path, environ={}))
 
 
 def test_what_cannot_be_read_is_told(tmp_path):

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
-from serve_eval.evaluation.engine.lockstep import Lockstep
+from serve_eval.evaluation.engine.start_times import Lockstep
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.storage.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
