@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from serve_eval.launchers._process.server_process import (
     supervise,
     while_alive,
 )
+from tests.clock import until
 from tests.launchers.conftest import gone
 
 PYTHON = [sys.executable, "-c"]
@@ -38,6 +40,44 @@ async def until_ended(server):
     async with asyncio.timeout(20):
         while server.exit_code() is None:  # noqa: ASYNC110 - a process sends no event when it ends
             await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def launcher_end():
+    """Put a pipe in the place of standard input, and yield its other end."""
+    (ours, theirs), kept = os.pipe(), os.dup(0)
+    os.dup2(ours, 0)
+    yield theirs
+    os.dup2(kept, 0)
+    for one in (ours, kept):
+        os.close(one)
+
+
+async def test_a_server_of_ours_tells_its_address_and_ends_with_its_launcher(
+    launcher_end, tmp_path, monkeypatch, capsys
+):
+    read, events = os.read, []
+
+    def note_read(number, most):
+        events.append(read(number, most))
+        return events[-1]
+
+    @asynccontextmanager
+    async def serving():
+        yield "http://h:1/v1"
+        await asyncio.sleep(0.05)
+        events.append("closed")
+
+    monkeypatch.setattr(process_module.os, "read", note_read)
+    ready = tmp_path / "ready"
+    server = asyncio.create_task(process_module.serve_until_ended(serving(), "x", ready))
+    await until(ready.exists)
+    assert (ready.read_text(), capsys.readouterr().out) == ("http://h:1/v1", "x at http://h:1/v1\n")
+    os.write(launcher_end, b"more")
+    await until(lambda: events)
+    os.close(launcher_end)
+    await asyncio.wait_for(server, 20)
+    assert events == [b"more", b"", "closed"]
 
 
 def test_a_server_of_ours_without_its_extra_is_refused_with_what_to_install(monkeypatch):
