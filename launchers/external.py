@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from serve_eval.errors import LaunchError, PlanError
-from serve_eval.launchers._fleet.readiness import says_so
+from serve_eval.launchers._fleet import loading
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext, PerfMetricsFolders, ServerInfo
 
@@ -119,7 +119,7 @@ async def _wait_for_answer(url: str, timeout_s: float) -> None:
                 try:
                     # The body is left unread: it may be endless, or compressed a thousandfold.
                     async with client.stream("GET", url) as reply:
-                        starting = says_so(reply)
+                        starting = loading.says_so(reply)
                 except (httpx.TransportError, ssl.SSLError) as error:  # httpx leaks the latter
                     if isinstance(error, httpx.UnsupportedProtocol):
                         raise

@@ -1,27 +1,20 @@
-"""Wait until all servers are alive and healthy and the endpoint returns a completion.
-
-Replies are read in bounded memory. trtllm-serve of 2026 says in a header that it still loads.
-"""
+"""Wait until all servers are alive and healthy and the endpoint returns a completion."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any
 
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._fleet import loading
 from serve_eval.launchers._fleet.running import Running, Watching, first_end
 from serve_eval.launchers._logs.causes import SAME, Refusals, find_known
 from serve_eval.launchers._process.server_process import WATCH_S
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.servers import ORCHESTRATOR
-
-if TYPE_CHECKING:
-    import httpx
-
 
 POLL_S, FIRST_POLL_S = 0.5, 0.05
 """Seconds between two checks of the servers, in the end and at first: some are ready immediately,
@@ -124,8 +117,8 @@ async def _healthy(
     starting.discard(server.name)
     with suppress(httpx.TransportError, ValueError):
         url = server.url + ("/cluster_info" if cluster else server.health)
-        reply = await request_bounded(client, "GET", url, timeout_s=timeout_s)
-        if says_so(reply):
+        reply = await loading.request(client, "GET", url, timeout_s=timeout_s)
+        if loading.says_so(reply):
             starting.add(server.name)
         return reply.status_code == 200 and (not cluster or bool(reply.json().get("is_ready")))
     return False
@@ -155,7 +148,7 @@ async def _wait_for_answer(
     end, most = began + timeout_s, began + timeout_s + start_timeout_s
     while not permanent and (left := end - (sent := time.monotonic())) > 0:
         asked = asyncio.create_task(
-            request_bounded(
+            loading.request(
                 client, "POST", front.url + "/v1/completions", body=body, timeout_s=left
             )
         )
@@ -169,7 +162,7 @@ async def _wait_for_answer(
                 return
             last = f"HTTP {reply.status_code} {reply.text[:500]}"
             permanent = refusals.permanent(reply.status_code, reply.text)
-            if says_so(reply):
+            if loading.says_so(reply):
                 last, end = (
                     "it reports that it is starting",
                     min(most, end + time.monotonic() - sent + POLL_S),
@@ -208,72 +201,3 @@ def _tell(
 def _check_alive(running: Sequence[Running]) -> None:
     if (error := first_end(running)) is not None:
         raise error
-
-
-STATE_HEADER, STARTING = "x-trtllm-server-state", "starting"
-
-
-class _Headers(Protocol):
-    def get(self, name: str, default: str, /) -> str: ...
-
-
-class _Reply(Protocol):
-    @property
-    def status_code(self) -> int: ...
-
-    @property
-    def headers(self) -> _Headers: ...
-
-
-def says_so(reply: _Reply) -> bool:
-    """Return True if the response comes from a server that still loads its model.
-
-    Nothing has failed then.
-    """
-    return (
-        reply.status_code == 503 and reply.headers.get(STATE_HEADER, "").strip().lower() == STARTING
-    )
-
-
-MOST_BYTES = 1024 * 1024
-"""Maximum size of a reply that is read: an answer to /health or of four tokens is far smaller."""
-
-
-class BoundedReply(NamedTuple):
-    """A status, the header fields, and the beginning of the body as text.
-
-    `whole`: the body was neither cut nor compressed, although neither was asked for.
-    """
-
-    status_code: int
-    headers: httpx.Headers
-    text: str
-    whole: bool
-
-    def json(self) -> Any:
-        """Return the body as JSON. Raises ValueError for one that is none, or that was cut."""
-        if not self.whole:
-            raise ValueError(f"a reply that is compressed or has more than {MOST_BYTES} bytes")
-        return json.loads(self.text)
-
-
-async def request_bounded(
-    client: httpx.AsyncClient, method: str, url: str, *, body: object = None, timeout_s: float
-) -> BoundedReply:
-    """Send a request and return the reply. Raises what httpx does.
-
-    A compressed body stays compressed, since a few bytes of it can fill the memory.
-    """
-    options: dict[str, Any] = {} if body is None else {"json": body}
-    headers = {"Accept-Encoding": "identity"}
-    async with client.stream(method, url, headers=headers, timeout=timeout_s, **options) as reply:
-        packed = reply.headers.get("content-encoding", "identity").strip().lower() != "identity"
-        held = bytearray()
-        if not packed:
-            async for piece in reply.aiter_raw():
-                held += piece
-                if len(held) > MOST_BYTES:
-                    break
-        whole = not packed and len(held) <= MOST_BYTES
-        text = bytes(held[:MOST_BYTES]).decode(errors="replace")
-        return BoundedReply(reply.status_code, reply.headers, text, whole)

@@ -17,7 +17,8 @@ from pathlib import Path
 import httpx
 
 from serve_eval.errors import LaunchError
-from serve_eval.launchers._fleet.readiness import BoundedReply, request_bounded, says_so
+from serve_eval.launchers._fleet import loading
+from serve_eval.launchers._fleet.loading import BoundedReply
 from serve_eval.launchers._kubernetes.cluster import (
     NOT_FOUND,
     Cluster,
@@ -276,7 +277,7 @@ async def wait_for_completion(
                     return
                 last = (
                     "it reports that it is starting"
-                    if says_so(reply)
+                    if loading.says_so(reply)
                     else f"HTTP {reply.status_code} {reply.text[:500]}"
                 )
                 if refusals.permanent(reply.status_code, reply.text):
@@ -292,13 +293,13 @@ async def wait_for_completion(
 
 async def _ask(client: httpx.AsyncClient, model: str, timeout_s: float) -> BoundedReply:
     body = {"model": model, "max_tokens": 4, "temperature": 0.0}
-    reply = await request_bounded(
+    reply = await loading.request(
         client, "POST", "/completions", body={**body, "prompt": "Hello"}, timeout_s=timeout_s
     )
     if reply.status_code not in (404, 405):
         return reply
     chat = {**body, "messages": [{"role": "user", "content": "Hello"}]}
-    other = await request_bounded(
+    other = await loading.request(
         client, "POST", "/chat/completions", body=chat, timeout_s=timeout_s
     )
     return other if other.status_code not in (404, 405) else reply

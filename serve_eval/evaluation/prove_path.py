@@ -17,9 +17,9 @@ import msgspec
 from serve_eval.client.client import Client
 from serve_eval.evaluation.engine.send import send
 from serve_eval.evaluation.task_run import TaskRun
-from serve_eval.evidence.answer_texts import hash_answer
 from serve_eval.evidence.path_facts import find_longest_shared, gather_facts
 from serve_eval.evidence.path_proof import find_path, list_expected, warn_of_path
+from serve_eval.evidence.whole_answer import hash_answer
 from serve_eval.schema import (
     EngineReport,
     Failure,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evidence.answer_texts import hash_answer, join_text
+from serve_eval.evidence.whole_answer import hash_answer, join_text
 from serve_eval.schema import (
     Agreement,
     Failure,

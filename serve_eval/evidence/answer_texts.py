@@ -1,4 +1,4 @@
-"""Find signs of damage in answers and the place where two texts part, or hash an answer.
+"""Find signs of damage in answers, and the place where two texts part.
 
 The numerics of a sound pair part texts anywhere. A fault that begins at a fixed step of generation
 (speculation, a new cache block, a captured batch size) parts them at one token.
@@ -6,7 +6,6 @@ The numerics of a sound pair part texts anywhere. A fault that begins at a fixed
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 import unicodedata
 from collections import Counter, defaultdict
@@ -15,9 +14,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-import msgspec
-
-from serve_eval.schema import FirstDivergences, Parting, Response
+from serve_eval.schema import FirstDivergences, Parting
 from serve_eval.stats.distances import common_prefix
 from serve_eval.stats.sign_tests import binomial_tail
 
@@ -243,27 +240,3 @@ def find_at_start(pairs: Sequence[tuple[str, str]]) -> AtStart:
     differ = [i for i, (a, b) in enumerate(pairs) if a != b and min(len(a), len(b)) > SHORT]
     start = [i for i in differ if common_prefix(*pairs[i]) == 0]
     return AtStart(differ, start, binomial_tail(len(start), len(differ), SOUND_AT_START))
-
-
-def hash_answer(response: Response) -> bytes:
-    """Return a hash of a whole answer."""
-    if response.exchanges:
-        return hashlib.blake2b(
-            b"".join(hash_answer(one.response) for one in response.exchanges), digest_size=16
-        ).digest()
-    parts = (
-        response.reasoning,
-        response.text,
-        response.tool_calls,
-        response.prompt_logprobs and response.prompt_logprobs.values,
-        response.choice_logprobs,
-    )
-    return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).digest()
-
-
-def join_text(response: Response) -> str:
-    """Return what an answer says: reasoning, text and tool calls, concatenated."""
-    if response.exchanges:
-        return "\n".join(join_text(one.response) for one in response.exchanges)
-    calls = "".join(f"{call.name}({call.arguments})" for call in response.tool_calls)
-    return (response.reasoning or "") + response.text + calls

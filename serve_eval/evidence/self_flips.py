@@ -26,7 +26,7 @@ from serve_eval.evidence.answer_pairs import (
     pair_own,
     texts,
 )
-from serve_eval.evidence.answer_texts import join_text
+from serve_eval.evidence.whole_answer import join_text
 from serve_eval.schema import SelfFlips
 from serve_eval.stats.distances import common_prefix
 from serve_eval.storage.scores import ScoreRecord

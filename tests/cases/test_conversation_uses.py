@@ -382,7 +382,7 @@ def test_a_run_of_conversations_stops_early_against_a_reference(trip):
     serve_eval(*taken, "-o", str(one.folder / "taken"), exits=0, prints="REGISTERED")
     for exits, wrong[0] in ((0, 0), (1, 1)):
         before, run = len(one.server.asked), one.folder / f"out{exits}"
-        where = ("--base-url", one.url, "--early-stop", "-o", str(run))
+        where = ("--base-url", one.url, "--early-stop", "--concurrency", "8", "-o", str(run))
         told = serve_eval("run", *asked, *where, exits=exits, prints=" stopped  after ")
         samples = len(list_ids(run))
         assert samples < 200, told.stdout

@@ -33,7 +33,7 @@ from serve_eval.evaluation.results.scoring import (
     try_grading,
 )
 from serve_eval.evaluation.results.task_result import UnlistedFinishes, task_result
-from serve_eval.evidence.answer_texts import hash_answer
+from serve_eval.evidence.whole_answer import hash_answer
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.forkserver import describe_error
 from serve_eval.schema import (

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from serve_eval.evaluation.results.examples import order_ids
-from serve_eval.evidence.answer_texts import join_text
+from serve_eval.evidence.whole_answer import join_text
 from serve_eval.frozen import freeze
 from serve_eval.protocol.conversation import tell_result
 from serve_eval.report.samples.place import AnswerPlace, find_place

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from serve_eval.evidence import answer_pairs
 from serve_eval.evidence.answer_pairs import TaskAnswers
-from serve_eval.evidence.answer_texts import join_text, part
+from serve_eval.evidence.answer_texts import part
 from serve_eval.evidence.self_flips import MOST_CHARACTERS
+from serve_eval.evidence.whole_answer import join_text
 from serve_eval.schema import (
     AnswerMeasure,
     ChangedAnswers,

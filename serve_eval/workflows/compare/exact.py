@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from serve_eval.evidence import answer_pairs
 from serve_eval.evidence.answer_pairs import TaskAnswers, another_answer
-from serve_eval.evidence.answer_texts import find_first_divergences, join_text, part
+from serve_eval.evidence.answer_texts import find_first_divergences, part
 from serve_eval.evidence.self_flips import Drawn, find_drawn, repeats_show_noise, second_show_noise
+from serve_eval.evidence.whole_answer import join_text
 from serve_eval.frozen import freeze, freeze_places
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Parting, Report, TokenEquality, Verdict, VerdictOutcome

@@ -13,7 +13,7 @@ from dataclasses import replace
 import msgspec
 
 from serve_eval.evidence.answer_pairs import TaskAnswers
-from serve_eval.evidence.answer_texts import join_text
+from serve_eval.evidence.whole_answer import join_text
 from serve_eval.protocol.conversation import SEPARATOR, TURN
 from serve_eval.schema import Response, TurnChanges
 from serve_eval.stats.sign_tests import mcnemar

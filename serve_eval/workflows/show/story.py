@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.evidence.answer_texts import join_text, part
+from serve_eval.evidence.answer_texts import part
+from serve_eval.evidence.whole_answer import join_text
 from serve_eval.frozen import freeze
 from serve_eval.plugins import extensions
 from serve_eval.plugins.registry import find_closest
