@@ -30,7 +30,7 @@ from serve_eval.evidence.path_facts import NamedLegs, PathFacts
 from serve_eval.evidence.path_proof import judge_kv_transfer
 from serve_eval.launchers import external, trtllm, trtllm_disaggregated
 from serve_eval.launchers._fleet import readiness
-from serve_eval.launchers._fleet.readiness import says_so
+from serve_eval.launchers._fleet.loading import says_so
 from serve_eval.launchers._standin.serving import HEADERS
 from serve_eval.plugins import registry
 from serve_eval.schema import (
